@@ -1,0 +1,28 @@
+"""Neural networks that are proved to obey rules.
+
+Public names are loaded on first use, so that `smle.certificates.checker` imports neither torch nor NumPy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Specification": "smle.rules",
+}
+
+__all__ = ["Specification"]
+
+if TYPE_CHECKING:
+    from smle.rules import Specification
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'smle' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,60 @@
+"""Errors that smle raises on misuse. Outcomes (a rule that does not hold) are values, not errors.
+
+    SmleError
+    ├── RuleError (ValueError)              a rules file or rule text that cannot be read
+    ├── ContradictionError (ValueError)     rules that no model can satisfy together
+    ├── DataError (ValueError)              tables that do not fit the specification
+    ├── NotCertifiedError (RuntimeError)    a model for which no proof was found
+    ├── CertificateError (ValueError)       a certificate that the exact checker rejects
+    ├── ModelFormatError (ValueError)       a model folder that cannot be read
+    ├── TrainingError (RuntimeError)        training that cannot go on (for example a NaN loss)
+    └── MissingDependencyError (ImportError)  an optional extra that is not installed
+"""
+
+__all__ = [
+    "CertificateError",
+    "ContradictionError",
+    "DataError",
+    "MissingDependencyError",
+    "ModelFormatError",
+    "NotCertifiedError",
+    "RuleError",
+    "SmleError",
+    "TrainingError",
+]
+
+
+class SmleError(Exception):
+    """Base of all errors that smle raises on purpose."""
+
+
+class RuleError(SmleError, ValueError):
+    """A rules file or rule text cannot be read; the message names the offending part."""
+
+
+class ContradictionError(SmleError, ValueError):
+    """No model can satisfy the rules together; the message names the smallest conflicting set."""
+
+
+class DataError(SmleError, ValueError):
+    """A table does not fit the specification; the message names columns and counts."""
+
+
+class NotCertifiedError(SmleError, RuntimeError):
+    """No proof was found for a model; the message says for which rule and by how much."""
+
+
+class CertificateError(SmleError, ValueError):
+    """The exact checker rejects a certificate; the message says why."""
+
+
+class ModelFormatError(SmleError, ValueError):
+    """A model folder cannot be read."""
+
+
+class TrainingError(SmleError, RuntimeError):
+    """Training cannot go on; the message says at which step and why."""
+
+
+class MissingDependencyError(SmleError, ImportError):
+    """An optional extra is needed; the message names the command that installs it."""

@@ -1,0 +1,103 @@
+"""The waist between mathematics and framework: what a safe network can output, frozen.
+
+For a cell with head (W, V, b) the reachable outputs are `{W z + V x + b : l(x) <= z <= u(x), x in cell}`.
+Arrays are the float32 numbers that are deployed; nothing here is a torch tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AffineBounds", "Bounds", "ConstantBounds", "Head", "Overapproximation"]
+
+Array = npt.NDArray[np.float32]
+
+
+def _frozen(array: npt.ArrayLike, *shape: int) -> Array:
+    result = np.array(array, dtype=np.float32)
+    if result.shape != shape:
+        raise ValueError(f"Expected an array of shape {shape}. Got {result.shape}.")
+    if not np.isfinite(result).all():
+        raise ValueError("Expected finite numbers. Got NaN or infinity.")
+    result.setflags(write=False)
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantBounds:
+    """l <= z <= u with constant vectors. Shapes: lower (n,), upper (n,)."""
+
+    lower: Array
+    upper: Array
+
+    def __post_init__(self) -> None:
+        n = len(self.lower)
+        object.__setattr__(self, "lower", _frozen(self.lower, n))
+        object.__setattr__(self, "upper", _frozen(self.upper, n))
+
+    @property
+    def width(self) -> int:
+        """Number of embedding units."""
+        return len(self.lower)
+
+
+@dataclass(frozen=True, eq=False)
+class AffineBounds:
+    """l(x) = lower + lower_slope x and u(x) = upper + upper_slope x. Shapes: (n,), (n, d), (n,), (n, d)."""
+
+    lower: Array
+    lower_slope: Array
+    upper: Array
+    upper_slope: Array
+
+    def __post_init__(self) -> None:
+        n, d = np.shape(self.lower_slope)
+        object.__setattr__(self, "lower", _frozen(self.lower, n))
+        object.__setattr__(self, "lower_slope", _frozen(self.lower_slope, n, d))
+        object.__setattr__(self, "upper", _frozen(self.upper, n))
+        object.__setattr__(self, "upper_slope", _frozen(self.upper_slope, n, d))
+
+    @property
+    def width(self) -> int:
+        """Number of embedding units."""
+        return len(self.lower)
+
+
+Bounds = ConstantBounds | AffineBounds
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """y = W z + V x + b. Shapes: W (m, n), V (m, d) or None, b (m,); fallback (m,) or None.
+
+    `fallback` is what the deployed program outputs where the backbone gives NaN (clip by `clamp`); with the
+    NaN-safe clip by comparisons it is None.
+    """
+
+    W: Array
+    b: Array
+    V: Array | None = None
+    fallback: Array | None = None
+
+    def __post_init__(self) -> None:
+        m, n = np.shape(self.W)
+        object.__setattr__(self, "W", _frozen(self.W, m, n))
+        object.__setattr__(self, "b", _frozen(self.b, m))
+        if self.V is not None:
+            object.__setattr__(self, "V", _frozen(self.V, m, np.shape(self.V)[1]))
+        if self.fallback is not None:
+            object.__setattr__(self, "fallback", _frozen(self.fallback, m))
+
+
+@dataclass(frozen=True, eq=False)
+class Overapproximation:
+    """Bounds shared by all cells, and one head per cell, in the order of `Arrangement.cells`.
+
+    A free cell (nothing is required there) has None for its head.
+    """
+
+    bounds: Bounds
+    heads: tuple[Head | None, ...]

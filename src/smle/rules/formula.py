@@ -1,0 +1,101 @@
+"""What a rule asks of the outputs: a CNF of linear literals. The definition of "violated" lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.rules.polytope import Linear, dot
+
+__all__ = ["CNF", "Clause", "Literal"]
+
+
+@dataclass(frozen=True)
+class Literal:
+    """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients."""
+
+    outputs: Linear
+    inputs: Linear
+    bound: Fraction
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.outputs:
+            raise ValueError("Expected a literal that mentions an output. Got one over inputs only.")
+
+    def excess(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> Fraction:
+        """Return g.y + s.x - h: positive (or zero, if strict) means violated."""
+        return dot(self.outputs, y) + dot(self.inputs, x) - self.bound
+
+    def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
+        """Evaluate the literal, exactly."""
+        value = self.excess(y, x)
+        return value < 0 if self.strict else value <= 0
+
+
+@dataclass(frozen=True)
+class Clause:
+    """An OR of literals."""
+
+    literals: tuple[Literal, ...]
+
+    def __post_init__(self) -> None:
+        if not self.literals:
+            raise ValueError("Expected a clause with at least one literal. Got an empty one.")
+
+    def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
+        """Evaluate the clause, exactly."""
+        return any(literal.holds(y, x) for literal in self.literals)
+
+
+def _no_pairs() -> npt.NDArray[np.int32]:
+    return np.empty((0, 2), dtype=np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class CNF:
+    """An AND of clauses, and of exclusions `y_h < 0 or y_k < 0` kept as an array of pairs (h, k), h < k."""
+
+    clauses: tuple[Clause, ...] = ()
+    exclusions: npt.NDArray[np.int32] = field(default_factory=_no_pairs)
+
+    def __post_init__(self) -> None:
+        pairs = np.asarray(self.exclusions, dtype=np.int32).reshape(-1, 2)
+        if pairs.size:
+            pairs = np.unique(np.sort(pairs, axis=1), axis=0)
+            if (pairs[:, 0] == pairs[:, 1]).any():
+                raise ValueError("Expected exclusions between different labels. Got a label with itself.")
+        pairs.setflags(write=False)
+        object.__setattr__(self, "exclusions", pairs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CNF):
+            return NotImplemented
+        return self.clauses == other.clauses and np.array_equal(self.exclusions, other.exclusions)
+
+    def __hash__(self) -> int:
+        return hash((self.clauses, self.exclusions.tobytes()))
+
+    def __len__(self) -> int:
+        return len(self.clauses) + len(self.exclusions)
+
+    def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
+        """Evaluate the formula, exactly."""
+        if not all(clause.holds(y, x) for clause in self.clauses):
+            return False
+        positive = [v >= 0 for v in y]
+        return not any(positive[h] and positive[k] for h, k in self.exclusions.tolist())
+
+    def expanded(self) -> tuple[Clause, ...]:
+        """Return all clauses as objects, exclusions included (for small formulas)."""
+        one = Fraction(1)
+
+        def below(label: int) -> Literal:
+            return Literal(((label, one),), (), Fraction(0), strict=True)
+
+        pairs = tuple(Clause((below(h), below(k))) for h, k in self.exclusions.tolist())
+        return self.clauses + pairs

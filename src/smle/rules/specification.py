@@ -1,0 +1,188 @@
+"""Specification: inputs with ranges, outputs, and rules `x in Q => y in R`, in the user's units and names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from smle.errors import RuleError
+from smle.rules.formula import CNF
+from smle.rules.polytope import Polytope
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "Specification"]
+
+
+@dataclass(frozen=True)
+class NumericInput:
+    """A number in a finite range; `integer` promises whole numbers. One input column.
+
+    `missing` is None (missing values are refused) or the value that stands in for a missing one.
+    """
+
+    name: str
+    lower: Fraction
+    upper: Fraction
+    integer: bool = False
+    missing: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if not self.lower < self.upper:
+            raise RuleError(
+                f"Input '{self.name}': expected a range [low, high] with low < high. "
+                f"Got [{self.lower}, {self.upper}]."
+            )
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of several categories; one 0/1 input column each, named `name=category`."""
+
+    name: str
+    categories: tuple[str, ...]
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.categories) < 2 or len(set(self.categories)) != len(self.categories):
+            raise RuleError(
+                f"Input '{self.name}': expected at least two different categories. Got {self.categories}."
+            )
+
+
+@dataclass(frozen=True)
+class Number:
+    """A real output. One output column."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label, predicted if and only if its logit is >= 0. One output column (the logit)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Exactly one of several options: the largest score (`pick="max"`) or the smallest (`pick="min"`).
+
+    One output column (the score) per option, named `name=option`.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    pick: str = "max"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`x in region => y in requirement`, for each of the regions (an `or` in `when` gives several).
+
+    `when` (None: always) and `then` are the readable text in canonical form.
+    """
+
+    name: str
+    regions: tuple[Polytope, ...]
+    requirement: CNF
+    when: str | None
+    then: str
+
+
+@dataclass(frozen=True)
+class Specification:
+    """What must hold: inputs, outputs, named constants, rules.
+
+    Column order is the order of statement; a categorical input and a choice take several columns.
+    """
+
+    inputs: tuple[NumericInput | Categorical, ...]
+    outputs: tuple[Number | Label | Choice, ...]
+    rules: tuple[Rule, ...]
+    constants: tuple[tuple[str, Fraction], ...] = ()
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the input columns, categories expanded."""
+        names: list[str] = []
+        for item in self.inputs:
+            if isinstance(item, Categorical):
+                names.extend(f"{item.name}={category}" for category in item.categories)
+            else:
+                names.append(item.name)
+        return tuple(names)
+
+    @cached_property
+    def lower(self) -> tuple[Fraction, ...]:
+        """Lower ends of the domain, one per input column."""
+        return self._ends(0)
+
+    @cached_property
+    def upper(self) -> tuple[Fraction, ...]:
+        """Upper ends of the domain, one per input column."""
+        return self._ends(1)
+
+    def _ends(self, side: int) -> tuple[Fraction, ...]:
+        ends: list[Fraction] = []
+        for item in self.inputs:
+            if isinstance(item, Categorical):
+                ends.extend([Fraction(side)] * len(item.categories))
+            else:
+                ends.append(item.upper if side else item.lower)
+        return tuple(ends)
+
+    @cached_property
+    def one_hot(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of input columns of which exactly one is 1 and the others are 0."""
+        groups: list[tuple[int, ...]] = []
+        start = 0
+        for item in self.inputs:
+            width = len(item.categories) if isinstance(item, Categorical) else 1
+            if isinstance(item, Categorical):
+                groups.append(tuple(range(start, start + width)))
+            start += width
+        return tuple(groups)
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the output columns, options of choices expanded."""
+        names: list[str] = []
+        for item in self.outputs:
+            if isinstance(item, Choice):
+                names.extend(f"{item.name}={option}" for option in item.options)
+            else:
+                names.append(item.name)
+        return tuple(names)
+
+    def violated(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> tuple[str, ...]:
+        """Return the names of the rules that the exact pair (x, y) violates."""
+        return tuple(
+            rule.name
+            for rule in self.rules
+            if any(region.contains(x) for region in rule.regions) and not rule.requirement.holds(y, x)
+        )
+
+    @classmethod
+    def from_yaml(cls, source: str | PathLike[str]) -> Specification:
+        """Read a rules file: a path, or the YAML text itself (anything with a line break)."""
+        from smle.rules.language import read_yaml
+
+        return read_yaml(source)
+
+    def to_yaml(self) -> str:
+        """Print the specification as a rules file that reads back as the same specification."""
+        from smle.rules.language import write_yaml
+
+        return write_yaml(self)
+
+    @classmethod
+    def from_vnnlib(cls, *paths: str | PathLike[str], inputs: Any = None, outputs: Any = None) -> Specification:
+        """Read VNN-LIB files; each asserts a counterexample and becomes the rule that forbids it."""
+        from smle.rules.vnnlib import read_vnnlib
+
+        return read_vnnlib(*paths, inputs=inputs, outputs=outputs)
