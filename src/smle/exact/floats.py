@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import SupportsFloat
 
-__all__ = ["BINARY32", "BINARY64", "Binary", "exact", "nearest", "round_down", "round_up"]
+__all__ = ["BINARY32", "BINARY64", "Binary", "exact", "nearest", "previous", "round_down", "round_up"]
 
 
 @dataclass(frozen=True)
@@ -82,3 +82,9 @@ def _finite(value: Fraction, fmt: Binary) -> Fraction:
     if abs(value) > fmt.largest:
         raise OverflowError(f"{float(value):.6g} is beyond the range of {fmt.name}.")
     return value
+
+
+def previous(value: Fraction, fmt: Binary) -> Fraction:
+    """Return the largest number of the format below one of its numbers."""
+    quantum = Fraction(2) ** (fmt.minimum_exponent - fmt.precision + 1)
+    return round_down(value - quantum / 2, fmt)

@@ -1,0 +1,912 @@
+#!/usr/bin/env python3
+"""Exact checker of smle certificates: the trusted kernel. Standard library only, no solver, no tolerance.
+
+    python -m smle.certificates.checker MODEL_DIR        or alone:  python3 -I -S checker.py MODEL_DIR
+
+What is proved, for the numbers in MODEL_DIR/model.safetensors: for every input in the domain and whatever the
+backbone computes (NaN and infinities included), the exact values of the float32 outputs of the deployed head
+satisfy every rule in the certificate; for any order of summation, with or without fused multiply-add.
+docs/certificate-format.md states the deployed program and the format; headings below carry its section numbers.
+
+Every inequality is checked in rationals, or in integers on a power-of-two grid. Whoever made the certificate
+is not trusted: multipliers are hints, obligations are derived here. Anything unexpected raises `Rejected`.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import struct
+import sys
+from fractions import Fraction
+from itertools import repeat
+from operator import add, mul
+from typing import Any, NamedTuple, NoReturn
+
+VERSION = 1
+MAX_FILE = 1 << 31  # bytes
+MAX_NODES = 1_000_000  # steps of the search over regions
+NUMBER = re.compile(r"-?(\d+(/[1-9]\d*)?|0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4})", re.ASCII)
+U = Fraction(1, 2**24)  # unit round-off of float32
+TINY = Fraction(1, 2**126)  # smallest normal float32
+LARGEST = (2 - Fraction(1, 2**23)) * 2**127  # largest float32
+FORMATS = {"float32": (24, -126), "float64": (53, -1022)}  # precision, smallest exponent
+
+
+class Rejected(ValueError):
+    """The certificate is not accepted; the message says why."""
+
+
+def require(condition: bool, reason: str) -> None:
+    """Reject with the reason unless the condition holds."""
+    if not condition:
+        raise Rejected(reason)
+
+
+# --- 1. Reading: strict JSON, exact numbers, weights ---------------------------------------------------------
+
+
+def read_json(data: bytes, what: str) -> Any:
+    """Parse JSON; refuse duplicate keys, floats, NaN, long integers and deep nesting."""
+
+    def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        require(len({key for key, _ in items}) == len(items), f"{what}: duplicate key")
+        return dict(items)
+
+    def refuse(text: str) -> NoReturn:
+        raise Rejected(f"{what}: JSON number {text[:40]} refused; exact numbers are integers or strings")
+
+    def integer(text: str) -> int:
+        return int(text) if len(text) < 16 else refuse(text)
+
+    try:
+        text = data.decode("utf-8")
+        return json.loads(text, object_pairs_hook=unique, parse_float=refuse, parse_constant=refuse, parse_int=integer)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise Rejected(f"{what}: not readable as JSON ({type(error).__name__}: {str(error)[:80]})") from None
+
+
+def canonical(value: Any) -> bytes:
+    """Return the one way to write a JSON value: sorted keys, no blanks, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def fields(value: Any, names: str, what: str) -> list[Any]:
+    """Return the fields of an object that has exactly these (blank-separated) names."""
+    require(isinstance(value, dict), f"{what}: expected an object")
+    unknown, missing = set(value) - set(names.split()), set(names.split()) - set(value)
+    require(not unknown, f"{what}: unknown field {sorted(unknown)[:1]}")
+    require(not missing, f"{what}: missing field {sorted(missing)[:1]}")
+    return [value[name] for name in names.split()]
+
+
+def items(value: Any, what: str) -> list[Any]:
+    """Return a list."""
+    require(isinstance(value, list), f"{what}: expected a list")
+    return list(value)
+
+
+def index(value: Any, size: int, what: str) -> int:
+    """Return an integer in 0 .. size - 1."""
+    require(type(value) is int and 0 <= value < size, f"{what}: expected an index below {size}")
+    return int(value)
+
+
+def number(value: Any, what: str) -> Fraction:
+    """Return an exact number: "-3", "1/10" or a hexadecimal float "0x1.8p-3"."""
+    require(isinstance(value, str) and len(value) <= 400, f"{what}: expected a number as a short string")
+    require(NUMBER.fullmatch(value) is not None, f"{what}: {value[:40]!r} is not an exact number")
+    if "x" not in value:
+        return Fraction(value)
+    try:
+        return Fraction(float.fromhex(value))
+    except (OverflowError, ValueError):
+        raise Rejected(f"{what}: {value[:40]!r} is not a finite number") from None
+
+
+def text(value: Any, what: str) -> str:
+    """Return a string that is safe to print."""
+    require(isinstance(value, str) and len(value) <= 10_000, f"{what}: expected a short text")
+    return "".join(c if c.isprintable() else "?" for c in value)
+
+
+def sparse(value: Any, size: int, what: str) -> dict[int, Fraction]:
+    """Return a sparse vector [[index, number], ...] with increasing indices."""
+    result: dict[int, Fraction] = {}
+    for pair in items(value, what):
+        require(isinstance(pair, list) and len(pair) == 2, f"{what}: expected [index, number] pairs")
+        key = index(pair[0], size, what)
+        require(not result or key > max(result), f"{what}: indices must increase")
+        result[key] = number(pair[1], what)
+    return result
+
+
+class Tensor(NamedTuple):
+    """A tensor of the weight file, unread."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def read_weights(data: bytes) -> dict[str, Tensor]:
+    """Read a safetensors file without metadata whose tensors fill it exactly."""
+    require(len(data) >= 8, "weights: file too short")
+    (length,) = struct.unpack("<Q", data[:8])
+    require(length <= min(len(data) - 8, 1 << 26), "weights: header length out of range")
+    header, body = read_json(data[8 : 8 + length], "weights header"), data[8 + length :]
+    require(isinstance(header, dict), "weights header: expected an object")
+    sizes = {
+        "F64": 8,
+        "F32": 4,
+        "BF16": 2,
+        "F16": 2,
+        "I64": 8,
+        "I32": 4,
+        "I16": 2,
+        "I8": 1,
+        "U8": 1,
+        "BOOL": 1,
+    }
+    tensors: dict[str, Tensor] = {}
+    spans = []
+    for name, entry in header.items():
+        dtype, shape, offsets = fields(entry, "dtype shape data_offsets", f"tensor {name[:80]!r}")
+        require(isinstance(dtype, str) and dtype in sizes, f"tensor {name[:80]!r}: type not supported")
+        require(len(items(offsets, "offsets")) == 2, "weights: offsets")
+        dims = tuple(index(s, 1 << 40, "shape") for s in items(shape, "shape"))
+        start, stop = (index(o, len(body) + 1, "offset") for o in offsets)
+        require(stop - start == math.prod(dims) * sizes[dtype], f"tensor {name[:80]!r}: size does not match shape")
+        tensors[name] = Tensor(dtype, dims, body[start:stop])
+        spans.append((start, stop))
+    spans.sort()
+    ends = [0] + [stop for _, stop in spans]
+    require([start for start, _ in spans] == ends[:-1] and ends[-1] == len(body), "weights: gaps or overlaps")
+    return tensors
+
+
+def weights_digest(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over the sorted (name, dtype, shape, bytes), each part prefixed with its length."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        for part in (name.encode(), tensor.dtype.encode(), repr(list(tensor.shape)).encode(), tensor.data):
+            digest.update(struct.pack("<Q", len(part)) + part)
+    return digest.hexdigest()
+
+
+def values(tensors: dict[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> list[Fraction]:
+    """Return the exact values of a tensor of the given type and shape; refuse NaN and infinities."""
+    require(name in tensors, f"weights: tensor {name!r} is missing")
+    tensor = tensors[name]
+    require(
+        (tensor.dtype, tensor.shape) == (dtype, shape),
+        f"tensor {name!r}: expected {dtype} of shape {list(shape)}",
+    )
+    numbers = struct.unpack(f"<{math.prod(shape)}{ {'F32': 'f', 'F64': 'd', 'U8': 'B'}[dtype] }", tensor.data)
+    require(all(map(math.isfinite, numbers)), f"tensor {name!r}: NaN or infinity")
+    return [Fraction(v) for v in numbers]
+
+
+# --- 2. Exact floating point ---------------------------------------------------------------------------------
+
+
+def nearest(value: Fraction, fmt: str) -> Fraction:
+    """Round to the nearest number of a format, ties to even."""
+    precision, exponent = FORMATS[fmt]
+    if value:
+        size = abs(value)
+        e = size.numerator.bit_length() - size.denominator.bit_length()
+        exponent = max(exponent, e if size >= Fraction(2) ** e else e - 1)
+    spacing = Fraction(2) ** (exponent - precision + 1)
+    result = round(value / spacing) * spacing
+    require(abs(result) <= LARGEST, "number beyond the range of float32")
+    return result
+
+
+def upward(value: Fraction) -> Fraction:
+    """Round up to a multiple of 2^-200: a simpler number that is not smaller."""
+    return Fraction(math.ceil(value * 2**200), 2**200)
+
+
+def affine_error(weights: list[Fraction], sizes: list[Fraction], offset: Fraction, what: str) -> Fraction:
+    """Bound |fl(w.v + c) - (w.v + c)| for |v_j| <= sizes_j: any order of summation, FMA, flush-to-zero."""
+    n = len(weights)
+    require(n + 1 < 2**20, f"{what}: sum too long")
+    growth = Fraction(n + 1, 2**24 - n - 1)
+    total = abs(offset) + sum(abs(w) * s for w, s in zip(weights, sizes, strict=True))
+    tiny = TINY * (2 * n + 1 + sum(abs(w) + s for w, s in zip(weights, sizes, strict=True))) * (1 + growth)
+    require((1 + growth) * total + tiny < LARGEST, f"{what}: may overflow float32")
+    return growth * total + tiny
+
+
+def on_grid(numbers: list[Fraction]) -> tuple[list[int], int]:
+    """Write dyadic numbers as integers times 2^-k; return the integers and k."""
+    k = max((v.denominator.bit_length() - 1 for v in numbers), default=0)
+    return [v.numerator << (k - v.denominator.bit_length() + 1) for v in numbers], k
+
+
+# --- 3. Specification, guard rows, domain --------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """One half-space of the input space, as the deployed guard treats it."""
+
+    terms: dict[int, Fraction]  # exact coefficients
+    bound: Fraction  # as stated
+    strict: bool
+    closed: Fraction  # terms . x32 <= closed wherever the guard (or the rule) says inside
+    compared: dict[str, tuple[Fraction, bool]]  # per input format: bound and strictness on x as passed
+
+
+class Literal(NamedTuple):
+    """y . outputs + x . inputs <= bound (or <)."""
+
+    y: dict[int, Fraction]
+    x: dict[int, Fraction]
+    bound: Fraction
+    strict: bool
+
+
+class Rule(NamedTuple):
+    """Regions (by number) => all clauses (OR of literals) and exclusions (pairs of labels)."""
+
+    name: str
+    regions: list[int]
+    clauses: list[list[Literal]]
+    exclusions: list[tuple[int, int]]
+
+
+def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
+    """Print a linear form."""
+    parts = []
+    for key, value in terms.items():
+        size = "" if abs(value) == 1 else f"{decimal(abs(value))} * "
+        parts.append(f"{'-' if value < 0 else '+'} {size}{names[key]}")
+    return " ".join(parts).removeprefix("+ ").replace("- ", "-", 1) if parts else "0"
+
+
+def decimal(value: Fraction) -> str:
+    """Print a rational as a finite decimal if it is one of moderate length, else as a fraction."""
+    for digits in range(13):
+        if (value * 10**digits).denominator == 1:
+            sign, scaled = "-" if value < 0 else "", str(abs(int(value * 10**digits))).rjust(digits + 1, "0")
+            return sign + (scaled[:-digits] + "." + scaled[-digits:] if digits else scaled)
+    return str(value)
+
+
+def comparison_text(terms: dict[int, Fraction], bound: Fraction, strict: bool, names: list[str]) -> str:
+    """Print terms <= bound; a form that starts with a minus is turned around."""
+    flip = bool(terms) and next(iter(terms.values())) < 0
+    sign = -1 if flip else 1
+    operator = (">" if flip else "<") + ("" if strict else "=")
+    return f"{linear_text({k: sign * v for k, v in terms.items()}, names)} {operator} {decimal(sign * bound)}"
+
+
+class Specification:
+    """What is claimed: inputs, outputs, half-spaces, regions, rules; and the domain of the proof."""
+
+    def __init__(self, data: Any, block: bytes) -> None:
+        inputs, one_hot, outputs, rows, regions, rules = fields(
+            data, "inputs one_hot outputs rows regions rules", "specification"
+        )
+        self.inputs, self.lower, self.upper = [], [], []
+        for entry in items(inputs, "inputs"):
+            name, lower, upper = fields(entry, "name lower upper", "input")
+            self.inputs.append(text(name, "input name"))
+            self.lower.append(number(lower, "input range"))
+            self.upper.append(number(upper, "input range"))
+            require(self.lower[-1] <= self.upper[-1], f"input {self.inputs[-1]!r}: empty range")
+        self.outputs = []
+        for entry in items(outputs, "outputs"):
+            name, kind = fields(entry, "name kind", "output")
+            require(kind in ("number", "label", "score"), "output: unknown kind")
+            self.outputs.append(text(name, "output name"))
+        d, m = len(self.inputs), len(self.outputs)
+        require(d > 0 and m > 0, "specification: no inputs or no outputs")
+        for names in (self.inputs, self.outputs):
+            require(len(set(names)) == len(names), "specification: duplicate name")
+        # The cast of an input in the domain lies in [low, high], whichever float format it came in.
+        self.low = [min(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.lower]
+        self.high = [max(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.upper]
+        ends = list(zip(self.lower, self.upper, strict=True))
+        self.sizes = [max(abs(nearest(v, fmt)) for v in pair for fmt in FORMATS) for pair in ends]  # of x as passed
+        self.reach = [max(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]  # of x cast to float32
+        self.rows = [self.row(entry, d) for entry in items(rows, "rows")]
+        for group in items(one_hot, "one_hot"):
+            members = [index(i, d, "one_hot") for i in items(group, "one_hot")]
+            require(len(set(members)) == len(members) > 1, "one_hot: expected different inputs")
+            require(all((self.lower[i], self.upper[i]) == (0, 1) for i in members), "one_hot: expected 0/1 inputs")
+            for sign in (1, -1):  # exactly one member is 1: exact in every format
+                form, bound = {i: Fraction(sign) for i in members}, Fraction(sign)
+                self.rows.append(Row(form, bound, False, bound, {f: (bound, False) for f in FORMATS}))
+        stated = len(self.rows) - 2 * len(one_hot)
+        self.stated = stated
+        self.regions = [[index(i, stated, "region") for i in items(r, "region")] for r in items(regions, "regions")]
+        require(all(sorted(set(r)) == r for r in self.regions), "region: rows must increase")
+        self.rules = [self.rule(entry, d, m, block) for entry in items(rules, "rules")]
+
+    def row(self, entry: Any, d: int) -> Row:
+        """Read a half-space and derive what the guard's answer says about x (section 5)."""
+        terms_data, bound_data, strict = fields(entry, "terms bound strict", "row")
+        terms, bound = sparse(terms_data, d, "row"), number(bound_data, "row")
+        require(isinstance(strict, bool) and bool(terms) and all(terms.values()), "row: malformed")
+        if len(terms) == 1:  # a comparison is exact, on the input as passed
+            require(abs(next(iter(terms.values()))) == 1, "row: a comparison has the coefficient 1 or -1")
+            passed = {f: (nearest(bound, f), strict) for f in FORMATS}
+            closed = max(nearest(v, "float32") for v, _ in passed.values())
+            return Row(terms, bound, strict, closed, passed)
+        slack = guard_slack(terms, self.sizes)
+        threshold = nearest(bound + slack, "float32")
+        threshold = threshold if threshold >= bound + slack else neighbor(threshold, 1, "float32")
+        enlarged = threshold + slack
+        return Row(terms, bound, strict, enlarged, {f: (enlarged, False) for f in FORMATS})
+
+    def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
+        """Read a rule."""
+        name, regions, clauses, exclusions = fields(entry, "name regions clauses exclusions", "rule")
+        name = text(name, "rule name")
+        where = [index(r, len(self.regions), f"rule {name!r}") for r in items(regions, f"rule {name!r}")]
+        parsed = []
+        for clause in items(clauses, f"rule {name!r}"):
+            literals = []
+            for literal in items(clause, "clause"):
+                y, x, bound, strict = fields(literal, "y x bound strict", "literal")
+                require(isinstance(strict, bool), "literal: strict must be true or false")
+                literals.append(
+                    Literal(sparse(y, m, "literal"), sparse(x, d, "literal"), number(bound, "literal"), strict)
+                )
+            require(bool(literals), f"rule {name!r}: empty clause")
+            parsed.append(literals)
+        pairs: list[tuple[int, int]] = []
+        if exclusions is not None:
+            offset, count = fields(exclusions, "offset count", "exclusions")
+            flat = read_block(block, offset, count, "I", "exclusions")
+            pairs = list(zip(flat[::2], flat[1::2], strict=True))
+            require(all(h < k < m for h, k in pairs), f"rule {name!r}: exclusions must be pairs h < k of outputs")
+        require(bool(where) and bool(parsed or pairs), f"rule {name!r}: no region or nothing required")
+        return Rule(name, where, parsed, pairs)
+
+
+def neighbor(value: Fraction, step: int, fmt: str) -> Fraction:
+    """Return the next number of a format above (step 1) or below (step -1) one of its numbers."""
+    real, whole = ("<f", "<i") if fmt == "float32" else ("<d", "<q")
+    (bits,) = struct.unpack(whole, struct.pack(real, float(value)))
+    if value == 0:
+        return step * Fraction(*struct.unpack(real, struct.pack(whole, 1)))
+    (other,) = struct.unpack(real, struct.pack(whole, bits + step if value > 0 else bits - step))
+    require(math.isfinite(other), "number beyond the range of float32")
+    return Fraction(other)
+
+
+def guard_slack(terms: dict[int, Fraction], sizes: list[Fraction]) -> Fraction:
+    """Bound |fl(stored . cast(x)) - terms . x|: stored coefficients, the cast, products and sums."""
+    stored = {k: nearest(v, "float32") for k, v in terms.items()}
+    cast = {k: U * sizes[k] + TINY for k in terms}
+    parts = [abs(terms[k] - stored[k]) * sizes[k] + abs(stored[k]) * cast[k] for k in terms]
+    return sum(parts) + affine_error(list(stored.values()), [sizes[k] + cast[k] for k in terms], Fraction(0), "guard")
+
+
+def read_block(block: bytes, offset: Any, count: Any, code: str, what: str) -> tuple[Any, ...]:
+    """Return 2 x count little-endian 4-byte numbers at an offset of certificate.bin."""
+    start, pairs = index(offset, len(block) + 1, what), index(count, 1 << 31, what)
+    require(start % 4 == 0 and start + 8 * pairs <= len(block), f"{what}: outside of certificate.bin")
+    return struct.unpack_from(f"<{2 * pairs}{code}", block, start)
+
+
+# --- 4. The kernel: the maximum of an affine function over a polytope, bounded by multipliers ----------------
+
+
+def bounded(
+    slope: dict[int, Fraction],
+    rows: list[tuple[dict[int, Fraction], Fraction]],
+    multipliers: list[Fraction],
+    low: list[Fraction],
+    high: list[Fraction],
+) -> Fraction:
+    """Bound max slope.x over {x in [low, high] : terms.x <= bound for all rows}, by weak duality.
+
+    slope.x <= mu.a + (slope - A'mu).x, and the residual is priced over the box.
+    """
+    residual, total = dict(slope), Fraction(0)
+    for (terms, bound), mu in zip(rows, multipliers, strict=True):
+        total += mu * bound
+        for key, value in terms.items():
+            residual[key] = residual.get(key, Fraction(0)) - mu * value
+    return total + sum(max(e * low[i], e * high[i]) for i, e in residual.items())
+
+
+def multipliers_of(value: Any, allowed: set[int], what: str) -> dict[int, Fraction]:
+    """Read multipliers >= 0 for allowed rows."""
+    result = sparse(value, max(allowed, default=-1) + 1, what)
+    require(set(result) <= allowed, f"{what}: multiplier for a row that does not bind here")
+    require(all(mu >= 0 for mu in result.values()), f"{what}: negative multiplier")
+    return result
+
+
+def refuted(spec: Specification, mu: dict[int, Fraction], complement: Row | None, weight: Fraction) -> bool:
+    """Whether multipliers prove that no input as passed lies in the rows (and in the complement of one more)."""
+    for fmt in FORMATS:
+        rows = [(spec.rows[r].terms, spec.rows[r].compared[fmt][0]) for r in mu]
+        weights = list(mu.values())
+        strict = any(w > 0 and spec.rows[r].compared[fmt][1] for r, w in mu.items())
+        if complement is not None:
+            # Outside a comparison: its exact negation. Outside an oblique row: the stated half-space is left.
+            bound, is_strict = complement.compared[fmt] if len(complement.terms) == 1 else (complement.bound, False)
+            rows.append(({k: -v for k, v in complement.terms.items()}, -bound))
+            weights.append(weight)
+            strict = strict or (weight > 0 and not is_strict)
+        low = [nearest(v, fmt) for v in spec.lower]
+        high = [nearest(v, fmt) for v in spec.upper]
+        total = bounded({}, rows, weights, low, high)
+        if not (total < 0 or (total == 0 and strict)):
+            return False
+    return True
+
+
+# --- 5. Guard and coverage: every input gets a certified head ------------------------------------------------
+
+
+def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int]) -> None:
+    """Check that the stored constants of domain and guard are those that section 5 prescribes."""
+    d = len(spec.inputs)
+    for fmt, dtype in (("float32", "F32"), ("float64", "F64")):
+        for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
+            stored = values(tensors, f"domain.{side}_{fmt}", dtype, (d,))
+            require(
+                stored == [nearest(v, fmt) for v in ends],
+                f"domain.{side}_{fmt} differs from the rules' range",
+            )
+    used = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
+    comparisons = [row for row in used if len(row.terms) == 1]
+    oblique = [row for row in used if len(row.terms) > 1]
+    for fmt, dtype in (("float32", "F32"), ("float64", "F64")):
+        stored = values(tensors, f"gate.constants_{fmt}", dtype, (len(comparisons),))
+        # x < c is deployed as x <= (the number below c), which says the same in that format.
+        exact = [neighbor(c, -1, fmt) if strict else c for c, strict in (row.compared[fmt] for row in comparisons)]
+        require(stored == exact, f"gate.constants_{fmt} differ from the rules")
+    coefficients = values(tensors, "gate.coefficients", "F32", (len(oblique), d))
+    thresholds = values(tensors, "gate.thresholds", "F32", (len(oblique),))
+    for i, row in enumerate(oblique):
+        exact = [nearest(row.terms.get(k, Fraction(0)), "float32") for k in range(d)]
+        require(coefficients[i * d : (i + 1) * d] == exact, "gate.coefficients differ from the rules")
+        slack = guard_slack(row.terms, spec.sizes)
+        require(
+            thresholds[i] == row.closed - slack >= row.bound + slack,
+            "gate.thresholds: slack not as prescribed",
+        )
+
+
+def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list[tuple[int, ...]]) -> None:
+    """Walk all signatures of the gated regions; each must be a cell or be refuted."""
+    conflicts, implications = fields(data, "conflicts implications", "coverage")
+    nogoods: list[set[int]] = []
+    for entry in items(conflicts, "conflicts"):
+        regions, mu = fields(entry, "regions multipliers", "conflict")
+        together = [index(r, len(spec.regions), "conflict") for r in items(regions, "conflict")]
+        binding = {r for g in together for r in spec.regions[g]} | set(range(spec.stated, len(spec.rows)))
+        proof = multipliers_of(mu, binding, "conflict")
+        require(refuted(spec, proof, None, Fraction(0)), f"conflict {together}: the multipliers prove nothing")
+        nogoods.append(set(together))
+    implied: list[tuple[set[int], int]] = []
+    for entry in items(implications, "implications"):
+        regions, consequence, proofs = fields(entry, "regions implied multipliers", "implication")
+        together = [index(r, len(spec.regions), "implication") for r in items(regions, "implication")]
+        target = index(consequence, len(spec.regions), "implication")
+        known = {r for g in together for r in spec.regions[g]}
+        binding = known | set(range(spec.stated, len(spec.rows)))
+        require(len(items(proofs, "implication")) == len(spec.regions[target]), "implication: one proof per row")
+        for r, entry_proof in zip(spec.regions[target], proofs, strict=True):
+            weight_data, mu = fields(entry_proof, "complement rows", "implication")
+            weight = number(weight_data, "implication")
+            require(weight >= 0, "implication: negative multiplier")
+            proof = multipliers_of(mu, binding, "implication")
+            # A row that is already inside has the same bit: it is computed once.
+            require(
+                r in known or refuted(spec, proof, spec.rows[r], weight),
+                f"implication {together} => {target}: the multipliers prove nothing",
+            )
+        implied.append((set(together), target))
+    known_cells, nodes = set(cells), 0
+    stack: list[tuple[int, frozenset[int], frozenset[int]]] = [(0, frozenset(), frozenset())]
+    while stack:
+        depth, inside, outside = stack.pop()
+        nodes += 1
+        require(nodes <= MAX_NODES, "coverage: too many signatures")
+        if any(s <= inside for s in nogoods) or any(s <= inside and t in outside for s, t in implied):
+            continue
+        if depth == len(gated):
+            require(tuple(sorted(inside)) in known_cells, f"coverage: no head for the regions {sorted(inside)}")
+            continue
+        stack.append((depth + 1, inside, outside | {gated[depth]}))
+        stack.append((depth + 1, inside | {gated[depth]}, outside))
+
+
+# --- 6. Heads: worst case over the box of the clipped embedding ----------------------------------------------
+
+
+class Bounds:
+    """Center and half-width of the clipped embedding, affine in x: any float evaluation lies inside."""
+
+    def __init__(self, spec: Specification, tensors: dict[str, Tensor], kind: str) -> None:
+        require("bounds.lower" in tensors, "weights: tensor 'bounds.lower' is missing")
+        n, d = math.prod(tensors["bounds.lower"].shape), len(spec.inputs)
+        self.width, self.affine = n, kind == "affine"
+        lower, upper = (values(tensors, f"bounds.{side}", "F32", (n,)) for side in ("lower", "upper"))
+        slopes = [[Fraction(0)] * (n * d)] * 2
+        if self.affine:
+            slopes = [values(tensors, f"bounds.{side}_slope", "F32", (n, d)) for side in ("lower", "upper")]
+        center, half, self.sizes = [], [], []
+        for i in range(n):
+            low_slope, high_slope = (s[i * d : (i + 1) * d] for s in slopes)
+            extra = Fraction(0) if min(abs(lower[i]), abs(upper[i])) >= TINY else TINY
+            if self.affine:
+                extra = TINY + max(
+                    affine_error(low_slope, spec.reach, lower[i], "bounds"),
+                    affine_error(high_slope, spec.reach, upper[i], "bounds"),
+                )
+            gap = [a - b for a, b in zip(low_slope, high_slope, strict=True)]
+            extra += max(Fraction(0), lower[i] - upper[i] + over_box(gap, spec))
+            center.append((lower[i] + upper[i]) / 2)
+            half.append((upper[i] - lower[i]) / 2 + extra)
+            top = max(
+                upper[i] + over_box(high_slope, spec),
+                -(lower[i] - over_box([-s for s in low_slope], spec)),
+                Fraction(0),
+            )
+            self.sizes.append(top + 2 * extra)
+        self.center, self.center_grid = on_grid(center)
+        self.half, self.half_grid = on_grid([upward(h) for h in half])
+        means = [(a + b) / 2 for a, b in zip(*slopes, strict=True)]
+        halves = [(b - a) / 2 for a, b in zip(*slopes, strict=True)]
+        self.center_slope, self.center_slope_grid = on_grid(means)
+        self.half_slope, self.half_slope_grid = on_grid(halves)
+
+
+def over_box(slope: list[Fraction], spec: Specification) -> Fraction:
+    """Maximum of slope.x over the domain."""
+    ends = zip(slope, spec.low, spec.high, strict=True)
+    return sum((max(s * low, s * high) for s, low, high in ends), Fraction(0))
+
+
+class Head:
+    """One head y = W z + V x + b with the rounding error of each output."""
+
+    def __init__(self, spec: Specification, bounds: Bounds, W: list[Fraction], V: list[Fraction], b: list[Fraction]):
+        n, d, m = bounds.width, len(spec.inputs), len(b)
+        self.spec, self.bounds, self.bias = spec, bounds, b
+        self.errors = []
+        for i in range(m):
+            weights = W[i * n : (i + 1) * n] + V[i * d : (i + 1) * d]
+            sizes = bounds.sizes + (spec.reach if V else [])
+            self.errors.append(upward(affine_error(weights, sizes, b[i], f"output {spec.outputs[i]!r}")))
+        flat, self.grid = on_grid(W)
+        self.W = [flat[i * n : (i + 1) * n] for i in range(m)]
+        self.V = [V[i * d : (i + 1) * d] for i in range(m)] if V else []
+        self.scaled: list[list[int]] = []
+
+    def worst(self, g: dict[int, Fraction]) -> tuple[Fraction, dict[int, Fraction]]:
+        """Bound g.y over the box: return (d, c) with g.y <= d + c.x, without rounding errors."""
+        scale = math.lcm(*(v.denominator for v in g.values()))
+        v = [0] * self.bounds.width
+        for j, value in g.items():
+            v = list(map(add, v, map(mul, repeat(int(value * scale)), self.W[j])))
+        box, size = self.bounds, list(map(abs, v))
+        constant = Fraction(sum(map(mul, v, box.center)), scale << (self.grid + box.center_grid))
+        constant += Fraction(sum(map(mul, size, box.half)), scale << (self.grid + box.half_grid))
+        constant += sum(value * self.bias[j] for j, value in g.items())
+        slope: dict[int, Fraction] = {}
+        for k in range(len(self.spec.inputs)):
+            total = sum((value * self.V[j][k] for j, value in g.items()), Fraction(0)) if self.V else Fraction(0)
+            if box.affine:
+                d = len(self.spec.inputs)
+                total += Fraction(
+                    sum(map(mul, v, box.center_slope[k::d])), scale << (self.grid + box.center_slope_grid)
+                )
+                total += Fraction(sum(map(mul, size, box.half_slope[k::d])), scale << (self.grid + box.half_slope_grid))
+            if total:
+                slope[k] = total
+        return constant, slope
+
+    def clause_bound(
+        self, clause: list[Literal], weights: list[Fraction], rows: list[Row], mu: list[Fraction]
+    ) -> Fraction:
+        """Bound sum_j lambda_j (g_j.y + s_j.x - h_j) over the polytope, rounding errors included (section 7)."""
+        g: dict[int, Fraction] = {}
+        s: dict[int, Fraction] = {}
+        for literal, weight in zip(clause, weights, strict=True):
+            for target, form in ((g, literal.y), (s, literal.x)):
+                for key, value in form.items():
+                    target[key] = target.get(key, Fraction(0)) + weight * value
+        constant, slope = self.worst(g)
+        constant -= sum(weight * literal.bound for literal, weight in zip(clause, weights, strict=True))
+        constant += sum(abs(value) * self.errors[j] for j, value in g.items())
+        constant += sum(abs(value) * (U * self.spec.sizes[k] + TINY) for k, value in s.items())
+        for key, value in s.items():
+            slope[key] = slope.get(key, Fraction(0)) + value
+        halfspaces = [(row.terms, row.closed) for row in rows]
+        return constant + bounded(slope, halfspaces, mu, self.spec.low, self.spec.high)
+
+    def exclusion_margin(self, pairs: list[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
+        """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin."""
+        simple = not self.bounds.affine and not self.V
+        if simple and not self.scaled:
+            self.scale_rows()
+        worst: tuple[int, int] | None = None  # the bound that is nearest to zero, as numerator and denominator
+        for position, (h, k) in enumerate(pairs):
+            first, second = weights[2 * position], weights[2 * position + 1]
+            require(
+                0 <= first < math.inf and 0 <= second < math.inf and first + second > 0,
+                "exclusions: multipliers",
+            )
+            (p, a), (q, b) = first.as_integer_ratio(), second.as_integer_ratio()
+            p, q = p * b, q * a
+            if simple:
+                v = map(add, map(mul, repeat(p), self.scaled[h]), map(mul, repeat(q), self.scaled[k]))
+                top = (sum(map(abs, v)) << self.shift) + p * self.offsets[h] + q * self.offsets[k]
+                bottom = (p + q) << self.pair_grid
+            else:
+                clause = [Literal({i: Fraction(1)}, {}, Fraction(0), True) for i in (h, k)]
+                bound = self.clause_bound(clause, [Fraction(p), Fraction(q)], [], [])
+                top, bottom = bound.numerator, bound.denominator * (p + q)
+            require(top < 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
+            if worst is None or top * worst[1] > worst[0] * bottom:
+                worst = top, bottom
+        return -Fraction(*worst) if worst else Fraction(0)
+
+    def scale_rows(self) -> None:
+        """Multiply rows by the half-widths and take logits at the center plus rounding error, on one grid."""
+        box = self.bounds
+        self.scaled = [list(map(mul, row, box.half)) for row in self.W]
+        self.pair_grid = max(self.grid + box.half_grid, 200)
+        self.shift = self.pair_grid - self.grid - box.half_grid
+        self.offsets = []
+        for row, bias, error in zip(self.W, self.bias, self.errors, strict=True):
+            middle = Fraction(sum(map(mul, row, box.center)), 1 << (self.grid + box.center_grid))
+            self.offsets.append(math.ceil((middle + bias + error) * (1 << self.pair_grid)))
+
+
+# --- 7. Obligations: every head, every rule that binds there, every clause ----------------------------------
+
+
+class Proved(NamedTuple):
+    """One proved clause (or block of exclusions): head, rule, sentence, worst-case margin."""
+
+    head: int
+    rule: str
+    where: str
+    sentence: str
+    margin: Fraction
+
+
+def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) -> list[tuple[int, int | None]]:
+    """List (rule, region): region is None where the gate switches the rule on, else the ungated region."""
+    result: list[tuple[int, int | None]] = []
+    for i, rule in enumerate(spec.rules):
+        if any(r in cell for r in rule.regions):
+            result.append((i, None))
+        else:
+            result.extend((i, r) for r in rule.regions if r not in gated)
+    return result
+
+
+def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]) -> bool:
+    """Whether a constant output satisfies one literal of the clause for every input of the domain."""
+    for literal in clause:
+        excess = sum(v * y[j] for j, v in literal.y.items()) - literal.bound
+        for k, v in literal.x.items():
+            excess += max(v * spec.low[k], v * spec.high[k]) + abs(v) * (U * spec.sizes[k] + TINY)
+        if excess < 0 or (excess == 0 and not literal.strict):
+            return True
+    return False
+
+
+def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
+    """Index the proofs: clauses by (head, rule, region, clause), exclusions by (.., -1), empty cells by (head, region)."""
+    proofs: dict[tuple[Any, ...], Any] = {}
+    for entry in items(data, "proofs"):
+        require(isinstance(entry, dict), "proof: expected an object")
+        if "empty" in entry:
+            head, region, proof = fields(entry, "head region empty", "proof")
+            key: tuple[Any, ...] = (head, region)
+        elif "exclusions" in entry:
+            head, rule, region, proof = fields(entry, "head rule region exclusions", "proof")
+            key = (head, rule, region, -1)
+        else:
+            head, rule, region, clause, weights, mu = fields(entry, "head rule region clause lambda mu", "proof")
+            key, proof = (head, rule, region, clause), (weights, mu)
+        require(all(type(part) is int or part is None for part in key), "proof: malformed key")
+        require(key not in proofs, f"proof {key}: given twice")
+        proofs[key] = proof
+    return proofs
+
+
+def check_head(
+    spec: Specification, head: Head, fallback: list[Fraction] | None, number_of: int, cell: tuple[int, ...],
+    gated: list[int], proofs: dict[tuple[Any, ...], Any], block: bytes,
+) -> list[Proved]:  # fmt: skip
+    """Check all obligations of one head; remove the proofs that were used."""
+    proved: list[Proved] = []
+    shared = set(range(spec.stated, len(spec.rows)))
+    for rule_index, region in obligations(spec, gated, cell):
+        rule = spec.rules[rule_index]
+        active = {r for g in cell for r in spec.regions[g]} | set(spec.regions[region] if region is not None else ())
+        if (number_of, region) in proofs:
+            mu = multipliers_of(proofs[number_of, region], active | shared, "empty region")
+            halfspaces = [(spec.rows[r].terms, spec.rows[r].closed) for r in mu]
+            bound = bounded({}, halfspaces, list(mu.values()), spec.low, spec.high)
+            require(bound < 0, f"head {number_of}, region {region}: not proved empty")
+            continue
+        where = " and ".join(sentence_of_row(spec, r) for r in sorted(active)) or "everywhere"
+        for c, clause in enumerate(rule.clauses):
+            key = (number_of, rule_index, region, c)
+            sentence = " or ".join(sentence_of_literal(spec, literal) for literal in clause)
+            require(key in proofs, f"rule {rule.name!r}, head {number_of}, clause {c}: no proof for: {sentence}")
+            weights_data, mu_data = proofs.pop(key)
+            weights = [number(w, "lambda") for w in items(weights_data, "lambda")]
+            require(len(weights) == len(clause), f"rule {rule.name!r}: one lambda per literal")
+            require(
+                min(weights) >= 0 and sum(weights) > 0,
+                f"rule {rule.name!r}: lambda must be >= 0 and not all 0",
+            )
+            mu = multipliers_of(mu_data, active | shared, f"rule {rule.name!r}")
+            bound = head.clause_bound(clause, weights, [spec.rows[r] for r in mu], list(mu.values()))
+            tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
+            require(
+                bound < 0 or (bound == 0 and tight),
+                f"rule {rule.name!r} is not proved where {where}: {sentence} (short by {float(bound / sum(weights)):.3g})",
+            )
+            if fallback is not None:
+                require(
+                    fallback_holds(spec, clause, fallback),
+                    f"rule {rule.name!r}: the fallback output breaks it",
+                )
+            proved.append(Proved(number_of, rule.name, where, sentence, -bound / sum(weights)))
+        if rule.exclusions:
+            key = (number_of, rule_index, region, -1)
+            require(key in proofs, f"rule {rule.name!r}, head {number_of}: no proof for the exclusions")
+            (offset,) = fields(proofs.pop(key), "offset", "exclusions proof")
+            pair_weights = read_block(block, offset, len(rule.exclusions), "f", "exclusions proof")
+            margin = head.exclusion_margin(rule.exclusions, pair_weights)
+            if fallback is not None:
+                bad = any(fallback[h] >= 0 and fallback[k] >= 0 for h, k in rule.exclusions)
+                require(not bad, f"rule {rule.name!r}: the fallback output breaks it")
+            names = [f"not ({spec.outputs[h]} and {spec.outputs[k]})" for h, k in rule.exclusions[:3]]
+            more = f" and {len(rule.exclusions) - 3:,} more exclusions" if len(rule.exclusions) > 3 else ""
+            proved.append(Proved(number_of, rule.name, where, "; ".join(names) + more, margin))
+    return proved
+
+
+def sentence_of_row(spec: Specification, row: int) -> str:
+    """Print a half-space in the names of the inputs."""
+    terms, bound, strict, _, _ = spec.rows[row]
+    return comparison_text(terms, bound, strict, spec.inputs)
+
+
+def sentence_of_literal(spec: Specification, literal: Literal) -> str:
+    """Print a literal in the names of outputs and inputs."""
+    m = len(spec.outputs)
+    terms = {**literal.y, **{m + k: v for k, v in literal.x.items()}}
+    return comparison_text(terms, literal.bound, literal.strict, spec.outputs + spec.inputs)
+
+
+# --- 8. The whole -----------------------------------------------------------------------------------------
+
+
+def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_files: dict[str, bytes]) -> list[Proved]:
+    """Check a certificate against weights, block and the files it binds; return what is proved or raise Rejected."""
+    document = read_json(certificate, "certificate")
+    require(isinstance(document, dict) and document.get("format") == "smle-certificate", "not an smle certificate")
+    require(
+        document.get("version") == VERSION,
+        f"certificate version {document.get('version')!r} is not supported",
+    )
+    names = "format version statement issuer binds program specification gate coverage proofs digest"
+    *_, binds, program, specification, gate, coverage, proof_data, digest = fields(document, names, "certificate")
+    require(certificate.rstrip(b"\n") == canonical(document), "certificate: not in canonical form")
+    body = {key: value for key, value in document.items() if key != "digest"}
+    require(digest == hashlib.sha256(canonical(body)).hexdigest(), "certificate.json was changed: digest differs")
+    for name, expected in zip(
+        ("weights", "model", "rules", "block"),
+        fields(binds, "weights model rules block", "binds"),
+        strict=True,
+    ):
+        if name == "weights":
+            actual: str | None = weights_digest(tensors)
+        elif name == "block":
+            actual = hashlib.sha256(block).hexdigest() if block else None
+        else:
+            actual = hashlib.sha256(bound_files[name]).hexdigest() if name in bound_files else None
+        files = {
+            "weights": "model.safetensors",
+            "model": "model.json",
+            "rules": "rules.yaml",
+            "block": "certificate.bin",
+        }
+        require(expected == actual, f"{files[name]} is not the file that was certified: digest differs")
+    precision, clip, kind = fields(program, "precision clip bounds", "program")
+    require(precision == "float32", "program: only float32 heads are supported")
+    require(
+        (clip, kind) in (("clamp", "constant"), ("where", "constant"), ("where", "affine")),
+        "program: unknown kind",
+    )
+
+    spec = Specification(specification, block)
+    (gate_regions,) = fields(gate, "regions", "gate")
+    gated = [index(r, len(spec.regions), "gate") for r in items(gate_regions, "gate")]
+    require(len(set(gated)) == len(gated), "gate: region given twice")
+    check_guard(spec, tensors, gated)
+    require(
+        "gate.signatures" in tensors and len(tensors["gate.signatures"].shape) == 2,
+        "weights: gate.signatures",
+    )
+    count = tensors["gate.signatures"].shape[0]
+    bits = values(tensors, "gate.signatures", "U8", (count, len(gated)))
+    require(set(bits) <= {0, 1} and count > 0, "gate.signatures: expected zeros and ones, one row per head")
+    rows = [bits[c * len(gated) : (c + 1) * len(gated)] for c in range(count)]
+    cells = [tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in rows]
+    require(len(set(cells)) == count, "gate.signatures: the same signature twice")
+    check_coverage(spec, coverage, gated, cells)
+
+    bounds = Bounds(spec, tensors, kind)
+    heads = count - 1 if cells[-1] == () and len(gated) == len(spec.regions) else count  # the last may be free
+    m, n, d = len(spec.outputs), bounds.width, len(spec.inputs)
+    W = values(tensors, "heads.weight", "F32", (heads, m, n))
+    b = values(tensors, "heads.bias", "F32", (heads, m))
+    V = values(tensors, "heads.passthrough", "F32", (heads, m, d)) if "heads.passthrough" in tensors else []
+    fallback = values(tensors, "heads.fallback", "F32", (heads, m)) if clip == "clamp" else None
+    proofs = read_proofs(proof_data)
+    proved: list[Proved] = []
+    for c in range(heads):
+        head = Head(
+            spec,
+            bounds,
+            W[c * m * n : (c + 1) * m * n],
+            V[c * m * d : (c + 1) * m * d],
+            b[c * m : (c + 1) * m],
+        )
+        instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
+        proved += check_head(spec, head, instead, c, cells[c], gated, proofs, block)
+    unused = [key for key in proofs if len(key) > 2]
+    require(not unused, f"proof {unused[:1]} is for no obligation")
+    return proved
+
+
+def read_folder(folder: str) -> tuple[bytes, dict[str, Tensor], bytes, dict[str, bytes]]:
+    """Read the files of a model folder; certificate.bin, model.json and rules.yaml may be absent if not bound."""
+
+    def read(name: str) -> bytes | None:
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            return None
+        require(os.path.getsize(path) <= MAX_FILE, f"{name}: file too large")
+        with open(path, "rb") as file:
+            return file.read()
+
+    certificate, weights = read("certificate.json"), read("model.safetensors")
+    if certificate is None or weights is None:
+        raise Rejected("expected certificate.json and model.safetensors in the folder")
+    others = {"model": read("model.json"), "rules": read("rules.yaml")}
+    bound = {name: data for name, data in others.items() if data is not None}
+    return certificate, read_weights(weights), read("certificate.bin") or b"", bound
+
+
+def main(arguments: list[str]) -> int:
+    """Check a model folder: exit code 0 proved, 1 rejected, 2 wrong call."""
+    if len(arguments) != 1 or not os.path.isdir(arguments[0]):
+        print("usage: checker.py MODEL_DIR", file=sys.stderr)
+        return 2
+    try:
+        proved = check(*read_folder(arguments[0]))
+    except Rejected as reason:
+        print(f"REJECTED: {reason}")
+        return 1
+    for item in proved:
+        print(f"proved: rule '{item.rule}': where {item.where}: {item.sentence}   (margin {float(item.margin):.6g})")
+    print(f"PROVED: {len(proved)} statements, in exact arithmetic, for every input of the domain.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
