@@ -1,0 +1,149 @@
+"""Exclusions `y_h < 0 or y_k < 0` at scale: one weight per pair, found for all pairs at once, in chunks.
+
+For constant bounds, with a = half-width x head row and beta = logit at the box center plus rounding error, a pair
+is proved by weights (w, 1 - w) if
+
+    || w a_h + (1 - w) a_k ||_1 + w beta_h + (1 - w) beta_k < 0.
+
+The left side is convex and piecewise linear in w: one scale per label (1 / ||a||_1) is tried first, bisection on
+the slope finds the rest. Affine bounds and pass-through add a term that is priced over the domain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.geometry import Domain
+from smle.guarantees.overapproximation import Head
+from smle.guarantees.worst_case import Envelope, HeadNumbers
+
+__all__ = ["PairValues", "verify_exclusions"]
+
+Array = npt.NDArray[np.float64]
+Weights = npt.NDArray[np.float32]
+Pairs = npt.NDArray[np.int32]
+
+_CHUNK_NUMBERS = 1 << 19
+_STEPS = 24
+
+
+@dataclass(frozen=True, eq=False)
+class PairValues:
+    """What the bound of a pair is made of. Shapes: rows (m, n), offsets (m,), slopes and half_slopes or None.
+
+    With the box z = center + center_slope x +- (half + half_slope x): rows = W, offsets = W center + b + E.
+    """
+
+    rows: Array
+    half: Array
+    offsets: Array
+    errors: Array
+    slope: Array | None
+    half_slope: Array | None
+    domain: Domain
+
+    @classmethod
+    def of(cls, head: HeadNumbers, envelope: Envelope, domain: Domain) -> PairValues:
+        """Collect the numbers of a head under an envelope."""
+        center, half = (envelope.lower + envelope.upper) / 2, (envelope.upper - envelope.lower) / 2
+        slope = half_slope = None
+        if envelope.upper_slope is not None and envelope.lower_slope is not None:
+            half_slope = (envelope.upper_slope - envelope.lower_slope) / 2
+            slope = head.W @ ((envelope.upper_slope + envelope.lower_slope) / 2)
+        if head.V is not None:
+            slope = head.V if slope is None else slope + head.V
+        # Float64 errors of the sums below are paid for here, per label.
+        terms = head.W.shape[1] + len(domain.low) + 16
+        deduction = 4 * terms * 2.0**-52 * np.minimum(head.sizes, 1e38)
+        offsets = head.W @ center + head.b + head.errors * (1 + 1e-9) + deduction
+        return cls(head.W, half, offsets, head.errors, slope, half_slope, domain)
+
+    def scales(self) -> Array:
+        """Return one scale per label, 1 / (size of its row over the box), (m,)."""
+        size = np.abs(self.rows) @ self.half
+        if self.slope is not None:
+            size = size + np.abs(self.slope) @ (self.domain.high - self.domain.low)
+        return 1.0 / np.maximum(size, 1e-30)
+
+    def bound(self, first: Pairs, second: Pairs, w: Array) -> tuple[Array, Array]:
+        """Return (bound, derivative in w) for pairs (first, second) with weights (w, 1 - w). Shapes: (p,)."""
+        left, right = self.rows[first], self.rows[second]
+        difference = left - right
+        v = right + w[:, None] * difference
+        offset = self.offsets[second] + w * (self.offsets[first] - self.offsets[second])
+        change = self.offsets[first] - self.offsets[second]
+        if self.slope is None:
+            half = np.broadcast_to(self.half, v.shape)
+            value = np.abs(v) @ self.half + offset
+        else:
+            c = self.slope[second] + w[:, None] * (self.slope[first] - self.slope[second])
+            if self.half_slope is not None:
+                c = c + np.abs(v) @ self.half_slope
+            x = np.where(c > 0, self.domain.high, self.domain.low)
+            half = np.broadcast_to(self.half, v.shape)
+            if self.half_slope is not None:
+                half = self.half + x @ self.half_slope.T
+            value = np.abs(v) @ self.half + offset + (c * x).sum(axis=1)
+            change = change + ((self.slope[first] - self.slope[second]) * x).sum(axis=1)
+        derivative = np.einsum("ij,ij,ij->i", np.sign(v), difference, half) + change
+        return value, derivative
+
+
+def verify_exclusions(
+    pairs: Pairs, head: Head, envelope: Envelope, domain: Domain, *, best: bool = False
+) -> tuple[Weights, Array]:
+    """Return float32 weights (p, 2) and margins (p,) for all pairs; a pair is proved if its margin is > 0.
+
+    A pair that one scale per label proves keeps that weight, so its margin is a lower bound of the best one;
+    with `best=True` every pair is searched to the end.
+    """
+    values = PairValues.of(HeadNumbers.of(head, envelope, domain), envelope, domain)
+    scales = values.scales()
+    weights = np.empty((len(pairs), 2), dtype=np.float32)
+    margins = np.empty(len(pairs))
+    chunk = max(1, _CHUNK_NUMBERS // max(1, values.rows.shape[1]))
+    for start in range(0, len(pairs), chunk):
+        part = slice(start, start + chunk)
+        weights[part], margins[part] = _chunk(pairs[part], values, scales, best=best)
+    if head.fallback is not None:
+        positive = head.fallback >= 0
+        broken = positive[pairs[:, 0]] & positive[pairs[:, 1]]
+        margins[broken] = np.minimum(margins[broken], 0.0)
+    return weights, margins
+
+
+def _chunk(pairs: Pairs, values: PairValues, scales: Array, *, best: bool) -> tuple[Weights, Array]:
+    first, second = pairs[:, 0], pairs[:, 1]
+    w = scales[first] / (scales[first] + scales[second])
+    weights, bound = _settle(values, first, second, w)
+    todo = np.arange(len(pairs)) if best else np.flatnonzero(~(bound < 0))
+    low, high = np.zeros(len(todo)), np.ones(len(todo))
+    trial = w[todo]
+    for _ in range(_STEPS):
+        if not len(todo):
+            break
+        value, derivative = values.bound(first[todo], second[todo], trial)
+        better = value < bound[todo]
+        if better.any():
+            where = todo[better]
+            settled, exact_bound = _settle(values, first[where], second[where], trial[better])
+            improved = exact_bound < bound[where]
+            weights[where[improved]], bound[where[improved]] = settled[improved], exact_bound[improved]
+        high = np.where(derivative > 0, trial, high)
+        low = np.where(derivative <= 0, trial, low)
+        trial = (low + high) / 2
+        keep = np.ones(len(todo), dtype=bool) if best else ~(bound[todo] < 0)
+        todo, low, high, trial = todo[keep], low[keep], high[keep], trial[keep]
+    return weights, -bound
+
+
+def _settle(values: PairValues, first: Pairs, second: Pairs, w: Array) -> tuple[Weights, Array]:
+    """Round weights to float32, as they are stored, and evaluate the bound with what was rounded."""
+    weights = np.stack([w, 1.0 - w], axis=1).astype(np.float32)
+    stored = weights.astype(np.float64)
+    share = stored[:, 0] / stored.sum(axis=1)
+    bound, _ = values.bound(first, second, share)
+    return weights, bound

@@ -1,0 +1,170 @@
+"""Verdicts: what is known about one clause over one cell. Outcomes are values; none has a truth value.
+
+* `Holds`: proved, with the multipliers that an exact checker needs.
+* `NotProved`: a corner (x, z) of the over-approximation breaks the clause. The deployed program may still obey.
+* `Violated`: an input that the deployed program gets wrong.
+* `Unknown`: a solver gave up, or a tolerance was not enough.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "ExclusionVerdicts",
+    "Holds",
+    "Multipliers",
+    "NotProved",
+    "Obligation",
+    "Unknown",
+    "Verdict",
+    "Verdicts",
+    "Violated",
+]
+
+Array = npt.NDArray[np.float64]
+Mu = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Multipliers:
+    """A convex combination of literals, and weights >= 0 for rows of the region.
+
+    * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
+    * `rows`: (row number, mu > 0) pairs; numbers as in `Arrangement.rows`, one-hot rows behind them.
+    * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
+    """
+
+    weights: Array
+    rows: Mu = ()
+    empty: bool = False
+
+
+class _NoTruth:
+    def __bool__(self) -> bool:
+        raise TypeError(f"{type(self).__name__} has no truth value; use isinstance(verdict, Holds).")
+
+
+@dataclass(frozen=True, eq=False)
+class Holds(_NoTruth):
+    """Proved with a margin > 0, in the units of the clause's left-hand sides, rounding deducted."""
+
+    margin: float
+    multipliers: Multipliers
+
+
+@dataclass(frozen=True, eq=False)
+class NotProved(_NoTruth):
+    """The over-approximation reaches (x, z) where the clause is broken by -margin (margin <= 0)."""
+
+    x: Array
+    z: Array
+    margin: float
+    multipliers: Multipliers | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Violated(_NoTruth):
+    """The deployed program outputs y at x and breaks the clause by `excess` (exact, rounded to float)."""
+
+    x: Array
+    y: Array
+    excess: float
+
+
+@dataclass(frozen=True, eq=False)
+class Unknown(_NoTruth):
+    """No answer. `claimed_margin` is what a solver said without multipliers that reproduce it, if anything."""
+
+    reason: str
+    claimed_margin: float | None = None
+
+
+Verdict = Holds | NotProved | Violated | Unknown
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """One thing to prove: `clause` of `rule` for `head` over its cell (and over `region`, if not None)."""
+
+    head: int
+    rule: int
+    clause: int
+    region: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class ExclusionVerdicts(_NoTruth):
+    """Verdicts for the exclusions of one rule, as arrays.
+
+    Pair i says `y_h < 0 or y_k < 0` with (h, k) = pairs[i]; it is proved by the weights
+    weights[i] (for h and for k, float32, adding up to about 1) if margins[i] > 0.
+    Shapes: pairs (p, 2), weights (p, 2), margins (p,).
+    """
+
+    head: int
+    rule: int
+    region: int | None
+    pairs: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    margins: Array
+
+    @property
+    def proved(self) -> npt.NDArray[np.bool_]:
+        """Which pairs are proved."""
+        return self.margins > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts(_NoTruth):
+    """All verdicts for one over-approximation: one per obligation, and arrays for exclusions."""
+
+    items: tuple[tuple[Obligation, Verdict], ...]
+    exclusions: tuple[ExclusionVerdicts, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[tuple[Obligation, Verdict]]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items) + sum(len(block.margins) for block in self.exclusions)
+
+    @property
+    def hold(self) -> bool:
+        """Whether every obligation is proved."""
+        return all(isinstance(verdict, Holds) for _, verdict in self.items) and all(
+            bool(block.proved.all()) for block in self.exclusions
+        )
+
+    @property
+    def margin(self) -> float:
+        """Smallest margin over all obligations; -inf if one of them is violated or unknown."""
+        smallest = np.inf
+        for _, verdict in self.items:
+            known = isinstance(verdict, Holds | NotProved)
+            smallest = min(smallest, verdict.margin if known else -np.inf)  # type: ignore[union-attr]
+        for block in self.exclusions:
+            smallest = min(smallest, float(block.margins.min(initial=np.inf)))
+        return float(smallest)
+
+    def failures(self) -> tuple[tuple[Obligation, Verdict], ...]:
+        """Return the obligations over clauses that are not proved, worst first; see `exclusions` for pairs."""
+
+        def depth(item: tuple[Obligation, Verdict]) -> float:
+            verdict = item[1]
+            return verdict.margin if isinstance(verdict, NotProved) else -np.inf
+
+        return tuple(sorted((i for i in self.items if not isinstance(i[1], Holds)), key=depth))
+
+    def counts(self) -> dict[str, int]:
+        """Count the verdicts of each kind."""
+        total = Counter(type(verdict).__name__ for _, verdict in self.items)
+        for block in self.exclusions:
+            good = int(block.proved.sum())
+            total["Holds"] += good
+            total["NotProved"] += len(block.margins) - good
+        return {kind: count for kind, count in total.items() if count}

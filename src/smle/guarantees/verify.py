@@ -1,0 +1,195 @@
+"""Verification: (over-approximation, specification, arrangement) -> one verdict per obligation.
+
+A clause is proved by one convex combination lambda of its literals that holds as a plain inequality over the
+region (theory: section "Verification"): closed form for single literals, one LP for the weights of several.
+Exclusions are handled as arrays. A solver's answer only ever suggests multipliers; the verdict comes from
+pricing them in closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.exact import exact
+from smle.guarantees.cells import Arrangement
+from smle.guarantees.clause_lp import ClauseOptimum, clause_optimum
+from smle.guarantees.exclusions import verify_exclusions
+from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.obligations import obligation_regions
+from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.guarantees.verdict import (
+    ExclusionVerdicts,
+    Holds,
+    Multipliers,
+    NotProved,
+    Obligation,
+    Unknown,
+    Verdict,
+    Verdicts,
+    Violated,
+)
+from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, worst_case
+from smle.rules import Clause, Specification
+
+__all__ = ["replay", "verify", "verify_clauses"]
+
+Array = npt.NDArray[np.float64]
+
+_TINY_SHARE = 1e-13
+"""A margin below this share of the clause's own terms is not trusted in float64."""
+
+
+def verify(over: Overapproximation, spec: Specification, arrangement: Arrangement) -> Verdicts:
+    """Judge every obligation of every head.
+
+    Raises:
+        ValueError: If heads and cells do not match, or a cell with obligations has no head.
+
+    """
+    if len(over.heads) != len(arrangement.cells):
+        raise ValueError(f"Expected one head per cell ({len(arrangement.cells)}). Got {len(over.heads)} heads.")
+    domain, rows = Domain.of(spec), enlarged_rows(arrangement, spec)
+    envelope = Envelope.of(over.bounds, domain)
+    items: list[tuple[Obligation, Verdict]] = []
+    blocks: list[ExclusionVerdicts] = []
+    for c, head in enumerate(over.heads):
+        for region, active, rules in obligation_regions(arrangement, spec, c):
+            if head is None:
+                raise ValueError(f"Expected a head for cell {c}, where rules bind. Got None.")
+            polytope = Region.of(arrangement, spec, active, domain=domain, rows=rows)
+            clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
+            verdicts = verify_clauses([clause for *_, clause in clauses], head, envelope, polytope)
+            items.extend(
+                (Obligation(c, i, j, region), verdict) for (i, j, _), verdict in zip(clauses, verdicts, strict=True)
+            )
+            for i in rules:
+                pairs = spec.rules[i].requirement.exclusions
+                if len(pairs):
+                    block = verify_exclusions(pairs, head, envelope, domain)
+                    blocks.append(ExclusionVerdicts(c, i, region, pairs, *block))
+    return Verdicts(tuple(items), tuple(blocks))
+
+
+def verify_clauses(clauses: list[Clause], head: Head, envelope: Envelope, region: Region) -> list[Verdict]:
+    """Judge clauses over one region: single literals all at once, several literals by one LP each."""
+    domain = region.domain
+    numbers = HeadNumbers.of(head, envelope, domain)
+    support = Support(region)
+    m, d = numbers.W.shape[0], len(domain.low)
+    verdicts: dict[int, Verdict] = {}
+    single = [i for i, clause in enumerate(clauses) if len(clause.literals) == 1]
+    if single:
+        literals = Literals.of([clauses[i] for i in single], m, d)
+        worst = worst_case(literals, numbers, envelope, support)
+        trust = _TINY_SHARE * _sizes(literals, numbers, domain)
+        for row, i in enumerate(single):
+            multipliers = Multipliers(np.ones(1), region.pairs(worst.mu[row]))
+            margin = -float(worst.bound[row])
+            if margin > trust[row]:
+                verdicts[i] = Holds(margin, multipliers)
+            elif not np.isfinite(margin):
+                verdicts[i] = Unknown("the head may overflow float32, so its rounding has no bound")
+            elif np.isnan(worst.x[row]).any():
+                verdicts[i] = Unknown(f"the LP over the region failed: {support.failure}")
+            else:
+                z = envelope.corner(worst.v[row], worst.x[row])
+                verdicts[i] = NotProved(worst.x[row], z, min(margin, 0.0), multipliers)
+    for i, clause in enumerate(clauses):
+        if i not in verdicts:
+            verdicts[i] = _several(Literals.of(clause, m, d), numbers, envelope, support)
+    result = [verdicts[i] for i in range(len(clauses))]
+    if any(not isinstance(verdict, Holds) for verdict in result):
+        empty = region.empty()
+        if empty is not None:
+            proof = region.pairs(empty)
+            result = [
+                Holds(np.inf, Multipliers(np.zeros(len(clause.literals)), proof, empty=True)) for clause in clauses
+            ]
+    if head.fallback is not None:
+        y = head.fallback.astype(np.float64)
+        result = [_with_fallback(verdict, clause, y, domain) for verdict, clause in zip(result, clauses, strict=True)]
+    return result
+
+
+def _sizes(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
+    total: Array = (
+        np.abs(literals.g) @ np.minimum(head.sizes, 1e30) + np.abs(literals.h) + np.abs(literals.s) @ domain.sizes
+    )
+    return total
+
+
+def _several(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> Verdict:
+    """Judge a clause of several literals: candidates are the LP's weights and each literal alone."""
+    region = support.region
+    optimum: ClauseOptimum = clause_optimum(literals, head, envelope, region)
+    candidates = np.eye(len(literals.h))
+    if optimum.weights is not None:
+        candidates = np.vstack([optimum.weights, candidates])
+    worst = worst_case(literals.combined(candidates), head, envelope, support)
+    best = int(np.argmin(worst.bound))
+    margin = -float(worst.bound[best])
+    multipliers = Multipliers(candidates[best], region.pairs(worst.mu[best]))
+    trust = _TINY_SHARE * float(_sizes(literals, head, region.domain).max())
+    if margin > trust:
+        return Holds(margin, multipliers)
+    if not np.isfinite(margin):
+        return Unknown("the head may overflow float32, so its rounding has no bound")
+    if optimum.x is None or optimum.z is None:
+        return Unknown(f"the LP failed: {optimum.solution.status} ({optimum.solution.message})")
+    if optimum.value < -1e3 * trust - 1e-7 * abs(margin):
+        return Unknown("the solver's optimum could not be reproduced by its multipliers", claimed_margin=-optimum.value)
+    return NotProved(optimum.x, optimum.z, min(margin, 0.0), multipliers)
+
+
+def _with_fallback(verdict: Verdict, clause: Clause, y: Array, domain: Domain) -> Verdict:
+    """Lower a verdict to NotProved if the constant output for NaN breaks the clause somewhere in the domain.
+
+    One literal must hold for every input of the domain.
+    """
+    literals = Literals.of(clause, len(y), len(domain.low))
+    cast = np.abs(literals.s) @ (domain.sizes * 2.0**-24 + 2.0**-126) * (1 + 1e-9)
+    excess = literals.g @ y - literals.h + domain.over(literals.s) + cast
+    sizes = np.abs(literals.g) @ np.abs(y) + np.abs(literals.h) + np.abs(literals.s) @ domain.sizes
+    room = -excess - _TINY_SHARE * sizes
+    best = int(np.argmax(room))
+    exactly_zero = bool(((room <= 0) & (sizes == 0) & ~literals.strict).any())
+    if room[best] > 0 or exactly_zero or _holds_exactly(clause, y):
+        return verdict
+    x = np.where(literals.s[best] > 0, domain.high, domain.low)
+    return NotProved(x, np.full(0, np.nan), float(min(room[best], 0.0)))
+
+
+def _holds_exactly(clause: Clause, y: Array) -> bool:
+    point = [exact(value) for value in y]
+    return any(not literal.inputs and literal.holds(point, ()) for literal in clause.literals)
+
+
+def replay(
+    verdicts: Verdicts, spec: Specification, program: Callable[[npt.NDArray[np.float32]], npt.ArrayLike]
+) -> Verdicts:
+    """Run the deployed program at the inputs of all `NotProved` verdicts; where it breaks a rule, say `Violated`.
+
+    Args:
+        verdicts: What `verify` returned.
+        spec: The specification, which defines "violated", exactly.
+        program: Maps inputs (1, d) float32 to outputs (1, m), as deployed.
+
+    """
+    items: list[tuple[Obligation, Verdict]] = []
+    for obligation, verdict in verdicts.items:
+        replaced: Verdict = verdict
+        if isinstance(verdict, NotProved):
+            x = verdict.x.astype(np.float32)
+            y = np.asarray(program(x[None]), dtype=np.float64)[0]
+            rule = spec.rules[obligation.rule]
+            point, output = [exact(v) for v in x], [exact(v) for v in y]
+            inside = any(region.contains(point) for region in rule.regions)
+            clause = rule.requirement.clauses[obligation.clause]
+            if inside and not clause.holds(output, point):
+                excess = min(literal.excess(output, point) for literal in clause.literals)
+                replaced = Violated(x.astype(np.float64), y, float(excess))
+        items.append((obligation, replaced))
+    return Verdicts(tuple(items), verdicts.exclusions)
