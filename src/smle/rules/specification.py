@@ -15,7 +15,7 @@ from smle.rules.polytope import Polytope
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "Specification"]
+__all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "RuleText", "Specification"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class NumericInput:
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
             raise RuleError(
-                f"Input '{self.name}': expected a range [low, high] with low < high. "
-                f"Got [{self.lower}, {self.upper}]."
+                f"Input '{self.name}': expected a range [low, high] with low < high. Got [{self.lower}, {self.upper}]."
             )
 
 
@@ -49,9 +48,7 @@ class Categorical:
 
     def __post_init__(self) -> None:
         if len(self.categories) < 2 or len(set(self.categories)) != len(self.categories):
-            raise RuleError(
-                f"Input '{self.name}': expected at least two different categories. Got {self.categories}."
-            )
+            raise RuleError(f"Input '{self.name}': expected at least two different categories. Got {self.categories}.")
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,12 @@ class Choice:
     options: tuple[str, ...]
     pick: str = "max"
 
+    def __post_init__(self) -> None:
+        if len(self.options) < 2 or len(set(self.options)) != len(self.options):
+            raise RuleError(f"Choice '{self.name}': expected at least two different options. Got {list(self.options)}.")
+        if self.pick not in ("max", "min"):
+            raise RuleError(f"Choice '{self.name}': expected pick: max or pick: min. Got '{self.pick}'.")
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -92,6 +95,15 @@ class Rule:
     requirement: CNF
     when: str | None
     then: str
+
+
+@dataclass(frozen=True)
+class RuleText:
+    """A rule as stated, before it is compiled: text or Python conditions. Made by `rule(...)`."""
+
+    name: str
+    when: Any
+    then: Any
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,16 @@ class Specification:
             for rule in self.rules
             if any(region.contains(x) for region in rule.regions) and not rule.requirement.holds(y, x)
         )
+
+    @classmethod
+    def build(cls, **parts: Any) -> Specification:
+        """State a specification in Python: inputs, outputs, labels, choices, constants and rules.
+
+        See `smle.rules.language.build` for the forms that each part takes.
+        """
+        from smle.rules.language import build
+
+        return build(**parts)
 
     @classmethod
     def from_yaml(cls, source: str | PathLike[str]) -> Specification:

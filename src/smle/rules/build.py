@@ -1,0 +1,300 @@
+"""Plain data (what a YAML file or a Python call states) to a Specification. All doors pass through here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Rational
+from typing import Any
+
+import numpy as np
+
+from smle.errors import RuleError
+from smle.rules.compile import compile_rule
+from smle.rules.expressions import Node
+from smle.rules.normalize import number
+from smle.rules.operators import Condition, Term, node_of
+from smle.rules.parser import did_you_mean, parse, parse_rule
+from smle.rules.specification import (
+    Categorical,
+    Choice,
+    Label,
+    Number,
+    NumericInput,
+    Rule,
+    RuleText,
+    Specification,
+)
+from smle.rules.vocabulary import Vocabulary
+
+__all__ = ["build", "check_keys", "located", "to_fraction"]
+
+
+@contextmanager
+def located(value: object) -> Iterator[None]:
+    """Put the line of a value that came from a file in front of errors about it."""
+    try:
+        yield
+    except RuleError as error:
+        line = getattr(value, "line", None)
+        if line is None or str(error).startswith("Line "):
+            raise
+        raise RuleError(f"Line {line}: {error}") from None
+
+
+def to_fraction(value: object, what: str) -> Fraction:
+    """Return the exact rational of a number or of its text; decimals are what they say (0.1 is one tenth).
+
+    Raises:
+        RuleError: If it is no finite number.
+
+    """
+    if isinstance(value, str):
+        with located(value):
+            return _text_number(value, what)
+    if isinstance(value, np.generic):
+        value = str(value) if isinstance(value, np.floating) else value.item()
+        return to_fraction(value, what)
+    if isinstance(value, bool) or not isinstance(value, int | float | Rational | Decimal):
+        raise RuleError(f"{what}: expected a number. Got {value!r:.80}.")
+    if isinstance(value, float | Decimal):
+        if not math.isfinite(value):
+            raise RuleError(f"{what}: expected a finite number. Got {value}.")
+        if isinstance(value, Decimal) and abs(value.adjusted()) > 400:
+            raise RuleError(f"{what}: expected a number of reasonable size. Got {value!s:.40}.")
+        return Fraction(str(value))
+    result = Fraction(value)
+    if max(result.numerator.bit_length(), result.denominator.bit_length()) > 8192:
+        raise RuleError(f"{what}: expected a number of reasonable size.")
+    return result
+
+
+def _text_number(text: str, what: str) -> Fraction:
+    bare = text.strip().lower().lstrip("+-.")
+    if bare in ("inf", "infinity", "nan"):
+        raise RuleError(f"{what}: expected a finite number. Got '{text}'.")
+    try:
+        return number(parse(text))
+    except RuleError:
+        raise RuleError(f"{what}: expected a number. Got '{text[:80]}'.") from None
+
+
+def check_keys(mapping: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    """Refuse unknown keys."""
+    for key in mapping:
+        if key not in known:
+            with located(key):
+                raise RuleError(f"{what}: unknown key '{key}'.{did_you_mean(str(key), tuple(known))}")
+
+
+def build(
+    *,
+    inputs: Mapping[str, Any] | Iterable[NumericInput | Categorical],
+    outputs: Iterable[Any] = (),
+    labels: Iterable[str] = (),
+    choices: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    rules: Mapping[str, Any] | Iterable[Any] = (),
+) -> Specification:
+    """State a specification in Python; the parts are those of a rules file.
+
+    Args:
+        inputs: Name to range `(low, high)`, list of categories, or a dict as in the rules file.
+        outputs: Names of real outputs (or Number, Label and Choice objects).
+        labels: Names of labels.
+        choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
+        constants: Name to number.
+        rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
+
+    Raises:
+        RuleError: If a part cannot be read; the message names it.
+
+    """
+    made_inputs = _inputs(inputs)
+    made_outputs = _outputs(outputs, labels, choices or {})
+    made_constants = {}
+    for key, value in _mapping(constants or {}, "constants").items():
+        made_constants[_name(key, "constant")] = to_fraction(value, f"Constant '{key}'")
+    _refuse_shared_names(made_inputs, made_outputs, made_constants)
+    names = Vocabulary(made_inputs, made_outputs, made_constants)
+    made_rules = tuple(_rules(rules, names))
+    return Specification(made_inputs, made_outputs, made_rules, tuple(made_constants.items()))
+
+
+def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        with located(value):
+            raise RuleError(f"Expected '{what}' to be a mapping of names. Got {_shown(value)}.")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = f"'{value}'" if isinstance(value, str) else f"{value!r}"
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+def _name(name: object, kind: str) -> str:
+    with located(name):
+        if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
+            raise RuleError(f"Expected a printable name of 1 to 200 characters for the {kind}. Got {name!r:.80}.")
+    return str(name)
+
+
+def _names(items: Any, what: str, kind: str) -> tuple[str, ...]:
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        with located(items):
+            raise RuleError(f"{what}: expected a list of names. Got {_shown(items)}.")
+    return tuple(_name(item, kind) for item in items)
+
+
+def _inputs(inputs: Any) -> tuple[NumericInput | Categorical, ...]:
+    if isinstance(inputs, Mapping):
+        made = tuple(_input(name, stated) for name, stated in inputs.items())
+    else:
+        made = tuple(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else ()
+        if any(not isinstance(item, NumericInput | Categorical) for item in made) or (not made and inputs):
+            with located(inputs):
+                raise RuleError(f"Expected 'inputs' as a mapping of names to ranges. Got {_shown(inputs)}.")
+    if not made:
+        raise RuleError("Expected at least one input, for example inputs: {speed: [0, 40]}. Got none.")
+    return made
+
+
+def _input(key: object, stated: Any) -> NumericInput | Categorical:
+    name = _name(key, "input")
+    what = f"Input '{name}'"
+    with located(key):
+        if isinstance(stated, NumericInput | Categorical):
+            return stated
+        if not isinstance(stated, Mapping):
+            listed = isinstance(stated, Sequence) and not isinstance(stated, str) and len(stated) > 0
+            words = listed and all(isinstance(v, str) for v in stated) and not hasattr(stated[0], "line")
+            stated = {"categories": stated} if words else {"range": stated}
+        check_keys(stated, ("range", "integer", "missing", "categories"), what)
+        if ("range" in stated) == ("categories" in stated):
+            raise RuleError(f"{what}: expected either a range [low, high] or categories. Got {_shown(dict(stated))}.")
+        missing = stated.get("missing")
+        if isinstance(missing, str) and missing == "refuse":
+            missing = None
+        if "categories" in stated:
+            return _categorical(name, stated, missing)
+        return _numeric(name, stated, missing)
+
+
+def _categorical(name: str, stated: Mapping[str, Any], missing: Any) -> Categorical:
+    what = f"Input '{name}'"
+    if "integer" in stated:
+        raise RuleError(f"{what}: 'integer' does not go with categories.")
+    categories = _names(stated["categories"], what, "category")
+    if missing is not None and missing not in categories:
+        raise RuleError(
+            f"{what}: the value for missing ones, {_shown(missing)}, is not a category."
+            f"{did_you_mean(str(missing), categories)}"
+        )
+    return Categorical(name, categories, None if missing is None else str(missing))
+
+
+def _numeric(name: str, stated: Mapping[str, Any], missing: Any) -> NumericInput:
+    what = f"Input '{name}'"
+    ends = stated["range"]
+    if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
+        raise RuleError(f"{what}: expected a range [low, high]. Got {_shown(ends)}.")
+    lower, upper = (to_fraction(end, what) for end in ends)
+    integer = _flag(stated.get("integer", False), f"{what}, integer")
+    if integer and (lower.denominator != 1 or upper.denominator != 1):
+        raise RuleError(f"{what}: expected whole numbers as the ends of an integer range. Got {_shown(ends)}.")
+    value = None if missing is None else to_fraction(missing, f"{what}, missing")
+    if value is not None and (not lower <= value <= upper or (integer and value.denominator != 1)):
+        raise RuleError(f"{what}: the value for missing ones, {_shown(missing)}, is not in the range.")
+    return NumericInput(name, lower, upper, integer, value)
+
+
+def _flag(value: object, what: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise RuleError(f"{what}: expected true or false. Got {_shown(value)}.")
+
+
+def _outputs(numbers: Any, labels: Any, choices: Any) -> tuple[Number | Label | Choice, ...]:
+    made: list[Number | Label | Choice] = []
+    if isinstance(numbers, str | Mapping) or not isinstance(numbers, Iterable):
+        _names(numbers, "outputs", "output")
+    for item in numbers:
+        made.append(item if isinstance(item, Number | Label | Choice) else Number(_name(item, "output")))
+    made += [Label(name) for name in _names(labels, "labels", "label")]
+    for key, stated in _mapping(choices, "choices").items():
+        name = _name(key, "choice")
+        with located(key):
+            options, pick = stated, "max"
+            if isinstance(stated, Mapping):
+                check_keys(stated, ("options", "pick"), f"Choice '{name}'")
+                options, pick = stated.get("options", ()), stated.get("pick", "max")
+            made.append(Choice(name, _names(options, f"Choice '{name}'", "option"), str(pick)))
+    if not made:
+        raise RuleError("Expected at least one output: outputs: [...], labels: [...] or choices: {...}. Got none.")
+    return tuple(made)
+
+
+def _refuse_shared_names(inputs: Any, outputs: Any, constants: Mapping[str, Fraction]) -> None:
+    seen: dict[str, str] = {}
+    listed = [(i.name, "an input") for i in inputs]
+    listed += [(o.name, "an output") for o in outputs]
+    listed += [(c, "a constant") for c in constants]
+    for name, kind in listed:
+        if name in seen:
+            raise RuleError(f"The name '{name}' is used twice: for {seen[name]} and for {kind}. Rename one of them.")
+        seen[name] = kind
+
+
+def _rules(rules: Any, names: Vocabulary) -> Iterator[Rule]:
+    if isinstance(rules, str) or not isinstance(rules, Iterable):
+        with located(rules):
+            raise RuleError(f"Expected 'rules' to be a list of rules with name and then. Got {_shown(rules)}.")
+    items: Iterable[Any] = rules
+    if isinstance(rules, Mapping):
+        items = [_from_pair(name, stated) for name, stated in rules.items()]
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        if not isinstance(item, Rule | RuleText):
+            raise RuleError(f"Rule {index + 1}: expected rule(name, when=..., then=...). Got {_shown(item)}.")
+        with located(item.name):
+            if item.name in seen:
+                raise RuleError(f"Two rules are named '{item.name}'. Give each its own name.")
+            seen.add(item.name)
+            yield item if isinstance(item, Rule) else compile_text(item, names)
+
+
+def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
+    if isinstance(stated, Rule | RuleText):
+        return stated
+    if isinstance(stated, tuple | list) and len(stated) == 2:
+        return RuleText(name, stated[0], stated[1])
+    return RuleText(name, None, stated)
+
+
+def compile_text(item: RuleText, names: Vocabulary) -> Rule:
+    """Read and compile one rule."""
+    name = _name(item.name, "rule")
+    when, then = item.when, item.then
+    if isinstance(then, str) and when is None:
+        first, second = _read(then, name, "then", whole=True)
+        return compile_rule(name, first, second, names)
+    made_when = None if when is None else _read(when, name, "when")[1]
+    return compile_rule(name, made_when, _read(then, name, "then")[1], names)
+
+
+def _read(stated: Any, name: str, part: str, *, whole: bool = False) -> tuple[Node | None, Node]:
+    if isinstance(stated, Term | Condition | Node):
+        return None, node_of(stated)
+    if not isinstance(stated, str):
+        raise RuleError(f"Rule '{name}', {part}: expected text or a condition. Got {_shown(stated)}.")
+    with located(stated):
+        try:
+            return parse_rule(stated) if whole else (None, parse(stated))
+        except RuleError as error:
+            raise RuleError(f"Rule '{name}', {part}: {error}") from None

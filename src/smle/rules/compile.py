@@ -1,0 +1,267 @@
+"""Rules: a `when` and a `then` to regions and a requirement, with bounds on what distribution may produce."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import RuleError
+from smle.rules.expressions import And, Call, Name, Node, quote, to_text
+from smle.rules.formula import CNF, Clause, Literal
+from smle.rules.normalize import All, Atom, Formula, Some, complement, normal_form
+from smle.rules.polytope import Polytope, Row
+from smle.rules.specification import Rule
+from smle.rules.vocabulary import Vocabulary
+
+__all__ = ["MAX_CLAUSES", "MAX_LITERALS", "MAX_REGIONS", "compile_rule"]
+
+MAX_REGIONS = 1_000
+MAX_CLAUSES = 10_000
+MAX_LITERALS = 2_000
+_MAX_TOTAL = 500_000
+
+Terms = list[tuple[Atom, ...]]
+
+
+def compile_rule(name: str, when: Node | None, then: Node, names: Vocabulary) -> Rule:
+    """Give a rule its regions and its requirement.
+
+    Raises:
+        RuleError: If the rule cannot be read as linear conditions; the message names the rule and the part.
+
+    """
+    try:
+        part = "when"
+        regions = [()] if when is None else _regions(when, names)
+        part = "then"
+        terms, pairs = _requirement(then, names)
+        terms, moved = _separate(terms, pairs)
+        regions = [(*region, *moved) for region in regions]
+        _refuse_equalities(terms, names)
+        requirement = CNF(tuple(Clause(tuple(_literal(a) for a in clause)) for clause in terms), pairs)
+    except RuleError as error:
+        raise RuleError(f"Rule '{name}', {part}: {error}") from None
+    except RecursionError:
+        raise RuleError(f"Rule '{name}': the conditions are nested too deeply. Split the rule.") from None
+    polytopes = _polytopes(regions, names)
+    return Rule(name, polytopes, requirement, None if when is None else to_text(when), to_text(then))
+
+
+def distribute(formula: Formula, outer: type[All] | type[Some], most: int) -> Terms:
+    """Return an AND of ORs (`outer` is All) or an OR of ANDs (`outer` is Some) as a list of tuples of atoms.
+
+    Raises:
+        RuleError: If there would be more than `most` terms, or a term would be too long.
+
+    """
+    if isinstance(formula, Atom):
+        return [(formula,)]
+    lists = [distribute(part, outer, most) for part in formula.parts]
+    if isinstance(formula, outer):
+        joined = [term for part in lists for term in part]
+    else:
+        joined = [()]
+        for part in sorted(lists, key=len):
+            if len(joined) * len(part) > most:
+                joined = joined * len(part)
+                break
+            joined = [(*left, *right) for left in joined for right in part]
+    longest = max(map(len, joined), default=0)
+    if len(joined) > most or longest > MAX_LITERALS or sum(map(len, joined)) > _MAX_TOTAL:
+        raise RuleError(
+            f"Distributing 'and' over 'or' gives more than {most:,} parts, or parts of more than {MAX_LITERALS:,} "
+            "comparisons. Split the rule into simpler ones."
+        )
+    return joined
+
+
+def _regions(when: Node, names: Vocabulary) -> Terms:
+    terms = distribute(normal_form(when, names), Some, MAX_REGIONS)
+    for term in terms:
+        for atom in term:
+            if atom.outputs:
+                targets = list(names.targets)
+                raise RuleError(
+                    f"{quote(when)} mentions the output '{targets[atom.outputs[0][0]]}'. A 'when' speaks of inputs; "
+                    "write '... implies ...' in 'then'."
+                )
+    if not terms:
+        raise RuleError(f"{quote(when)} is never true, so the rule says nothing.")
+    return terms
+
+
+def _polytopes(regions: Iterable[tuple[Atom, ...]], names: Vocabulary) -> tuple[Polytope, ...]:
+    """Return the regions without repeated, contained or plainly empty ones (all empty: as they are)."""
+    rows = [_tightest(_row(atom, names) for atom in region) for region in regions]
+    kept = [region for region in rows if not _plainly_empty(region)] or rows[:1]
+    polytopes = list(dict.fromkeys(Polytope(tuple(region)) for region in kept))
+    if len(polytopes) <= 300:
+        sets = [frozenset(p.rows) for p in polytopes]
+        polytopes = [p for p, s in zip(polytopes, sets, strict=True) if not any(other < s for other in sets)]
+    return tuple(polytopes)
+
+
+def _row(atom: Atom, names: Vocabulary) -> Row:
+    """Return a half-space; over whole-number columns only, its bound is tightened to a whole number."""
+    row = Row(atom.inputs, atom.bound, atom.strict)
+    if not all(index in names.integral for index, _ in row.coefficients):
+        return row
+    scale = Fraction(
+        math.lcm(*(v.denominator for _, v in row.coefficients)),
+        math.gcd(*(v.numerator for _, v in row.coefficients)),
+    )
+    bound = row.bound * scale
+    whole = math.ceil(bound) - 1 if row.strict else math.floor(bound)
+    return Row(tuple((i, v * scale) for i, v in row.coefficients), Fraction(whole))
+
+
+def _tightest(rows: Iterable[Row]) -> list[Row]:
+    """Keep the tightest of parallel half-spaces."""
+    best: dict[object, Row] = {}
+    for row in rows:
+        old = best.get(row.coefficients)
+        if old is None or (row.bound, not row.strict) < (old.bound, not old.strict):
+            best[row.coefficients] = row
+    return list(best.values())
+
+
+def _plainly_empty(rows: Sequence[Row]) -> bool:
+    """Whether two opposite half-spaces leave nothing between them."""
+    known = {row.coefficients: row for row in rows}
+    for row in rows:
+        opposite = known.get(tuple((i, -v) for i, v in row.coefficients))
+        if opposite is not None:
+            gap = row.bound + opposite.bound
+            if gap < 0 or (gap == 0 and (row.strict or opposite.strict)):
+                return True
+    return False
+
+
+def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.int32]]:
+    """Return clauses and exclusions; large groups of labels never become clause objects."""
+    pairs: list[npt.NDArray[np.int32]] = []
+    formulas: list[Formula] = []
+    for part in then.parts if isinstance(then, And) else (then,):
+        group = _label_group(part, names)
+        if group is None:
+            formulas.append(normal_form(part, names))
+            continue
+        assert isinstance(part, Call)
+        if part.function != "at_least_one":
+            high, low = np.triu_indices(len(group), 1)
+            columns = np.array(group, dtype=np.int32)
+            pairs.append(np.stack([columns[high], columns[low]], axis=1))
+        if part.function != "at_most_one":
+            one = Fraction(1)
+            formulas.append(Some(tuple(Atom(((c, -one),), (), Fraction(0), False) for c in group)))
+    terms = distribute(All(tuple(formulas)), All, MAX_CLAUSES)
+    if any(not term for term in terms):
+        raise RuleError(f"{quote(then)} can never hold: it asks for something that is always false.")
+    clauses = [c for c in (_clause(term) for term in terms) if c is not None]
+    clauses, more = _exclusions(list(dict.fromkeys(clauses)), names)
+    found = np.concatenate([*pairs, more]) if pairs else more
+    clauses = _absorbed(clauses)
+    if not clauses and not len(found):
+        raise RuleError(f"{quote(then)} asks nothing: it is always true.")
+    return clauses, found
+
+
+def _label_group(node: Node, names: Vocabulary) -> list[int] | None:
+    """Return the label columns of `at_most_one(...)` and its like if all arguments are different labels."""
+    if not isinstance(node, Call) or node.function not in ("at_most_one", "at_least_one", "exactly_one"):
+        return None
+    columns = [names.labels[a.name] for a in node.arguments if isinstance(a, Name) and a.name in names.labels]
+    if len(columns) != len(node.arguments) or len(columns) < 2 or len(set(columns)) != len(columns):
+        return None
+    return columns
+
+
+def _clause(term: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
+    """Keep the weakest of parallel literals; return None if two opposite ones are always true together."""
+    weakest: dict[object, Atom] = {}
+    for atom in term:
+        key = (atom.outputs, atom.inputs)
+        old = weakest.get(key)
+        if old is None or (atom.bound, not atom.strict) > (old.bound, not old.strict):
+            weakest[key] = atom
+    for atom in weakest.values():
+        other = complement(atom)
+        opposite = weakest.get((other.outputs, other.inputs))
+        if opposite is not None and (opposite.bound, not opposite.strict) >= (other.bound, not other.strict):
+            return None
+    return tuple(weakest.values())
+
+
+def _exclusions(clauses: Terms, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.int32]]:
+    """Take out the clauses that are exactly `y_h < 0 or y_k < 0` for two labels."""
+    rest: Terms = []
+    pairs: list[tuple[int, int]] = []
+    for clause in clauses:
+        columns = [
+            atom.outputs[0][0]
+            for atom in clause
+            if atom.strict
+            and not atom.bound
+            and not atom.inputs
+            and len(atom.outputs) == 1
+            and atom.outputs[0][1] == 1
+            and atom.outputs[0][0] in names.label_columns
+        ]
+        if len(clause) == 2 and len(columns) == 2:
+            pairs.append((columns[0], columns[1]))
+        else:
+            rest.append(clause)
+    return rest, np.array(pairs, dtype=np.int32).reshape(-1, 2)
+
+
+def _absorbed(clauses: Terms) -> Terms:
+    """Drop clauses that contain another one; they ask nothing more."""
+    if not 1 < len(clauses) <= 500:
+        return clauses
+    sets = [frozenset(clause) for clause in clauses]
+    keep = []
+    for index, (clause, mine) in enumerate(zip(clauses, sets, strict=True)):
+        if not any(other < mine or (other == mine and j < index) for j, other in enumerate(sets)):
+            keep.append(clause)
+    return keep
+
+
+def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[Atom, ...]]:
+    """Move a condition on inputs that all clauses share, `(x not in P) or ...`, into the region as `x in P`."""
+    conditions = {frozenset(a for a in clause if not a.outputs) for clause in terms}
+    if len(pairs) and terms:
+        conditions.add(frozenset())
+    if len(conditions) > 1:
+        raise RuleError(
+            "The condition on inputs applies to a part of the requirement only. "
+            "Put it into 'when', in a rule of its own."
+        )
+    (shared,) = conditions or {frozenset()}
+    if not shared:
+        return terms, ()
+    rest = [tuple(a for a in clause if a.outputs) for clause in terms]
+    if any(not clause for clause in rest):
+        raise RuleError("The requirement mentions no output. A rule says what the outputs must be.")
+    order = [a for a in terms[0] if a in shared]
+    return rest, tuple(complement(a) for a in order)
+
+
+def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
+    singles = {clause[0] for clause in terms if len(clause) == 1 and not clause[0].strict}
+    for atom in singles:
+        other = complement(atom)
+        if other._replace(strict=False) in singles:
+            targets = list(names.targets)
+            fixed = " and ".join(f"'{targets[i]}'" for i, _ in atom.outputs[:3])
+            raise RuleError(
+                f"It fixes {fixed} by an equality, which no float can promise. "
+                "State a tolerance, for example abs(y1 - y2) <= 0.01."
+            )
+
+
+def _literal(atom: Atom) -> Literal:
+    return Literal(atom.outputs, atom.inputs, atom.bound, atom.strict)

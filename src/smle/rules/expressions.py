@@ -1,0 +1,314 @@
+"""The tree that every rule text becomes, and the canonical text that it prints back to.
+
+The three doors (YAML, Python text, Python operators) build the same nodes, and `parse(to_text(node)) == node`.
+Nodes know nothing of inputs and outputs: names get their meaning when a rule is compiled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from smle.errors import RuleError
+
+__all__ = [
+    "FUNCTIONS",
+    "KEYWORDS",
+    "MAX_DEPTH",
+    "And",
+    "Call",
+    "Compare",
+    "Implies",
+    "Member",
+    "Name",
+    "Negative",
+    "Node",
+    "Not",
+    "Num",
+    "Or",
+    "Product",
+    "Sum",
+    "Truth",
+    "add",
+    "conjunction",
+    "decimal_text",
+    "disjunction",
+    "multiply",
+    "quote",
+    "quote_name",
+    "to_text",
+]
+
+MAX_DEPTH = 50
+"""Deepest nesting of one expression; long sums and long `and` chains are flat and do not count."""
+
+KEYWORDS = frozenset({"and", "or", "not", "implies", "in", "true", "false"})
+FUNCTIONS = ("abs", "score", "logit", "at_most_one", "at_least_one", "exactly_one", "implies")
+
+_MAX_NUMBER_TEXT = 400
+_PLAIN_DIGITS = 25
+_BARE_NAME = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of an expression. `depth` counts nesting; it is bounded, so walks over a tree may recurse."""
+
+    depth: int = field(init=False, repr=False, compare=False, default=1)
+
+    def _measure(self, children: Iterable[Node]) -> None:
+        depth = 1 + max((child.depth for child in children), default=0)
+        if depth > MAX_DEPTH:
+            raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
+        object.__setattr__(self, "depth", depth)
+
+
+@dataclass(frozen=True)
+class Num(Node):
+    """A decimal that is not negative, exactly: `0.1` is one tenth."""
+
+    value: Fraction
+
+    def __post_init__(self) -> None:
+        if self.value < 0 or len(decimal_text(self.value) or "x" * 999) > _MAX_NUMBER_TEXT:
+            raise RuleError(f"Expected a decimal number of at most {_MAX_NUMBER_TEXT} characters.")
+
+
+@dataclass(frozen=True)
+class Name(Node):
+    """An input, an output, a constant, a category or an option; context decides."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Truth(Node):
+    """`true` or `false`."""
+
+    value: bool
+
+
+@dataclass(frozen=True)
+class Negative(Node):
+    """`-operand`."""
+
+    operand: Node
+
+    def __post_init__(self) -> None:
+        self._measure((self.operand,))
+
+
+@dataclass(frozen=True)
+class Sum(Node):
+    """Terms with their signs (1 or -1); the first sign is 1."""
+
+    terms: tuple[tuple[int, Node], ...]
+
+    def __post_init__(self) -> None:
+        self._measure(term for _, term in self.terms)
+
+
+@dataclass(frozen=True)
+class Product(Node):
+    """Factors with the operator in front of each (`*` or `/`), from left to right; the first is `*`."""
+
+    factors: tuple[tuple[str, Node], ...]
+
+    def __post_init__(self) -> None:
+        self._measure(factor for _, factor in self.factors)
+
+
+@dataclass(frozen=True)
+class Call(Node):
+    """`function(arguments)`."""
+
+    function: str
+    arguments: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        self._measure(self.arguments)
+
+
+@dataclass(frozen=True)
+class Compare(Node):
+    """A chain `a <= b < c`: one operator less than operands."""
+
+    operands: tuple[Node, ...]
+    operators: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self._measure(self.operands)
+
+
+@dataclass(frozen=True)
+class Member(Node):
+    """`operand in [options]`."""
+
+    operand: Node
+    options: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        self._measure((self.operand, *self.options))
+
+
+@dataclass(frozen=True)
+class Not(Node):
+    """`not operand`."""
+
+    operand: Node
+
+    def __post_init__(self) -> None:
+        self._measure((self.operand,))
+
+
+@dataclass(frozen=True)
+class And(Node):
+    """All parts hold. Build it with `conjunction`, which flattens."""
+
+    parts: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        self._measure(self.parts)
+
+
+@dataclass(frozen=True)
+class Or(Node):
+    """Some part holds. Build it with `disjunction`, which flattens."""
+
+    parts: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        self._measure(self.parts)
+
+
+@dataclass(frozen=True)
+class Implies(Node):
+    """Where `condition` holds, `conclusion` holds."""
+
+    condition: Node
+    conclusion: Node
+
+    def __post_init__(self) -> None:
+        self._measure((self.condition, self.conclusion))
+
+
+def conjunction(parts: Iterable[Node]) -> Node:
+    """Join parts with `and`, flattening; one part stays as it is."""
+    flat = [inner for part in parts for inner in (part.parts if isinstance(part, And) else (part,))]
+    return flat[0] if len(flat) == 1 else And(tuple(flat))
+
+
+def disjunction(parts: Iterable[Node]) -> Node:
+    """Join parts with `or`, flattening; one part stays as it is."""
+    flat = [inner for part in parts for inner in (part.parts if isinstance(part, Or) else (part,))]
+    return flat[0] if len(flat) == 1 else Or(tuple(flat))
+
+
+def add(first: Node, more: Iterable[tuple[int, Node]]) -> Node:
+    """Return first + (signed terms); a sum on the left is continued, so `(a + b) + c` is `a + b + c`."""
+    start = first.terms if isinstance(first, Sum) else ((1, first),)
+    return Sum((*start, *more))
+
+
+def multiply(first: Node, more: Iterable[tuple[str, Node]]) -> Node:
+    """Return first times or over (factors); a product on the left is continued."""
+    start = first.factors if isinstance(first, Product) else (("*", first),)
+    return Product((*start, *more))
+
+
+def decimal_text(value: Fraction) -> str | None:
+    """Return the exact decimal text of a number, with an exponent if that is shorter; None if it has no end."""
+    rest, twos, fives = value.denominator, 0, 0
+    twos = (rest & -rest).bit_length() - 1
+    rest >>= twos
+    if twos > 4 * _MAX_NUMBER_TEXT or rest.bit_length() > 3 * 4 * _MAX_NUMBER_TEXT:
+        return None
+    while rest % 5 == 0:
+        rest //= 5
+        fives += 1
+    if rest != 1 or value.numerator.bit_length() > 4 * _MAX_NUMBER_TEXT:
+        return None
+    places = max(twos, fives)
+    digits = str(abs(value.numerator) * 10**places // value.denominator)
+    sign = "-" if value < 0 else ""
+    if max(len(digits), places) <= _PLAIN_DIGITS:
+        digits = digits.rjust(places + 1, "0")
+        return sign + (f"{digits[:-places]}.{digits[-places:]}" if places else digits)
+    mantissa = digits.rstrip("0")
+    exponent = len(digits) - len(mantissa) - places
+    return f"{sign}{mantissa}e{exponent}" if exponent else f"{sign}{mantissa}"
+
+
+def quote_name(name: str) -> str:
+    """Return a name as rule text: bare if it can be, else in backticks (a backtick inside is doubled)."""
+    if _BARE_NAME.fullmatch(name) and name not in KEYWORDS:
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
+
+# Binding strengths, loosest first; a part that binds less than its place asks for is put in parentheses.
+_IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10)
+
+
+def to_text(node: Node) -> str:
+    """Print a node as canonical rule text."""
+    return _print(node)[0]
+
+
+def quote(node: Node, limit: int = 80) -> str:
+    """Print a node for an error message, in quotes and cut to a readable length."""
+    text = to_text(node)
+    return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 4]} ...'"
+
+
+def _at(node: Node, level: int) -> str:
+    text, binding = _print(node)
+    return text if binding >= level else f"({text})"
+
+
+def _print(node: Node) -> tuple[str, int]:
+    """Return the text and how strongly its outermost operator binds."""
+    match node:
+        case Num(value=value):
+            return decimal_text(value) or "?", _ATOM
+        case Name(name=name):
+            return quote_name(name), _ATOM
+        case Truth(value=truth):
+            return "true" if truth else "false", _ATOM
+        case Call(function=function, arguments=arguments):
+            return f"{function}({', '.join(_at(a, _IMPLIES) for a in arguments)})", _ATOM
+        case Negative(operand=operand):
+            return f"-{_at(operand, _UNARY)}", _UNARY
+        case Product(factors=factors):
+            first, *rest = factors
+            return _at(first[1], _UNARY) + "".join(f" {op} {_at(f, _UNARY)}" for op, f in rest), _PRODUCT
+        case Sum(terms=terms):
+            head, *tail = terms
+            signs = "".join(f" {'+' if sign > 0 else '-'} {_at(t, _PRODUCT)}" for sign, t in tail)
+            return _at(head[1], _PRODUCT) + signs, _SUM
+        case _:
+            return _print_condition(node)
+
+
+def _print_condition(node: Node) -> tuple[str, int]:
+    match node:
+        case Compare(operands=operands, operators=operators):
+            start = _at(operands[0], _SUM)
+            return start + "".join(
+                f" {op} {_at(o, _SUM)}" for op, o in zip(operators, operands[1:], strict=True)
+            ), _COMPARE
+        case Member(operand=operand, options=options):
+            return f"{_at(operand, _SUM)} in [{', '.join(_at(o, _SUM) for o in options)}]", _COMPARE
+        case Not(operand=Member(operand=operand, options=options)):
+            return f"{_at(operand, _SUM)} not in [{', '.join(_at(o, _SUM) for o in options)}]", _COMPARE
+        case Not(operand=operand):
+            return f"not {_at(operand, _NOT if isinstance(operand, Not) else _UNARY)}", _NOT
+        case And(parts=parts):
+            return " and ".join(_at(p, _NOT) for p in parts), _AND
+        case Or(parts=parts):
+            return " or ".join(_at(p, _AND) for p in parts), _OR
+        case Implies(condition=condition, conclusion=conclusion):
+            return f"{_at(condition, _OR)} implies {_at(conclusion, _IMPLIES)}", _IMPLIES
+    raise AssertionError(f"not an expression: {node!r}")  # pragma: no cover

@@ -1,0 +1,369 @@
+"""Expression trees to polytopes and CNF, exactly.
+
+Negations are pushed to the comparisons (a flipped comparison flips strictness), absolute values become cases,
+then the formula is distributed: OR of ANDs for `when`, AND of ORs for `then`. Both are bounded.
+
+At a tie of scores neither `advice == left` nor `advice != left` holds: whichever way a tie is broken, what
+was required is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations
+from typing import NamedTuple
+
+from smle.errors import RuleError
+from smle.rules.expressions import (
+    And,
+    Call,
+    Compare,
+    Implies,
+    Member,
+    Name,
+    Negative,
+    Node,
+    Not,
+    Num,
+    Or,
+    Product,
+    Sum,
+    Truth,
+    quote,
+)
+from smle.rules.polytope import Linear, linear
+from smle.rules.specification import Categorical, Choice, Label
+from smle.rules.vocabulary import Vocabulary
+
+__all__ = ["FALSE", "TRUE", "All", "Atom", "Formula", "Some", "affine", "complement", "normal_form", "number"]
+
+_MAX_BITS = 8192
+_MAX_ABSOLUTES = 10
+_OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
+
+
+class Atom(NamedTuple):
+    """`outputs . y + inputs . x <= bound` (`<` if strict), scaled so that the first coefficient is 1 or -1."""
+
+    outputs: Linear
+    inputs: Linear
+    bound: Fraction
+    strict: bool
+
+
+class All(NamedTuple):
+    """An AND; without parts it is true."""
+
+    parts: tuple[Formula, ...]
+
+
+class Some(NamedTuple):
+    """An OR; without parts it is false."""
+
+    parts: tuple[Formula, ...]
+
+
+Formula = Atom | All | Some
+TRUE, FALSE = All(()), Some(())
+
+
+@dataclass
+class Affine:
+    """A sum under construction: constant + inputs . x + outputs . y + sum of k |inner|."""
+
+    constant: Fraction = Fraction(0)
+    inputs: dict[int, Fraction] = field(default_factory=dict)
+    outputs: dict[int, Fraction] = field(default_factory=dict)
+    absolutes: list[tuple[Fraction, Affine]] = field(default_factory=list)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no variable is left."""
+        return not (any(self.inputs.values()) or any(self.outputs.values()) or self.absolutes)
+
+    def add(self, other: Affine, scale: Fraction) -> None:
+        """Add scale * other."""
+        self.constant = _bounded(self.constant + scale * other.constant)
+        for mine, theirs in ((self.inputs, other.inputs), (self.outputs, other.outputs)):
+            for index, value in theirs.items():
+                mine[index] = _bounded(mine.get(index, Fraction(0)) + scale * value)
+        self.absolutes += [(_bounded(scale * k), inner) for k, inner in other.absolutes if scale * k]
+
+
+def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction:
+    """Return the value of an expression without variables."""
+    value = affine(node, Vocabulary((), (), constants or {}))
+    return value.constant
+
+
+def affine(node: Node, names: Vocabulary) -> Affine:
+    """Return a node as an affine form (absolute values kept apart).
+
+    Raises:
+        RuleError: If the node is not linear, is a condition, or uses an unknown name.
+
+    """
+    total = Affine()
+    _accumulate(total, node, Fraction(1), names)
+    return total
+
+
+def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary) -> None:
+    match node:
+        case Num(value=value):
+            total.constant = _bounded(total.constant + scale * value)
+        case Name(name=name):
+            _variable(total, name, scale, names)
+        case Sum(terms=terms):
+            for sign, term in terms:
+                _accumulate(total, term, sign * scale, names)
+        case Negative(operand=operand):
+            _accumulate(total, operand, -scale, names)
+        case Product():
+            total.add(_product(node, names), scale)
+        case Call(function="abs"):
+            total.add(_absolute(node, names), scale)
+        case Call(function="score", arguments=arguments):
+            total.add(Affine(outputs={names.score(arguments): Fraction(1)}), scale)
+        case Call(function="logit", arguments=arguments):
+            total.add(Affine(outputs={names.logit(arguments): Fraction(1)}), scale)
+        case _:
+            raise RuleError(f"Expected a number. Got the condition {quote(node)}.")
+
+
+def _variable(total: Affine, name: str, scale: Fraction, names: Vocabulary) -> None:
+    if name in names.constants:
+        total.constant = _bounded(total.constant + scale * names.constants[name])
+    elif name in names.columns:
+        index = names.columns[name]
+        total.inputs[index] = _bounded(total.inputs.get(index, Fraction(0)) + scale)
+    elif isinstance(names.inputs.get(name), Categorical):
+        raise RuleError(f"'{name}' is a category, not a number. Compare it with '==', '!=' or 'in'.")
+    elif isinstance(names.outputs.get(name), Label):
+        raise RuleError(f"'{name}' is a label, true or false, not a number. Write logit({name}) for its logit.")
+    elif isinstance(names.outputs.get(name), Choice):
+        raise RuleError(f"'{name}' is a choice, not a number. Compare it with '==', '!=' or 'in', or use score(...).")
+    elif name in names.outputs:
+        index = names.targets[name]
+        total.outputs[index] = _bounded(total.outputs.get(index, Fraction(0)) + scale)
+    else:
+        raise names.unknown(name)
+
+
+def _product(node: Product, names: Vocabulary) -> Affine:
+    scale, variable = Fraction(1), None
+    for operator, factor in node.factors:
+        value = affine(factor, names)
+        if not value.is_constant:
+            if operator == "/":
+                raise RuleError(f"Not linear: {quote(node)} divides by {quote(factor)}, which is not a constant.")
+            if variable is not None:
+                raise RuleError(f"Not linear: {quote(node)} multiplies variables. Rules are linear.")
+            variable = value
+        elif operator == "/":
+            if not value.constant:
+                raise RuleError(f"Division by zero in {quote(node)}.")
+            scale = _bounded(scale / value.constant)
+        else:
+            scale = _bounded(scale * value.constant)
+    result = Affine()
+    result.add(variable or Affine(constant=Fraction(1)), scale)
+    return result
+
+
+def _absolute(node: Call, names: Vocabulary) -> Affine:
+    if len(node.arguments) != 1:
+        raise RuleError(f"Expected one argument of abs. Got {quote(node)}.")
+    inner = affine(node.arguments[0], names)
+    if inner.is_constant:
+        return Affine(constant=abs(inner.constant))
+    if inner.absolutes:
+        raise RuleError(f"Expected no abs inside abs. Got {quote(node)}. Write the cases with 'and' and 'or'.")
+    return Affine(absolutes=[(Fraction(1), inner)])
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+        raise RuleError(f"Expected coefficients of at most {_MAX_BITS} bits. Got a longer one; round the numbers.")
+    return value
+
+
+def normal_form(node: Node, names: Vocabulary, positive: bool = True) -> Formula:
+    """Return the formula (or, if not `positive`, its negation) with negations pushed into the comparisons."""
+    match node:
+        case Truth(value=value):
+            return TRUE if value == positive else FALSE
+        case Not(operand=operand):
+            return normal_form(operand, names, not positive)
+        case And(parts=parts):
+            return _joined([normal_form(p, names, positive) for p in parts], conjunctive=positive)
+        case Or(parts=parts):
+            return _joined([normal_form(p, names, positive) for p in parts], conjunctive=not positive)
+        case Implies(condition=condition, conclusion=conclusion):
+            pair = [normal_form(condition, names, not positive), normal_form(conclusion, names, positive)]
+            return _joined(pair, conjunctive=not positive)
+        case Compare():
+            return _chain(node, names, positive)
+        case Member(operand=operand, options=options):
+            group = names.group(operand)
+            if group is None:
+                raise RuleError(f"Expected a categorical input or a choice before 'in'. Got {quote(operand)}.")
+            return _among(group, {names.member(group, o) for o in options}, names, positive)
+        case Call(function="at_most_one" | "at_least_one" | "exactly_one"):
+            return _counted(node, names, positive)
+        case Name(name=name) if name in names.labels:
+            zero, one = Fraction(0), Fraction(1)
+            column = names.labels[name]
+            return Atom(((column, -one if positive else one),), (), zero, not positive)
+    return _not_a_condition(node, names)
+
+
+def _not_a_condition(node: Node, names: Vocabulary) -> Formula:
+    if isinstance(node, Name) and names.group(node) is not None:
+        raise RuleError(f"Expected a condition. Got {quote(node)} alone; compare it with '==', '!=' or 'in'.")
+    if isinstance(node, Call) and node.function == "score":
+        names.score(node.arguments)
+    elif isinstance(node, Name | Sum | Product | Negative):
+        affine(node, names)  # an unknown name or a product of variables is the better message
+    raise RuleError(f"Expected a condition. Got the number {quote(node)}; compare it, as in {quote(node)[:-1]} >= 0'.")
+
+
+def _joined(parts: Sequence[Formula], *, conjunctive: bool) -> Formula:
+    flat: list[Formula] = []
+    for part in parts:
+        if part == (FALSE if conjunctive else TRUE) and type(part) is (Some if conjunctive else All):
+            return part
+        if isinstance(part, All if conjunctive else Some):
+            flat.extend(part.parts)
+        else:
+            flat.append(part)
+    if len(flat) == 1:
+        return flat[0]
+    return All(tuple(flat)) if conjunctive else Some(tuple(flat))
+
+
+def _counted(node: Call, names: Vocabulary, positive: bool) -> Formula:
+    """Return at_most_one (pairwise), at_least_one (an or), exactly_one (both)."""
+    if len(node.arguments) < 2:
+        raise RuleError(f"Expected at least two conditions in {node.function}(...). Got {quote(node)}.")
+    if len(node.arguments) > 300:
+        raise RuleError(
+            f"Expected at most 300 conditions in {node.function}(...) here. Got {len(node.arguments)}. "
+            "Longer groups of labels are possible as a rule of their own."
+        )
+    yes = [normal_form(a, names, positive) for a in node.arguments]
+    no = [normal_form(a, names, not positive) for a in node.arguments]
+    if node.function == "at_least_one":
+        return _joined(yes, conjunctive=not positive)
+    # Under negation `no` holds the arguments themselves, so the same pairs say "two of them hold".
+    pairs = [_joined([a, b], conjunctive=not positive) for a, b in combinations(no, 2)]
+    if node.function == "exactly_one":
+        pairs.append(_joined(yes, conjunctive=not positive))
+    return _joined(pairs, conjunctive=positive)
+
+
+def _chain(node: Compare, names: Vocabulary, positive: bool) -> Formula:
+    links = [
+        _link(node, left, operator if positive else _OPPOSITE[operator], right, names)
+        for left, operator, right in zip(node.operands, node.operators, node.operands[1:], strict=False)
+    ]
+    return _joined(links, conjunctive=positive)
+
+
+def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabulary) -> Formula:
+    group, other = names.group(left), right
+    if group is None:
+        group, other = names.group(right), left  # only == and != follow, which read the same from both sides
+    if group is not None:
+        if operator not in ("==", "!="):
+            raise RuleError(f"Expected '==', '!=' or 'in' with '{group.name}'. Got {quote(node)}.")
+        if operator == "!=":
+            return _among(group, {names.member(group, other)}, names, positive=False)
+        return _among(group, {names.member(group, other)}, names, positive=True)
+    for side in (left, right):
+        if isinstance(side, Name) and side.name in names.labels:
+            raise RuleError(
+                f"'{side.name}' is a label, true or false: write '{side.name}' or 'not {side.name}' instead of "
+                f"{quote(node)}, or compare logit({side.name})."
+            )
+        if isinstance(side, Truth | Not | And | Or | Implies | Compare | Member):
+            raise RuleError(
+                f"Expected numbers on both sides of '{operator}'. Got the condition {quote(side)}. "
+                "For 'if and only if' write (a implies b) and (b implies a)."
+            )
+    difference = affine(left, names)
+    difference.add(affine(right, names), Fraction(-1))
+    if operator in ("==", "!="):
+        parts = [_at_most(difference, operator == "!=", node), _at_most(_negated(difference), operator == "!=", node)]
+        return _joined(parts, conjunctive=operator == "==")
+    if operator in (">=", ">"):
+        difference = _negated(difference)
+    return _at_most(difference, operator in ("<", ">"), node)
+
+
+def _negated(form: Affine) -> Affine:
+    result = Affine()
+    result.add(form, Fraction(-1))
+    return result
+
+
+def _at_most(form: Affine, strict: bool, node: Node) -> Formula:
+    """Return `form <= 0`: k |e| with k > 0 asks for both signs of e, with k < 0 for one of them."""
+    if len(form.absolutes) > _MAX_ABSOLUTES:
+        raise RuleError(
+            f"Expected at most {_MAX_ABSOLUTES} absolute values in one comparison. "
+            f"Got {len(form.absolutes)} in {quote(node)}."
+        )
+    if not form.absolutes:
+        return _atom(form, strict)
+    (factor, inner), rest = form.absolutes[0], form.absolutes[1:]
+    cases = []
+    for sign in (1, -1):
+        case = Affine()
+        case.add(Affine(form.constant, form.inputs, form.outputs, rest), Fraction(1))
+        case.add(inner, factor * sign)
+        cases.append(_at_most(case, strict, node))
+    return _joined(cases, conjunctive=factor > 0)
+
+
+def _atom(form: Affine, strict: bool) -> Formula:
+    outputs, inputs, bound = linear(form.outputs), linear(form.inputs), -form.constant
+    if not outputs and not inputs:
+        return TRUE if (bound > 0 if strict else bound >= 0) else FALSE
+    scale = abs((outputs or inputs)[0][1])
+    if scale != 1:
+        outputs = tuple((i, v / scale) for i, v in outputs)
+        inputs = tuple((i, v / scale) for i, v in inputs)
+        bound /= scale
+    return Atom(outputs, inputs, bound, strict)
+
+
+def complement(atom: Atom) -> Atom:
+    """Return the negation of an atom."""
+    outputs = tuple((i, -v) for i, v in atom.outputs)
+    return Atom(outputs, tuple((i, -v) for i, v in atom.inputs), -atom.bound, not atom.strict)
+
+
+def _among(group: Categorical | Choice, chosen: set[int], names: Vocabulary, positive: bool) -> Formula:
+    """Return "the category or the pick is one of `chosen`"; the negation is the same over the others."""
+    columns = names.members(group)
+    one = Fraction(1)
+    if isinstance(group, Categorical):
+        if positive and len(chosen) == 1:
+            return Atom((), ((min(chosen), -one),), -one, False)
+        away = [c for c in columns if (c in chosen) != positive]
+        return _joined([Atom((), ((c, one),), Fraction(0), False) for c in away], conjunctive=True)
+    inside = [c for c in columns if (c in chosen) == positive]
+    outside = [c for c in columns if (c in chosen) != positive]
+    sign = one if group.pick == "max" else -one
+    clauses = [
+        _joined([Atom(*_scaled(j, k, sign), Fraction(0), True) for k in inside], conjunctive=False) for j in outside
+    ]
+    return _joined(clauses, conjunctive=True)
+
+
+def _scaled(low: int, high: int, sign: Fraction) -> tuple[Linear, Linear]:
+    """Return `sign * (y_low - y_high)` as linear forms over outputs and inputs."""
+    return linear(((low, sign), (high, -sign))), ()

@@ -1,0 +1,223 @@
+"""Rules in Python operators: `(distance <= 10) & (speed >= 20)` builds the tree that the text would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Rational
+from typing import NoReturn
+
+import numpy as np
+
+from smle.errors import RuleError
+from smle.rules.expressions import (
+    Call,
+    Compare,
+    Implies,
+    Member,
+    Name,
+    Negative,
+    Node,
+    Not,
+    Num,
+    add,
+    conjunction,
+    decimal_text,
+    disjunction,
+    multiply,
+    to_text,
+)
+
+__all__ = [
+    "Condition",
+    "Term",
+    "absolute",
+    "at_least_one",
+    "at_most_one",
+    "exactly_one",
+    "logit",
+    "node_of",
+    "score",
+    "variable",
+    "variables",
+]
+
+
+def node_of(value: object) -> Node:
+    """Return the tree of a term, a condition, a number or (as a name) a string.
+
+    Raises:
+        RuleError: If the value is none of these, or is not finite.
+
+    """
+    if isinstance(value, _Expression):
+        return value.node
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, str):
+        return Name(str(value))
+    if isinstance(value, np.generic):
+        return node_of(Fraction(str(value)) if isinstance(value, np.floating) and np.isfinite(value) else value.item())
+    if isinstance(value, bool) or not isinstance(value, int | float | Rational | Decimal):
+        raise RuleError(f"Expected a number, a variable or a condition. Got {value!r:.80}.")
+    try:
+        fraction = Fraction(str(value)) if isinstance(value, float | Decimal) else Fraction(value)
+    except ValueError:
+        raise RuleError(f"Expected a finite number. Got {value}.") from None
+    magnitude = abs(fraction)
+    if decimal_text(magnitude) is None:
+        node = multiply(Num(Fraction(magnitude.numerator)), [("/", Num(Fraction(magnitude.denominator)))])
+    else:
+        node = Num(magnitude)
+    return Negative(node) if fraction < 0 else node
+
+
+class _Expression:
+    """What terms and conditions share: a tree, its text, and no truth value of their own."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __str__(self) -> str:
+        return to_text(self.node)
+
+    def __repr__(self) -> str:
+        return f"<{to_text(self.node)}>"
+
+    def __bool__(self) -> NoReturn:
+        raise RuleError(
+            f"'{self}' has no truth value in Python. Join conditions with & | ~ in parentheses, and write "
+            "term.between(low, high) for low <= term <= high."
+        )
+
+    def __and__(self, other: object) -> Condition:
+        return Condition(conjunction([self.node, node_of(other)]))
+
+    def __or__(self, other: object) -> Condition:
+        return Condition(disjunction([self.node, node_of(other)]))
+
+    def __invert__(self) -> Condition:
+        return Condition(Not(self.node))
+
+    def implies(self, conclusion: object) -> Condition:
+        """Where this holds, the conclusion holds."""
+        return Condition(Implies(self.node, node_of(conclusion)))
+
+
+class Condition(_Expression):
+    """Something that holds or does not."""
+
+    __slots__ = ()
+
+
+class Term(_Expression):
+    """A number, a label, a choice or a category, by name or as a linear expression."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __add__(self, other: object) -> Term:
+        return Term(add(self.node, [(1, node_of(other))]))
+
+    def __radd__(self, other: object) -> Term:
+        # sum([...]) starts from 0, which nobody wrote
+        return self if isinstance(other, int) and other == 0 else Term(add(node_of(other), [(1, self.node)]))
+
+    def __sub__(self, other: object) -> Term:
+        return Term(add(self.node, [(-1, node_of(other))]))
+
+    def __rsub__(self, other: object) -> Term:
+        return Term(add(node_of(other), [(-1, self.node)]))
+
+    def __mul__(self, other: object) -> Term:
+        return Term(multiply(self.node, [("*", node_of(other))]))
+
+    def __rmul__(self, other: object) -> Term:
+        return Term(multiply(node_of(other), [("*", self.node)]))
+
+    def __truediv__(self, other: object) -> Term:
+        return Term(multiply(self.node, [("/", node_of(other))]))
+
+    def __rtruediv__(self, other: object) -> Term:
+        return Term(multiply(node_of(other), [("/", self.node)]))
+
+    def __neg__(self) -> Term:
+        return Term(Negative(self.node))
+
+    def __abs__(self) -> Term:
+        return Term(Call("abs", (self.node,)))
+
+    def _compared(self, operator: str, other: object) -> Condition:
+        return Condition(Compare((self.node, node_of(other)), (operator,)))
+
+    def __le__(self, other: object) -> Condition:
+        return self._compared("<=", other)
+
+    def __lt__(self, other: object) -> Condition:
+        return self._compared("<", other)
+
+    def __ge__(self, other: object) -> Condition:
+        return self._compared(">=", other)
+
+    def __gt__(self, other: object) -> Condition:
+        return self._compared(">", other)
+
+    def __eq__(self, other: object) -> Condition:  # type: ignore[override]
+        return self._compared("==", other)
+
+    def __ne__(self, other: object) -> Condition:  # type: ignore[override]
+        return self._compared("!=", other)
+
+    def between(self, low: object, high: object) -> Condition:
+        """Return low <= self <= high."""
+        return Condition(Compare((node_of(low), self.node, node_of(high)), ("<=", "<=")))
+
+    def isin(self, options: Iterable[object]) -> Condition:
+        """Whether a categorical input or a choice is one of the options."""
+        nodes = tuple(node_of(option) for option in options)
+        if not nodes:
+            raise RuleError(f"Expected at least one option in '{self}.isin(...)'. Got none.")
+        return Condition(Member(self.node, nodes))
+
+
+def variable(name: str) -> Term:
+    """Return the term for one name, whatever characters it has."""
+    return Term(Name(name))
+
+
+def variables(names: str | Iterable[str]) -> tuple[Term, ...]:
+    """Return one term per name; a string is split at spaces."""
+    return tuple(variable(name) for name in (names.split() if isinstance(names, str) else names))
+
+
+def score(*arguments: object) -> Term:
+    """Return the raw score of an option: `score("left")`, or `score("advice", "left")`."""
+    return Term(Call("score", tuple(node_of(a) for a in arguments)))
+
+
+def logit(label: object) -> Term:
+    """Return the raw logit of a label."""
+    return Term(Call("logit", (node_of(label),)))
+
+
+def absolute(term: object) -> Term:
+    """Return the absolute value of a term; `abs(term)` is the same."""
+    return Term(Call("abs", (node_of(term),)))
+
+
+def at_most_one(*conditions: object) -> Condition:
+    """No two of the conditions hold together."""
+    return Condition(Call("at_most_one", tuple(node_of(c) for c in conditions)))
+
+
+def at_least_one(*conditions: object) -> Condition:
+    """At least one of the conditions holds."""
+    return Condition(Call("at_least_one", tuple(node_of(c) for c in conditions)))
+
+
+def exactly_one(*conditions: object) -> Condition:
+    """One of the conditions holds and the others do not."""
+    return Condition(Call("exactly_one", tuple(node_of(c) for c in conditions)))

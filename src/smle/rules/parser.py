@@ -1,0 +1,314 @@
+"""Rule text to expression tree: a small grammar, read by precedence climbing.
+
+    formula     = or-part [ "implies" formula ]
+    or-part     = and-part { "or" and-part }
+    and-part    = not-part { "and" not-part }
+    not-part    = "not" not-part | comparison
+    comparison  = sum { ("<=" | "<" | ">=" | ">" | "==" | "!=") sum } | sum ["not"] "in" "[" sum { "," sum } "]"
+    sum         = product { ("+" | "-") product }
+    product     = unary { ("*" | "/") unary }
+    unary       = ["-" | "+"] unary | number | name | function "(" formula { "," formula } ")" | "(" formula ")"
+
+Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from smle.errors import RuleError
+from smle.rules.expressions import (
+    FUNCTIONS,
+    KEYWORDS,
+    MAX_DEPTH,
+    Call,
+    Compare,
+    Implies,
+    Member,
+    Name,
+    Negative,
+    Node,
+    Not,
+    Num,
+    Truth,
+    add,
+    conjunction,
+    disjunction,
+    multiply,
+)
+
+__all__ = ["MAX_TEXT", "did_you_mean", "parse", "parse_rule"]
+
+MAX_TEXT = 2_000_000
+"""Longest rule text, in characters."""
+
+_MAX_DIGITS = 400
+_MAX_EXPONENT = 390
+
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    r"|(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<name>[^\W\d]\w*)"
+    r"|(?P<quoted>`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\")"
+    r"|(?P<operator><=|>=|==|!=|->|\*\*|&&|\|\||[<>+\-*/()\[\],=&|!^%~≤≥≠])"
+)
+_COMPARISONS = {"<=": "<=", "<": "<", ">=": ">=", ">": ">", "==": "==", "!=": "!=", "≤": "<=", "≥": ">=", "≠": "!="}
+_INSTEAD = {
+    "=": "Write '==' to compare.",
+    "&&": "Write 'and'.",
+    "&": "Write 'and'.",
+    "||": "Write 'or'.",
+    "|": "Write 'or'.",
+    "!": "Write 'not'.",
+    "~": "Write 'not'.",
+    "->": "Write 'implies'.",
+    "^": "Powers are not linear.",
+    "**": "Powers are not linear.",
+    "%": "Remainders are not linear.",
+}
+_BINDING = {
+    "implies": 1,
+    "or": 2,
+    "and": 3,
+    "in": 5,
+    "not": 5,
+    "+": 6,
+    "-": 6,
+    "*": 7,
+    "/": 7,
+    **dict.fromkeys(_COMPARISONS, 5),
+}
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str  # number, name, quoted, operator (keywords included), end
+    text: str
+    start: int
+    end: int
+
+
+def parse(text: str) -> Node:
+    """Read one formula.
+
+    Raises:
+        RuleError: If the text does not follow the grammar; the message says where and what to write instead.
+
+    """
+    parser = _Parser(text)
+    return parser.closed(parser.expression(1))
+
+
+def parse_rule(text: str) -> tuple[Node | None, Node]:
+    """Read `when -> then`, or `then` alone."""
+    parser = _Parser(text)
+    first = parser.expression(1)
+    if parser.current.text != "->" or parser.current.kind != "operator":
+        return None, parser.closed(first)
+    parser.advance()
+    return first, parser.closed(parser.expression(1))
+
+
+def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """Return " Did you mean 'speed'?" for a near miss, else a list of what is known, else nothing."""
+    pool = known[:5000]
+    near = difflib.get_close_matches(name[:100], pool, n=1, cutoff=0.6)
+    near = near or [k for k in pool if k.lower() == name.lower()][:1]
+    if near:
+        return f" Did you mean '{near[0]}'?"
+    if not pool:
+        return ""
+    listed = ", ".join(f"'{k}'" for k in pool[:8])
+    return f" Known: {listed}{', ...' if len(known) > 8 else ''}."
+
+
+def _tokens(text: str) -> list[_Token]:
+    if len(text) > MAX_TEXT:
+        raise RuleError(f"Expected a rule of at most {MAX_TEXT:,} characters. Got {len(text):,}.")
+    tokens: list[_Token] = []
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            character = text[position]
+            if character in "`'\"":
+                raise RuleError(f"Expected a closing {character} for the name that starts at {_near(text, position)}.")
+            raise RuleError(f"Unexpected character {character!r} at {_near(text, position)}.")
+        kind, start, position = str(match.lastgroup), position, match.end()
+        word = match.group()
+        if kind == "name" and word in KEYWORDS:
+            kind = "operator"
+        if kind != "space":
+            tokens.append(_Token(kind, word, start, position))
+    tokens.append(_Token("end", "", len(text), len(text)))
+    return tokens
+
+
+def _near(text: str, position: int) -> str:
+    left, right = max(0, position - 30), min(len(text), position + 30)
+    excerpt = ("... " if left else "") + text[left:right] + (" ..." if right < len(text) else "")
+    return f"character {position + 1} of {excerpt!r}"
+
+
+class _Parser:
+    """One pass over the tokens of one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._index = 0
+        self._depth = 0
+        if len(self._tokens) == 1:
+            raise RuleError("Expected a condition. Got an empty text.")
+
+    @property
+    def current(self) -> _Token:
+        return self._tokens[self._index]
+
+    def advance(self) -> _Token:
+        token = self.current
+        self._index += 1
+        return token
+
+    def _sees(self, text: str, ahead: int = 0) -> bool:
+        token = self._tokens[min(self._index + ahead, len(self._tokens) - 1)]
+        return token.kind == "operator" and token.text == text
+
+    def _accept(self, text: str) -> bool:
+        if self._sees(text):
+            self._index += 1
+            return True
+        return False
+
+    def _fail(self, expected: str) -> RuleError:
+        token = self.current
+        if token.kind == "end":
+            return RuleError(f"Expected {expected}. The text ends after {self._text[-40:].strip()!r}.")
+        where = _near(self._text, token.start)
+        advice = _INSTEAD.get(token.text, "") if token.kind == "operator" else ""
+        if not advice and token.kind == "name":
+            lowered = token.text.lower()
+            if lowered in KEYWORDS:
+                advice = f"Write '{lowered}' in small letters."
+            elif self._index and self._tokens[self._index - 1].kind == "number":
+                number = self._tokens[self._index - 1].text
+                advice = f"Write '{number} * {token.text}' to multiply; units are not written."
+            elif self._index and self._tokens[self._index - 1].kind == "name":
+                advice = f"A name with spaces goes in backticks: `{self._tokens[self._index - 1].text} {token.text}`."
+        return RuleError(f"Expected {expected}, got '{token.text[:40]}' at {where}. {advice}".rstrip())
+
+    def closed(self, node: Node) -> Node:
+        if self.current.kind != "end":
+            raise self._fail("an operator or the end")
+        return node
+
+    def expression(self, level: int) -> Node:
+        """Read everything whose operators bind at least as strongly as `level`."""
+        self._depth += 1
+        if self._depth > 2 * MAX_DEPTH + 2:  # a level of the tree takes two here: an operand, and its parentheses
+            raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
+        left = self._prefix()
+        while True:
+            token = self.current
+            binding = _BINDING.get(token.text, 0) if token.kind == "operator" else 0
+            if binding < max(level, 1) or (token.text == "not" and not self._sees("in", 1)):
+                break
+            left = self._infix(left, token.text, binding)
+        self._depth -= 1
+        return left
+
+    def _infix(self, left: Node, operator: str, binding: int) -> Node:
+        if operator == "implies":
+            self.advance()
+            return Implies(left, self.expression(1))
+        if operator in ("and", "or"):
+            parts = [left]
+            while self._accept(operator):
+                parts.append(self.expression(binding + 1))
+            return conjunction(parts) if operator == "and" else disjunction(parts)
+        if binding == 5:
+            return self._comparison(left)
+        more: list[tuple[str, Node]] = []
+        while self.current.kind == "operator" and _BINDING.get(self.current.text) == binding:
+            sign = self.advance().text
+            more.append((sign, self.expression(binding + 1)))
+        if binding == 6:
+            return add(left, ((1 if sign == "+" else -1, term) for sign, term in more))
+        return multiply(left, more)
+
+    def _comparison(self, left: Node) -> Node:
+        if self._sees("in") or self._sees("not"):
+            negated = self._accept("not")
+            self.advance()
+            if not self._accept("["):
+                raise self._fail("'[' and a list after 'in'")
+            options = self._list("]", 6)
+            member = Member(left, options)
+            return Not(member) if negated else member
+        operands, operators = [left], []
+        while self.current.kind == "operator" and self.current.text in _COMPARISONS:
+            operators.append(_COMPARISONS[self.advance().text])
+            operands.append(self.expression(6))
+        return Compare(tuple(operands), tuple(operators))
+
+    def _list(self, closing: str, level: int) -> tuple[Node, ...]:
+        items = [self.expression(level)]
+        while self._accept(","):
+            items.append(self.expression(level))
+        if not self._accept(closing):
+            raise self._fail(f"',' or '{closing}'")
+        return tuple(items)
+
+    def _prefix(self) -> Node:
+        token = self.current
+        if token.kind == "number":
+            self.advance()
+            return _number(token.text)
+        if token.kind == "quoted":
+            self.advance()
+            mark = token.text[0]
+            name = token.text[1:-1].replace(mark * 2, mark)
+            if not name or not name.isprintable():
+                raise RuleError(f"Expected a printable name between quotes. Got {token.text[:60]!r}.")
+            return Name(name)
+        if token.kind == "name" or (token.text == "implies" and self._sees("(", 1)):
+            self.advance()
+            return self._call(token.text) if self._accept("(") else Name(token.text)
+        if token.kind == "operator":
+            if token.text in ("true", "false"):
+                self.advance()
+                return Truth(token.text == "true")
+            if self._accept("not"):
+                return Not(self.expression(4))
+            if self._accept("-"):
+                return Negative(self.expression(8))
+            if self._accept("+"):
+                return self.expression(8)
+            if self._accept("("):
+                inner = self.expression(1)
+                if not self._accept(")"):
+                    raise self._fail("')'")
+                return inner
+        raise self._fail("a number, a name or '('")
+
+    def _call(self, function: str) -> Node:
+        if function not in FUNCTIONS:
+            raise RuleError(f"Unknown function '{function[:60]}'.{did_you_mean(function, FUNCTIONS)}")
+        if self._sees(")"):
+            raise RuleError(f"Expected an argument in '{function}()'.")
+        arguments = self._list(")", 1)
+        if function == "implies":
+            if len(arguments) != 2:
+                raise RuleError(f"Expected implies(condition, conclusion). Got {len(arguments)} arguments.")
+            return Implies(*arguments)
+        return Call(function, arguments)
+
+
+def _number(text: str) -> Num:
+    exponent = text.lower().partition("e")[2]
+    if len(text) > _MAX_DIGITS or len(exponent) > 6 or abs(int(exponent or 0)) > _MAX_EXPONENT:
+        raise RuleError(f"Expected a number of reasonable size. Got '{text[:30]}{'...' if len(text) > 30 else ''}'.")
+    return Num(Fraction(text))

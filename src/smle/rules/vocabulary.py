@@ -1,0 +1,149 @@
+"""What the names in a rule mean: columns of inputs and outputs, constants, categories and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import cached_property
+
+from smle.errors import RuleError
+from smle.rules.expressions import Name, Negative, Node, Num, Truth, quote, to_text
+from smle.rules.parser import did_you_mean
+from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput
+
+__all__ = ["Vocabulary", "written"]
+
+
+def written(node: Node) -> str | None:
+    """Return a category or option as it was written: a name, a number, true or false; None for anything else."""
+    match node:
+        case Name(name=name):
+            return name
+        case Num() | Truth() | Negative(operand=Num()):
+            return to_text(node)
+    return None
+
+
+class Vocabulary:
+    """Looks names up. One name has one meaning: inputs, outputs and constants do not share names."""
+
+    def __init__(
+        self,
+        inputs: Iterable[NumericInput | Categorical],
+        outputs: Iterable[Number | Label | Choice],
+        constants: Mapping[str, Fraction],
+    ) -> None:
+        self.constants = dict(constants)
+        self.inputs: dict[str, NumericInput | Categorical] = {}
+        self.outputs: dict[str, Number | Label | Choice] = {}
+        self.columns: dict[str, int] = {}
+        self.targets: dict[str, int] = {}
+        self.integral: set[int] = set()
+        for source in inputs:
+            self.inputs[source.name] = source
+            names = [source.name]
+            if isinstance(source, Categorical):
+                names = [f"{source.name}={category}" for category in source.categories]
+            for name in names:
+                if isinstance(source, Categorical) or source.integer:
+                    self.integral.add(len(self.columns))
+                self.columns[name] = len(self.columns)
+        for target in outputs:
+            self.outputs[target.name] = target
+            names = [f"{target.name}={o}" for o in target.options] if isinstance(target, Choice) else [target.name]
+            for name in names:
+                self.targets[name] = len(self.targets)
+        self.labels = {name: self.targets[name] for name, item in self.outputs.items() if isinstance(item, Label)}
+
+    @cached_property
+    def label_columns(self) -> frozenset[int]:
+        """Output columns that are logits of labels."""
+        return frozenset(self.labels.values())
+
+    @cached_property
+    def _options(self) -> dict[str, list[str]]:
+        """Names of the choices that have an option, by option."""
+        found: dict[str, list[str]] = {}
+        for item in self.outputs.values():
+            if isinstance(item, Choice):
+                for option in item.options:
+                    found.setdefault(option, []).append(item.name)
+        return found
+
+    def unknown(self, name: str) -> RuleError:
+        """Return the error for a name that means nothing here."""
+        for item in (*self.inputs.values(), *self.outputs.values()):
+            if isinstance(item, Categorical) and name in item.categories:
+                return RuleError(f"'{name}' is a category of '{item.name}'. Write '{item.name} == {name}'.")
+            if isinstance(item, Choice) and name in item.options:
+                return RuleError(f"'{name}' is an option of '{item.name}'. Write '{item.name} == {name}'.")
+        known = [*self.inputs, *self.outputs, *self.constants]
+        return RuleError(f"Unknown name '{name[:80]}'.{did_you_mean(name, known)}")
+
+    def group(self, node: Node) -> Categorical | Choice | None:
+        """Return the categorical input or the choice that a node names, if it names one."""
+        if isinstance(node, Name):
+            item = self.inputs.get(node.name) or self.outputs.get(node.name)
+            if isinstance(item, Categorical | Choice):
+                return item
+        return None
+
+    def member(self, group: Categorical | Choice, node: Node) -> int:
+        """Return the column (of inputs or outputs) of the category or option that a node names."""
+        kind = "category" if isinstance(group, Categorical) else "option"
+        known = group.categories if isinstance(group, Categorical) else group.options
+        text = written(node)
+        if text is None:
+            raise RuleError(f"Expected a {kind} of '{group.name}'. Got {quote(node)}.")
+        columns = self.columns if isinstance(group, Categorical) else self.targets
+        if text not in known and isinstance(node, Num | Negative):
+            text = next((k for k in known if _same_number(k, text)), text)
+        if text not in known:
+            raise RuleError(f"'{text[:80]}' is not a {kind} of '{group.name}'.{did_you_mean(text, known)}")
+        return columns[f"{group.name}={text}"]
+
+    def members(self, group: Categorical | Choice) -> range:
+        """Return all columns of a categorical input or a choice."""
+        if isinstance(group, Categorical):
+            start = self.columns[f"{group.name}={group.categories[0]}"]
+            return range(start, start + len(group.categories))
+        start = self.targets[f"{group.name}={group.options[0]}"]
+        return range(start, start + len(group.options))
+
+    def score(self, arguments: tuple[Node, ...]) -> int:
+        """Return the output column of `score(option)`, `score(choice, option)` or `score('choice=option')`."""
+        if len(arguments) == 2:
+            group = self.group(arguments[0])
+            if not isinstance(group, Choice):
+                raise RuleError(f"Expected a choice as the first of two arguments of score. Got {quote(arguments[0])}.")
+            return self.member(group, arguments[1])
+        text = written(arguments[0])
+        if len(arguments) != 1 or text is None:
+            raise RuleError("Expected score(option) or score(choice, option).")
+        owners = self._options.get(text, [])
+        if len(owners) == 1:
+            return self.targets[f"{owners[0]}={text}"]
+        if owners:
+            listed = ", ".join(f"'{o}'" for o in owners)
+            raise RuleError(f"Option '{text}' belongs to several choices: {listed}. Write score({owners[0]}, {text}).")
+        if text in self.targets and text not in self.outputs:
+            return self.targets[text]
+        if text in self.labels:
+            raise RuleError(f"'{text}' is a label. Write logit({text}).")
+        raise RuleError(f"'{text[:80]}' is not an option of a choice.{did_you_mean(text, list(self._options))}")
+
+    def logit(self, arguments: tuple[Node, ...]) -> int:
+        """Return the output column of `logit(label)`."""
+        text = written(arguments[0])
+        if len(arguments) != 1 or text is None:
+            raise RuleError("Expected logit(label).")
+        if text not in self.labels:
+            raise RuleError(f"'{text[:80]}' is not a label.{did_you_mean(text, list(self.labels))}")
+        return self.labels[text]
+
+
+def _same_number(category: str, text: str) -> bool:
+    try:
+        return len(category) < 40 and Fraction(category) == Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        return False

@@ -1,0 +1,280 @@
+"""Rules files: YAML read as plain text (no types are guessed, so decimals stay exact), and written back."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from smle.errors import RuleError
+from smle.rules.build import build, check_keys, located
+from smle.rules.expressions import decimal_text
+from smle.rules.specification import (
+    Categorical,
+    Choice,
+    Label,
+    Number,
+    NumericInput,
+    RuleText,
+    Specification,
+)
+
+__all__ = ["MAX_BYTES", "read_yaml", "write_yaml"]
+
+MAX_BYTES = 64 * 2**20
+_MAX_NESTING = 10
+_PARTS = ("inputs", "outputs", "labels", "choices", "constants", "rules")
+
+
+class _Text(str):
+    """A scalar as written, with its line."""
+
+    line: int
+
+    def __new__(cls, text: str, line: int) -> _Text:
+        made = super().__new__(cls, text)
+        made.line = line
+        return made
+
+
+def read_yaml(source: str | os.PathLike[str]) -> Specification:
+    """Read a rules file: a path, or the YAML text itself (anything with a line break).
+
+    Raises:
+        RuleError: If the file cannot be read; the message has the line.
+
+    """
+    if isinstance(source, str) and "\n" in source:
+        return _specification(source)
+    path = Path(source)
+    try:
+        text = _file_text(path)
+        return _specification(text)
+    except RuleError as error:
+        message = str(error)
+        raise RuleError(
+            f"{path.name}: {message[0].lower() if message.startswith('Line') else message[0]}{message[1:]}"
+        ) from None
+
+
+def _file_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise RuleError(f"Expected a rules file of at most {MAX_BYTES:,} bytes. Got {path.stat().st_size:,}.")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise RuleError("Expected a text file in UTF-8. Got other bytes.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RuleError(f"Cannot read the rules file '{path}': {reason}.") from None
+
+
+def _specification(text: str) -> Specification:
+    if len(text) > MAX_BYTES:
+        raise RuleError(f"Expected a rules file of at most {MAX_BYTES:,} characters. Got {len(text):,}.")
+    data = _load(text)
+    if not isinstance(data, dict):
+        raise RuleError("Expected a rules file with inputs, outputs and rules. Got something else.")
+    check_keys(data, _PARTS, "Rules file")
+    for part in ("inputs", "rules"):
+        if part not in data:
+            raise RuleError(f"Expected the part '{part}' in the rules file. Got {', '.join(data) or 'nothing'}.")
+    try:
+        return build(
+            inputs=_part(data, "inputs", {}),
+            outputs=_part(data, "outputs", []),
+            labels=_part(data, "labels", []),
+            choices=_part(data, "choices", {}),
+            constants=_part(data, "constants", {}),
+            rules=list(_rule_texts(data["rules"])),
+        )
+    except RecursionError:
+        raise RuleError("The rules are nested too deeply. Split them.") from None
+
+
+def _part(data: dict[str, Any], key: str, default: Any) -> Any:
+    value = data.get(key, default)
+    return default if value == "" else value
+
+
+def _rule_texts(rules: Any) -> Iterator[RuleText]:
+    if not isinstance(rules, list):
+        with located(rules):
+            raise RuleError("Expected 'rules' to be a list of rules, each with a name and a 'then'.")
+    for index, item in enumerate(rules):
+        if not isinstance(item, Mapping):
+            with located(item):
+                raise RuleError(f"Rule {index + 1}: expected name, when (optional) and then. Got '{item}'.")
+        first = next(iter(item), None)
+        with located(first):
+            name = item.get("name", "")
+            if not isinstance(name, str) or not name:
+                raise RuleError(f"Rule {index + 1}: expected a name. Got none.")
+            check_keys(item, ("name", "when", "then"), f"Rule '{name}'")
+            for part in ("when", "then"):
+                value = item.get(part, None if part == "when" else "")
+                if value is not None and (not isinstance(value, str) or not value.strip()):
+                    raise RuleError(f"Rule '{name}': expected a condition in '{part}'. Got nothing that reads as one.")
+        yield RuleText(name, item.get("when"), item["then"])
+
+
+def _load(text: str) -> Any:
+    """Build plain lists, dicts and texts from YAML events; no tags, no anchors, no repeated keys."""
+    try:
+        return _Builder().run(yaml.parse(text, Loader=yaml.BaseLoader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+        where = f"Line {mark.line + 1}: " if mark else ""
+        advice = ""
+        if "mapping values" in problem or "start any token" in problem or problem.startswith("expected"):
+            advice = (
+                " Put the text in quotes if it contains ': ', brackets or commas, or starts with a special character."
+            )
+        raise RuleError(f"{where}This is not YAML: {problem}.{advice}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RuleError):
+            raise
+        raise RuleError(f"This is not YAML: {error}.") from None
+
+
+class _Builder:
+    """A stack of containers under construction."""
+
+    def __init__(self) -> None:
+        self._stack: list[list[Any] | dict[_Text, Any]] = []
+        self._keys: list[_Text | None] = []
+        self._root: Any = None
+
+    def run(self, events: Iterator[yaml.Event]) -> Any:
+        documents = 0
+        for event in events:
+            line = event.start_mark.line + 1 if event.start_mark else 0
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise RuleError(f"Line {line}: expected one document. Got a second one after '---'.")
+            elif isinstance(event, yaml.NodeEvent):
+                self._refuse(event, line)
+                if isinstance(event, yaml.ScalarEvent):
+                    self._place(_Text(event.value, line), line)
+                else:
+                    self._open([] if isinstance(event, yaml.SequenceStartEvent) else {}, line)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._stack.pop()
+                self._keys.pop()
+        return self._root
+
+    @staticmethod
+    def _refuse(event: yaml.NodeEvent, line: int) -> None:
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise RuleError(f"Line {line}: expected plain YAML. Anchors and aliases (& and *) are not read.")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise RuleError(f"Line {line}: expected plain YAML. Tags ({str(tag)[:40]}) are not read.")
+
+    def _open(self, container: list[Any] | dict[_Text, Any], line: int) -> None:
+        if len(self._stack) >= _MAX_NESTING:
+            raise RuleError(f"Line {line}: expected at most {_MAX_NESTING} levels of lists and mappings. Got more.")
+        self._place(container, line)
+        self._stack.append(container)
+        self._keys.append(None)
+
+    def _place(self, value: Any, line: int) -> None:
+        if not self._stack:
+            self._root = value
+            return
+        top, key = self._stack[-1], self._keys[-1]
+        if isinstance(top, list):
+            top.append(value)
+        elif key is None:
+            if not isinstance(value, _Text):
+                raise RuleError(f"Line {line}: expected a name as the key. Got a list or a mapping.")
+            if value in top:
+                raise RuleError(f"Line {line}: the key '{value}' appears twice.")
+            self._keys[-1] = value
+            top[value] = ""
+        else:
+            top[key] = value
+            self._keys[-1] = None
+
+
+def number_text(value: Fraction) -> str:
+    """Return the exact text of a rational: a decimal if it has one, else numerator / denominator."""
+    return decimal_text(value) or f"{value.numerator} / {value.denominator}"
+
+
+def write_yaml(specification: Specification) -> str:
+    """Print a rules file that reads back as an equal specification.
+
+    Raises:
+        RuleError: If outputs are not in the order numbers, labels, choices.
+
+    """
+    order = [(Number, Label, Choice).index(type(item)) for item in specification.outputs]
+    if order != sorted(order):
+        raise RuleError(
+            "Expected outputs in the order numbers, labels, choices. Got another order; a file cannot say it."
+        )
+    lines = ["inputs:"]
+    lines += [f"  {_scalar(item.name)}: {_stated_input(item)}" for item in specification.inputs]
+    numbers = [o.name for o in specification.outputs if isinstance(o, Number)]
+    labels = [o.name for o in specification.outputs if isinstance(o, Label)]
+    choices = [o for o in specification.outputs if isinstance(o, Choice)]
+    if numbers:
+        lines.append(f"outputs: {_flow(numbers)}")
+    if labels:
+        lines.append(f"labels: {_flow(labels)}")
+    if choices:
+        lines.append("choices:")
+        lines += [f"  {_scalar(item.name)}: {_stated_choice(item)}" for item in choices]
+    if specification.constants:
+        lines.append("constants:")
+        lines += [f"  {_scalar(name)}: {number_text(value)}" for name, value in specification.constants]
+    lines.append("rules:" if specification.rules else "rules: []")
+    for rule in specification.rules:
+        lines.append(f"  - name: {_scalar(rule.name)}")
+        if rule.when is not None:
+            lines.append(f"    when: {_scalar(rule.when)}")
+        lines.append(f"    then: {_scalar(rule.then)}")
+    return "\n".join(lines) + "\n"
+
+
+def _stated_input(item: NumericInput | Categorical) -> str:
+    if isinstance(item, Categorical):
+        missing = "" if item.missing is None else f", missing: {_scalar(item.missing, flow=True)}"
+        return f"{{categories: {_flow(item.categories)}{missing}}}"
+    ends = f"[{number_text(item.lower)}, {number_text(item.upper)}]"
+    if not item.integer and item.missing is None:
+        return ends
+    integer = ", integer: true" if item.integer else ""
+    missing = "" if item.missing is None else f", missing: {number_text(item.missing)}"
+    return f"{{range: {ends}{integer}{missing}}}"
+
+
+def _stated_choice(item: Choice) -> str:
+    options = _flow(item.options)
+    return options if item.pick == "max" else f"{{options: {options}, pick: {item.pick}}}"
+
+
+def _flow(names: Iterable[str]) -> str:
+    return f"[{', '.join(_scalar(name, flow=True) for name in names)}]"
+
+
+_PLAIN_FLOW = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_ .=+-]*[A-Za-z0-9_])?")
+_PLAIN_BLOCK = re.compile(r"[A-Za-z_0-9(](?:[A-Za-z0-9_ .=+*/<>!,()\[\]`-]*[A-Za-z0-9_)\]`])?")
+_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+def _scalar(text: str, *, flow: bool = False) -> str:
+    """Return text as a YAML scalar that every YAML reader takes for text: bare if it can be, else in quotes."""
+    pattern = _PLAIN_FLOW if flow else _PLAIN_BLOCK
+    numeric = text[0] in "0123456789" and " " not in text
+    if pattern.fullmatch(text) and text.lower() not in _YAML_WORDS and not numeric:
+        return text
+    return "'" + text.replace("'", "''") + "'"
