@@ -58,8 +58,6 @@ def guard_slack(
     u = BINARY32.unit_roundoff
     cast = [u * m + BINARY32.smallest_normal for m in magnitudes]
     grown = [m + c for m, c in zip(magnitudes, cast, strict=True)]
-    stored_part = sum(
-        (abs(q - f) * m for q, f, m in zip(coefficients, stored, magnitudes, strict=True)), Fraction(0)
-    )
+    stored_part = sum((abs(q - f) * m for q, f, m in zip(coefficients, stored, magnitudes, strict=True)), Fraction(0))
     cast_part = sum((abs(f) * c for f, c in zip(stored, cast, strict=True)), Fraction(0))
     return stored_part + cast_part + affine_error(stored, grown, Fraction(0))

@@ -2,60 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import replace
 
-from smle.rules import Polytope, Row
+from smle.errors import ContradictionError
+from smle.guarantees.arrangement import Arrangement, Conflict, Implication, Multipliers
+from smle.guarantees.guard import guard_row
+from smle.guarantees.search import CellSearch
+from smle.rules import Row, Specification
 
-__all__ = ["Arrangement", "Conflict", "Implication"]
-
-Multipliers = tuple[tuple[int, Fraction], ...]
-"""(row number, value >= 0) pairs; row numbers are those of `Arrangement.rows`, one-hot rows behind them."""
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """Regions that cannot be active together, with multipliers that prove it."""
-
-    regions: tuple[int, ...]
-    multipliers: Multipliers
+__all__ = ["Arrangement", "Conflict", "Implication", "Multipliers", "arrange", "distinct"]
 
 
-@dataclass(frozen=True)
-class Implication:
-    """Where all `regions` are active, `implied` is active too: for each of its rows, a proof that its complement is empty."""
+def arrange(spec: Specification, *, max_cells: int = 256) -> Arrangement:
+    """Find the regions of a specification and all sets of them that the guard may report active together.
 
-    regions: tuple[int, ...]
-    implied: int
-    multipliers: tuple[Multipliers, ...]
+    A set is left out only with multipliers that prove, in rationals, that it cannot occur. Above `max_cells`
+    regions lose their bit in the gate, the one with the largest share of the domain first: their rules then
+    bind every head.
 
-
-@dataclass(frozen=True)
-class Arrangement:
-    """The regions of a specification and the cells that their overlaps make.
-
-    * `rows`: the distinct half-spaces of all regions. Behind them, two rows per one-hot group
-      (`sum <= 1`, then `-sum <= -1`) may be used in proofs: group g has numbers len(rows) + 2 g and + 1.
-    * `regions`: the distinct polytopes, as tuples of row numbers; () is the whole domain.
-    * `rules`: for each region the indices of the rules that it switches on.
-    * `gated`: the regions that have a bit in the gate, in the order of the depth-first search.
-      The others (the whole domain; rules above the cap) bind every head over (cell and region).
-    * `cells`: for each head the sorted tuple of gated regions that are active; () comes last if present.
+    Raises:
+        ContradictionError: If rules that lost their bit cannot be met together with those of some cell.
     """
+    if max_cells < 1:
+        raise ValueError(f"Expected max_cells >= 1. Got {max_cells}.")
+    bare = distinct(spec)
+    search = CellSearch(spec, bare.regions, tuple(guard_row(row, spec) for row in bare.rows))
+    gated = [r for r, rows in enumerate(bare.regions) if rows]
+    by_coverage = sorted(gated, key=lambda r: (-search.coverage(r), r))
+    cells = search.cells(gated, max_cells)
+    while cells is None:
+        gated.remove(by_coverage.pop(0))
+        cells = search.cells(gated, max_cells)
+    kept = set(gated)
+    arrangement = replace(
+        bare,
+        gated=tuple(gated),
+        cells=cells,
+        conflicts=tuple(c for c in search.conflicts if kept.issuperset(c.regions)),
+        implications=tuple(i for i in search.implications if kept.issuperset((*i.regions, i.implied))),
+    )
+    if any(rows and r not in kept for r, rows in enumerate(bare.regions)):
+        _require_center_everywhere(spec, arrangement)
+    return arrangement
 
-    rows: tuple[Row, ...]
-    regions: tuple[tuple[int, ...], ...]
-    rules: tuple[tuple[int, ...], ...]
-    gated: tuple[int, ...]
-    cells: tuple[tuple[int, ...], ...]
-    conflicts: tuple[Conflict, ...]
-    implications: tuple[Implication, ...]
 
-    def polytope(self, region: int) -> Polytope:
-        """Return a region as a polytope."""
-        return Polytope(tuple(self.rows[i] for i in self.regions[region]))
+def distinct(spec: Specification) -> Arrangement:
+    """Number the distinct rows and regions in the order in which the rules state them; no cells yet but ()."""
+    rows: dict[Row, int] = {}
+    regions: dict[tuple[int, ...], list[int]] = {}
+    for index, rule in enumerate(spec.rules):
+        for polytope in rule.regions:
+            numbers = tuple(sorted(rows.setdefault(row, len(rows)) for row in polytope.rows))
+            switched = regions.setdefault(numbers, [])
+            if index not in switched:
+                switched.append(index)
+    return Arrangement(
+        rows=tuple(rows),
+        regions=tuple(regions),
+        rules=tuple(tuple(switched) for switched in regions.values()),
+        gated=(),
+        cells=((),),
+        conflicts=(),
+        implications=(),
+    )
 
-    @property
-    def free_cell(self) -> bool:
-        """Whether the last cell is one where nothing is required."""
-        return bool(self.cells) and self.cells[-1] == () and len(self.gated) == len(self.regions)
+
+def _require_center_everywhere(spec: Specification, arrangement: Arrangement) -> None:
+    """Refuse rules without a bit of their own that some head could not meet."""
+    from smle.guarantees.center import find_center  # it stands on arrangements itself
+
+    names = sorted(
+        {
+            spec.rules[rule].name
+            for region, rules in enumerate(arrangement.rules)
+            if region not in arrangement.gated and arrangement.regions[region]
+            for rule in rules
+        }
+    )
+    for cell in range(len(arrangement.cells)):
+        try:
+            find_center(spec, arrangement, cell)
+        except ContradictionError as error:
+            listed = ", ".join(f"'{name}'" for name in names)
+            raise ContradictionError(
+                f"The rules overlap in more than the allowed number of ways, and these cannot be treated as "
+                f"always on: {listed} ({error}) Raise max_cells, or merge or relax some of them."
+            ) from error
