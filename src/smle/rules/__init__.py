@@ -1,6 +1,27 @@
 """What must hold: statements only, no solving."""
 
+from smle.rules.exclusions import NeverTogether
 from smle.rules.formula import CNF, Clause, Literal
+from smle.rules.helpers import (
+    bounded_change,
+    forbidden_pairs_from_data,
+    label_implies,
+    mutually_exclusive,
+    rule,
+)
+from smle.rules.helpers import linear as linear_rule
+from smle.rules.operators import (
+    Condition,
+    Term,
+    absolute,
+    at_least_one,
+    at_most_one,
+    exactly_one,
+    logit,
+    score,
+    variable,
+    variables,
+)
 from smle.rules.polytope import Linear, Polytope, Row, dot, linear
 from smle.rules.specification import (
     Categorical,
@@ -9,6 +30,7 @@ from smle.rules.specification import (
     Number,
     NumericInput,
     Rule,
+    RuleText,
     Specification,
 )
 
@@ -17,15 +39,33 @@ __all__ = [
     "Categorical",
     "Choice",
     "Clause",
+    "Condition",
     "Label",
     "Linear",
     "Literal",
+    "NeverTogether",
     "Number",
     "NumericInput",
     "Polytope",
     "Row",
     "Rule",
+    "RuleText",
     "Specification",
+    "Term",
+    "absolute",
+    "at_least_one",
+    "at_most_one",
+    "bounded_change",
     "dot",
+    "exactly_one",
+    "forbidden_pairs_from_data",
+    "label_implies",
     "linear",
+    "linear_rule",
+    "logit",
+    "mutually_exclusive",
+    "rule",
+    "score",
+    "variable",
+    "variables",
 ]

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from smle.errors import RuleError
-from smle.rules.compile import compile_rule
+from smle.rules.compiler import compile_rule
+from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import Node
 from smle.rules.normalize import number
 from smle.rules.operators import Condition, Term, node_of
@@ -118,7 +119,7 @@ def build(
     made_constants = {}
     for key, value in _mapping(constants or {}, "constants").items():
         made_constants[_name(key, "constant")] = to_fraction(value, f"Constant '{key}'")
-    _refuse_shared_names(made_inputs, made_outputs, made_constants)
+    Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
     names = Vocabulary(made_inputs, made_outputs, made_constants)
     made_rules = tuple(_rules(rules, names))
     return Specification(made_inputs, made_outputs, made_rules, tuple(made_constants.items()))
@@ -240,17 +241,6 @@ def _outputs(numbers: Any, labels: Any, choices: Any) -> tuple[Number | Label | 
     return tuple(made)
 
 
-def _refuse_shared_names(inputs: Any, outputs: Any, constants: Mapping[str, Fraction]) -> None:
-    seen: dict[str, str] = {}
-    listed = [(i.name, "an input") for i in inputs]
-    listed += [(o.name, "an output") for o in outputs]
-    listed += [(c, "a constant") for c in constants]
-    for name, kind in listed:
-        if name in seen:
-            raise RuleError(f"The name '{name}' is used twice: for {seen[name]} and for {kind}. Rename one of them.")
-        seen[name] = kind
-
-
 def _rules(rules: Any, names: Vocabulary) -> Iterator[Rule]:
     if isinstance(rules, str) or not isinstance(rules, Iterable):
         with located(rules):
@@ -285,6 +275,8 @@ def compile_text(item: RuleText, names: Vocabulary) -> Rule:
         first, second = _read(then, name, "then", whole=True)
         return compile_rule(name, first, second, names)
     made_when = None if when is None else _read(when, name, "when")[1]
+    if isinstance(then, NeverTogether):
+        return compile_rule(name, made_when, then, names)
     return compile_rule(name, made_when, _read(then, name, "then")[1], names)
 
 

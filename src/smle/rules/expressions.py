@@ -209,13 +209,15 @@ def disjunction(parts: Iterable[Node]) -> Node:
 def add(first: Node, more: Iterable[tuple[int, Node]]) -> Node:
     """Return first + (signed terms); a sum on the left is continued, so `(a + b) + c` is `a + b + c`."""
     start = first.terms if isinstance(first, Sum) else ((1, first),)
-    return Sum((*start, *more))
+    terms = (*start, *more)
+    return first if len(terms) == 1 else Sum(terms)
 
 
 def multiply(first: Node, more: Iterable[tuple[str, Node]]) -> Node:
     """Return first times or over (factors); a product on the left is continued."""
     start = first.factors if isinstance(first, Product) else (("*", first),)
-    return Product((*start, *more))
+    factors = (*start, *more)
+    return first if len(factors) == 1 else Product(factors)
 
 
 def decimal_text(value: Fraction) -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.rules.polytope import Linear, dot
 
-__all__ = ["CNF", "Clause", "Literal"]
+__all__ = ["CNF", "Clause", "Literal", "unique_pairs"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,19 @@ class Clause:
         return any(literal.holds(y, x) for literal in self.literals)
 
 
+def unique_pairs(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Return distinct pairs (h, k) of column numbers, h <= k, in ascending order; shape (n, 2)."""
+    ordered = np.sort(pairs.reshape(-1, 2).astype(np.int64), axis=1)
+    if not ordered.size:
+        return _no_pairs()
+    if ordered.min() < 0:
+        raise ValueError(f"Expected column numbers from 0. Got {ordered.min()}.")
+    width = int(ordered.max()) + 1
+    codes = np.sort(ordered[:, 0] * width + ordered[:, 1])  # one key per pair: much faster than np.unique on rows
+    codes = codes[np.concatenate([[True], codes[1:] != codes[:-1]])]
+    return np.stack([codes // width, codes % width], axis=1).astype(np.int32)
+
+
 def _no_pairs() -> npt.NDArray[np.int32]:
     return np.empty((0, 2), dtype=np.int32)
 
@@ -64,9 +78,9 @@ class CNF:
     exclusions: npt.NDArray[np.int32] = field(default_factory=_no_pairs)
 
     def __post_init__(self) -> None:
-        pairs = np.asarray(self.exclusions, dtype=np.int32).reshape(-1, 2)
+        pairs = np.array(self.exclusions, dtype=np.int32).reshape(-1, 2)
         if pairs.size:
-            pairs = np.unique(np.sort(pairs, axis=1), axis=0)
+            pairs = unique_pairs(pairs)
             if (pairs[:, 0] == pairs[:, 1]).any():
                 raise ValueError("Expected exclusions between different labels. Got a label with itself.")
         pairs.setflags(write=False)
@@ -87,8 +101,10 @@ class CNF:
         """Evaluate the formula, exactly."""
         if not all(clause.holds(y, x) for clause in self.clauses):
             return False
-        positive = [v >= 0 for v in y]
-        return not any(positive[h] and positive[k] for h, k in self.exclusions.tolist())
+        if not len(self.exclusions):
+            return True
+        positive = np.array([v >= 0 for v in y], dtype=bool)
+        return not bool((positive[self.exclusions[:, 0]] & positive[self.exclusions[:, 1]]).any())
 
     def expanded(self) -> tuple[Clause, ...]:
         """Return all clauses as objects, exclusions included (for small formulas)."""

@@ -295,6 +295,11 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
             )
     difference = affine(left, names)
     difference.add(affine(right, names), Fraction(-1))
+    if operator == "==" and (any(difference.outputs.values()) or any(i.outputs for _, i in difference.absolutes)):
+        raise RuleError(
+            f"{quote(node)} is an equality between outputs, which no float can promise. "
+            "State a tolerance, for example abs(y1 - y2) <= 0.01."
+        )
     if operator in ("==", "!="):
         parts = [_at_most(difference, operator == "!=", node), _at_most(_negated(difference), operator == "!=", node)]
         return _joined(parts, conjunctive=operator == "==")

@@ -118,6 +118,41 @@ class Specification:
     rules: tuple[Rule, ...]
     constants: tuple[tuple[str, Fraction], ...] = ()
 
+    def __post_init__(self) -> None:
+        self._refuse_shared_names()
+        width, height = len(self.columns), len(self.targets)
+        for rule in self.rules:
+            rows = [row.coefficients for region in rule.regions for row in region.rows]
+            literals = [literal for clause in rule.requirement.clauses for literal in clause.literals]
+            columns = [form[-1][0] for form in (*rows, *(literal.inputs for literal in literals)) if form]
+            targets = [literal.outputs[-1][0] for literal in literals]
+            if len(rule.requirement.exclusions):
+                targets.append(int(rule.requirement.exclusions.max()))
+            if max(columns, default=-1) >= width or max(targets, default=-1) >= height:
+                raise RuleError(
+                    f"Rule '{rule.name}': expected columns below {width} (inputs) and {height} (outputs). "
+                    f"Got input column {max(columns, default=-1)}, output column {max(targets, default=-1)}."
+                )
+
+    def _refuse_shared_names(self) -> None:
+        seen: dict[str, str] = {}
+        own_inputs, own_outputs = {i.name for i in self.inputs}, {o.name for o in self.outputs}
+        listed = [(item.name, "an input") for item in self.inputs]
+        listed += [(item.name, "an output") for item in self.outputs]
+        listed += [(name, "a constant") for name, _ in self.constants]
+        listed += [(name, "an input column") for name in self.columns if name not in own_inputs]
+        listed += [(name, "an output column") for name in self.targets if name not in own_outputs]
+        for name, kind in listed:
+            if name in seen:
+                raise RuleError(
+                    f"The name '{name}' is used twice: for {seen[name]} and for {kind}. Rename one of them."
+                )
+            seen[name] = kind
+        names = [rule.name for rule in self.rules]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RuleError(f"Two rules are named '{twice}'. Give each its own name.")
+
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the input columns, categories expanded."""

@@ -53,7 +53,15 @@ class Vocabulary:
             names = [f"{target.name}={o}" for o in target.options] if isinstance(target, Choice) else [target.name]
             for name in names:
                 self.targets[name] = len(self.targets)
+        self._hidden: frozenset[str] = frozenset()
         self.labels = {name: self.targets[name] for name, item in self.outputs.items() if isinstance(item, Label)}
+
+    @cached_property
+    def inputs_only(self) -> Vocabulary:
+        """What a `when` may speak of; outputs are known, so that they can be refused by name."""
+        reduced = Vocabulary(self.inputs.values(), (), self.constants)
+        reduced._hidden = frozenset(self.outputs)
+        return reduced
 
     @cached_property
     def label_columns(self) -> frozenset[int]:
@@ -72,6 +80,10 @@ class Vocabulary:
 
     def unknown(self, name: str) -> RuleError:
         """Return the error for a name that means nothing here."""
+        if name in self._hidden:
+            return RuleError(
+                f"'{name}' is an output. A 'when' speaks of inputs; write '... implies ...' in 'then' instead."
+            )
         for item in (*self.inputs.values(), *self.outputs.values()):
             if isinstance(item, Categorical) and name in item.categories:
                 return RuleError(f"'{name}' is a category of '{item.name}'. Write '{item.name} == {name}'.")
@@ -112,6 +124,7 @@ class Vocabulary:
 
     def score(self, arguments: tuple[Node, ...]) -> int:
         """Return the output column of `score(option)`, `score(choice, option)` or `score('choice=option')`."""
+        self._refuse_outputs("score")
         if len(arguments) == 2:
             group = self.group(arguments[0])
             if not isinstance(group, Choice):
@@ -132,8 +145,13 @@ class Vocabulary:
             raise RuleError(f"'{text}' is a label. Write logit({text}).")
         raise RuleError(f"'{text[:80]}' is not an option of a choice.{did_you_mean(text, list(self._options))}")
 
+    def _refuse_outputs(self, function: str) -> None:
+        if self._hidden:
+            raise RuleError(f"{function}(...) is about outputs. A 'when' speaks of inputs.")
+
     def logit(self, arguments: tuple[Node, ...]) -> int:
         """Return the output column of `logit(label)`."""
+        self._refuse_outputs("logit")
         text = written(arguments[0])
         if len(arguments) != 1 or text is None:
             raise RuleError("Expected logit(label).")

@@ -1,11 +1,9 @@
-"""Rules files: YAML read as plain text (no types are guessed, so decimals stay exact), and written back."""
+"""Rules files: YAML read as plain text. No types are guessed, so decimals stay exact."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +11,14 @@ import yaml
 
 from smle.errors import RuleError
 from smle.rules.build import build, check_keys, located
-from smle.rules.expressions import decimal_text
-from smle.rules.specification import (
-    Categorical,
-    Choice,
-    Label,
-    Number,
-    NumericInput,
-    RuleText,
-    Specification,
-)
+from smle.rules.exclusions import NeverTogether, pairs_from_file
+from smle.rules.specification import RuleText, Specification
 
-__all__ = ["MAX_BYTES", "read_yaml", "write_yaml"]
+__all__ = ["MAX_BYTES", "read_yaml"]
 
 MAX_BYTES = 64 * 2**20
 _MAX_NESTING = 10
+_LARGE = 200_000
 _PARTS = ("inputs", "outputs", "labels", "choices", "constants", "rules")
 
 
@@ -50,11 +41,11 @@ def read_yaml(source: str | os.PathLike[str]) -> Specification:
 
     """
     if isinstance(source, str) and "\n" in source:
-        return _specification(source)
+        return _specification(source, None)
     path = Path(source)
     try:
         text = _file_text(path)
-        return _specification(text)
+        return _specification(text, path.parent)
     except RuleError as error:
         message = str(error)
         raise RuleError(
@@ -74,7 +65,7 @@ def _file_text(path: Path) -> str:
         raise RuleError(f"Cannot read the rules file '{path}': {reason}.") from None
 
 
-def _specification(text: str) -> Specification:
+def _specification(text: str, folder: Path | None) -> Specification:
     if len(text) > MAX_BYTES:
         raise RuleError(f"Expected a rules file of at most {MAX_BYTES:,} characters. Got {len(text):,}.")
     data = _load(text)
@@ -91,7 +82,7 @@ def _specification(text: str) -> Specification:
             labels=_part(data, "labels", []),
             choices=_part(data, "choices", {}),
             constants=_part(data, "constants", {}),
-            rules=list(_rule_texts(data["rules"])),
+            rules=list(_rule_texts(data["rules"], folder)),
         )
     except RecursionError:
         raise RuleError("The rules are nested too deeply. Split them.") from None
@@ -102,7 +93,7 @@ def _part(data: dict[str, Any], key: str, default: Any) -> Any:
     return default if value == "" else value
 
 
-def _rule_texts(rules: Any) -> Iterator[RuleText]:
+def _rule_texts(rules: Any, folder: Path | None) -> Iterator[RuleText]:
     if not isinstance(rules, list):
         with located(rules):
             raise RuleError("Expected 'rules' to be a list of rules, each with a name and a 'then'.")
@@ -115,18 +106,38 @@ def _rule_texts(rules: Any) -> Iterator[RuleText]:
             name = item.get("name", "")
             if not isinstance(name, str) or not name:
                 raise RuleError(f"Rule {index + 1}: expected a name. Got none.")
-            check_keys(item, ("name", "when", "then"), f"Rule '{name}'")
+            check_keys(item, ("name", "when", "then", "never_together"), f"Rule '{name}'")
+            if ("then" in item) == ("never_together" in item):
+                raise RuleError(f"Rule '{name}': expected either 'then' or 'never_together'. Got {', '.join(item)}.")
             for part in ("when", "then"):
-                value = item.get(part, None if part == "when" else "")
-                if value is not None and (not isinstance(value, str) or not value.strip()):
-                    raise RuleError(f"Rule '{name}': expected a condition in '{part}'. Got nothing that reads as one.")
-        yield RuleText(name, item.get("when"), item["then"])
+                value = item.get(part)
+                if part in item and (not isinstance(value, str) or not value.strip()):
+                    raise RuleError(f"Rule '{name}', {part}: expected a condition. Got {_kind(value)}.")
+            then = item["then"] if "then" in item else _pairs(item["never_together"], name, folder)
+        yield RuleText(name, item.get("when"), then)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, list):
+        return "a list; put the text in quotes"
+    return "a mapping; put the text in quotes" if isinstance(value, dict) else "nothing"
+
+
+def _pairs(stated: Any, name: str, folder: Path | None) -> NeverTogether:
+    if not isinstance(stated, str):
+        return NeverTogether(stated)
+    try:
+        return pairs_from_file(stated, folder)
+    except RuleError as error:
+        raise RuleError(f"Rule '{name}', never_together: {error}") from None
 
 
 def _load(text: str) -> Any:
     """Build plain lists, dicts and texts from YAML events; no tags, no anchors, no repeated keys."""
     try:
-        return _Builder().run(yaml.parse(text, Loader=yaml.BaseLoader))
+        # libyaml reads megabytes of exclusions much faster; messages of the Python parser are the ones tested.
+        loader = yaml.BaseLoader if len(text) < _LARGE else getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+        return _Builder().run(yaml.parse(text, Loader=loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
@@ -202,79 +213,3 @@ class _Builder:
         else:
             top[key] = value
             self._keys[-1] = None
-
-
-def number_text(value: Fraction) -> str:
-    """Return the exact text of a rational: a decimal if it has one, else numerator / denominator."""
-    return decimal_text(value) or f"{value.numerator} / {value.denominator}"
-
-
-def write_yaml(specification: Specification) -> str:
-    """Print a rules file that reads back as an equal specification.
-
-    Raises:
-        RuleError: If outputs are not in the order numbers, labels, choices.
-
-    """
-    order = [(Number, Label, Choice).index(type(item)) for item in specification.outputs]
-    if order != sorted(order):
-        raise RuleError(
-            "Expected outputs in the order numbers, labels, choices. Got another order; a file cannot say it."
-        )
-    lines = ["inputs:"]
-    lines += [f"  {_scalar(item.name)}: {_stated_input(item)}" for item in specification.inputs]
-    numbers = [o.name for o in specification.outputs if isinstance(o, Number)]
-    labels = [o.name for o in specification.outputs if isinstance(o, Label)]
-    choices = [o for o in specification.outputs if isinstance(o, Choice)]
-    if numbers:
-        lines.append(f"outputs: {_flow(numbers)}")
-    if labels:
-        lines.append(f"labels: {_flow(labels)}")
-    if choices:
-        lines.append("choices:")
-        lines += [f"  {_scalar(item.name)}: {_stated_choice(item)}" for item in choices]
-    if specification.constants:
-        lines.append("constants:")
-        lines += [f"  {_scalar(name)}: {number_text(value)}" for name, value in specification.constants]
-    lines.append("rules:" if specification.rules else "rules: []")
-    for rule in specification.rules:
-        lines.append(f"  - name: {_scalar(rule.name)}")
-        if rule.when is not None:
-            lines.append(f"    when: {_scalar(rule.when)}")
-        lines.append(f"    then: {_scalar(rule.then)}")
-    return "\n".join(lines) + "\n"
-
-
-def _stated_input(item: NumericInput | Categorical) -> str:
-    if isinstance(item, Categorical):
-        missing = "" if item.missing is None else f", missing: {_scalar(item.missing, flow=True)}"
-        return f"{{categories: {_flow(item.categories)}{missing}}}"
-    ends = f"[{number_text(item.lower)}, {number_text(item.upper)}]"
-    if not item.integer and item.missing is None:
-        return ends
-    integer = ", integer: true" if item.integer else ""
-    missing = "" if item.missing is None else f", missing: {number_text(item.missing)}"
-    return f"{{range: {ends}{integer}{missing}}}"
-
-
-def _stated_choice(item: Choice) -> str:
-    options = _flow(item.options)
-    return options if item.pick == "max" else f"{{options: {options}, pick: {item.pick}}}"
-
-
-def _flow(names: Iterable[str]) -> str:
-    return f"[{', '.join(_scalar(name, flow=True) for name in names)}]"
-
-
-_PLAIN_FLOW = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_ .=+-]*[A-Za-z0-9_])?")
-_PLAIN_BLOCK = re.compile(r"[A-Za-z_0-9(](?:[A-Za-z0-9_ .=+*/<>!,()\[\]`-]*[A-Za-z0-9_)\]`])?")
-_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-
-
-def _scalar(text: str, *, flow: bool = False) -> str:
-    """Return text as a YAML scalar that every YAML reader takes for text: bare if it can be, else in quotes."""
-    pattern = _PLAIN_FLOW if flow else _PLAIN_BLOCK
-    numeric = text[0] in "0123456789" and " " not in text
-    if pattern.fullmatch(text) and text.lower() not in _YAML_WORDS and not numeric:
-        return text
-    return "'" + text.replace("'", "''") + "'"

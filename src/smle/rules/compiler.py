@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import RuleError
+from smle.rules.exclusions import SPELLED_OUT, NeverTogether, spelled_out, summary
 from smle.rules.expressions import And, Call, Name, Node, quote, to_text
 from smle.rules.formula import CNF, Clause, Literal
 from smle.rules.normalize import All, Atom, Formula, Some, complement, normal_form
@@ -27,7 +28,7 @@ _MAX_TOTAL = 500_000
 Terms = list[tuple[Atom, ...]]
 
 
-def compile_rule(name: str, when: Node | None, then: Node, names: Vocabulary) -> Rule:
+def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names: Vocabulary) -> Rule:
     """Give a rule its regions and its requirement.
 
     Raises:
@@ -38,6 +39,14 @@ def compile_rule(name: str, when: Node | None, then: Node, names: Vocabulary) ->
         part = "when"
         regions = [()] if when is None else _regions(when, names)
         part = "then"
+        if isinstance(then, NeverTogether):
+            labels = list(names.labels)
+            numbers = then.numbers(labels)
+            if len(numbers) > SPELLED_OUT:
+                columns = np.array(list(names.labels.values()), dtype=np.int32)[numbers]
+                text = None if when is None else to_text(when)
+                return Rule(name, _polytopes(regions, names), CNF((), columns), text, summary(numbers))
+            then = spelled_out(numbers, labels)
         terms, pairs = _requirement(then, names)
         terms, moved = _separate(terms, pairs)
         regions = [(*region, *moved) for region in regions]
@@ -80,15 +89,7 @@ def distribute(formula: Formula, outer: type[All] | type[Some], most: int) -> Te
 
 
 def _regions(when: Node, names: Vocabulary) -> Terms:
-    terms = distribute(normal_form(when, names), Some, MAX_REGIONS)
-    for term in terms:
-        for atom in term:
-            if atom.outputs:
-                targets = list(names.targets)
-                raise RuleError(
-                    f"{quote(when)} mentions the output '{targets[atom.outputs[0][0]]}'. A 'when' speaks of inputs; "
-                    "write '... implies ...' in 'then'."
-                )
+    terms = distribute(normal_form(when, names.inputs_only), Some, MAX_REGIONS)
     if not terms:
         raise RuleError(f"{quote(when)} is never true, so the rule says nothing.")
     return terms

@@ -1,0 +1,193 @@
+"""Labels that never go together, as an array of pairs: a million of them are one array, not a million objects."""
+
+from __future__ import annotations
+
+import csv
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import RuleError
+from smle.rules.expressions import And, Name, Node, Not, conjunction
+from smle.rules.formula import unique_pairs
+from smle.rules.parser import did_you_mean
+
+__all__ = ["NeverTogether", "is_summary", "pairs_from_file", "ranges_text", "spelled_out", "summary"]
+
+Pairs = npt.NDArray[np.int32]
+
+SPELLED_OUT = 20
+"""Up to this many pairs a rule is printed as `not (cat and dog) and ...`; above, its text is a summary."""
+
+_SUMMARY = "never together: "
+
+
+class NeverTogether:
+    """The requirement that no pair of labels is predicted together; `pairs` as the user stated them.
+
+    Forms: an (n, 2) array of label numbers (0 is the first label), a sequence of pairs of names, or a mapping
+    from a label number to the text of the numbers that it excludes (`{0: "3 5-9"}`).
+    """
+
+    def __init__(self, pairs: Any) -> None:
+        self._stated = pairs
+
+    def numbers(self, labels: Sequence[str]) -> Pairs:
+        """Return sorted, distinct pairs of label numbers.
+
+        Raises:
+            RuleError: If a pair names no two different labels.
+        """
+        stated = self._stated
+        if isinstance(stated, Mapping):
+            pairs = _from_ranges(stated)
+        elif isinstance(stated, np.ndarray):
+            pairs = _from_array(stated)
+        else:
+            pairs = _from_names(stated, labels)
+        if not len(pairs):
+            raise RuleError("Expected at least one pair of labels. Got none.")
+        if pairs.min() < 0 or pairs.max() >= len(labels):
+            raise RuleError(
+                f"Expected label numbers from 0 to {len(labels) - 1}. Got numbers from {pairs.min()} to {pairs.max()}."
+            )
+        same = pairs[:, 0] == pairs[:, 1]
+        if same.any():
+            raise RuleError(f"Expected pairs of different labels. Got '{labels[int(pairs[same][0, 0])]}' with itself.")
+        return unique_pairs(pairs)
+
+
+def summary(pairs: Pairs) -> str:
+    """Return the text of a rule with many pairs. It is no formula, so it cannot be mistaken for one."""
+    return f"{_SUMMARY}{len(pairs)} pairs of labels"
+
+
+def is_summary(then: str) -> bool:
+    """Whether a rule's text stands for an array of pairs."""
+    return then.startswith(_SUMMARY)
+
+
+def spelled_out(pairs: Pairs, labels: Sequence[str]) -> Node:
+    """Return `not (cat and dog) and ...`."""
+    return conjunction(Not(And((Name(labels[h]), Name(labels[k])))) for h, k in pairs.tolist())
+
+
+def _from_array(stated: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    if stated.ndim != 2 or stated.shape[1] != 2 or stated.dtype.kind not in "iu":
+        raise RuleError(
+            f"Expected an (n, 2) array of whole label numbers. Got shape {stated.shape} of {stated.dtype.name}."
+        )
+    if stated.dtype.kind == "u" and stated.size and stated.max() > 2**31:
+        raise RuleError(f"Expected label numbers. Got {stated.max()}.")
+    return stated.astype(np.int64)
+
+
+def _from_names(stated: Any, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+    if not isinstance(stated, list | tuple):
+        raise RuleError("Expected a list of pairs of labels, as in [[cat, dog], [cat, bird]]. Got something else.")
+    number = {label: index for index, label in enumerate(labels)}
+    flat = array("q")
+    for pair in stated:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise RuleError(f"Expected pairs of labels, as in [[cat, dog], [cat, bird]]. Got {pair!r:.80}.")
+        for name in pair:
+            if not isinstance(name, str) or name not in number:
+                raise RuleError(f"'{name!s:.80}' is not a label.{did_you_mean(str(name), list(labels))}")
+            flat.append(number[name])
+    return np.array(flat, dtype=np.int64).reshape(-1, 2)
+
+
+def _from_ranges(stated: Mapping[Any, Any]) -> npt.NDArray[np.int64]:
+    """Read `{0: "3 5-9"}`: label 0 excludes labels 3 and 5 to 9."""
+    first, second = array("q"), array("q")
+    for key, text in stated.items():
+        try:
+            label = int(key)
+            for part in str(text).split():
+                low, _, high = part.partition("-")
+                start, stop = int(low), int(high or low) + 1
+                if not 0 <= start < stop <= 1_000_000 or len(second) > 50_000_000:
+                    raise ValueError(part)
+                second.extend(range(start, stop))
+                first.extend([label] * (stop - start))
+        except (ValueError, OverflowError):
+            raise RuleError(
+                f"Expected label numbers and ranges, as in 0: 3 5-9. Got '{key!s:.40}: {text!s:.40}'."
+            ) from None
+    return np.stack([np.array(first, dtype=np.int64), np.array(second, dtype=np.int64)], axis=1)
+
+
+def ranges_text(pairs: Pairs) -> dict[int, str]:
+    """Return `{0: "3 5-9"}` for sorted pairs; the inverse of reading it."""
+    texts: dict[int, str] = {}
+    breaks = np.flatnonzero((np.diff(pairs[:, 0]) != 0) | (np.diff(pairs[:, 1]) != 1)) + 1
+    starts = np.concatenate([[0], breaks])
+    ends = np.concatenate([breaks, [len(pairs)]]) - 1
+    parts: dict[int, list[str]] = {}
+    for label, low, high in zip(
+        pairs[starts, 0].tolist(), pairs[starts, 1].tolist(), pairs[ends, 1].tolist(), strict=True
+    ):
+        parts.setdefault(label, []).append(str(low) if low == high else f"{low}-{high}")
+    texts.update((label, " ".join(words)) for label, words in parts.items())
+    return texts
+
+
+def pairs_from_file(name: str, folder: Path | None) -> NeverTogether:
+    """Read pairs from a file next to the rules file: `.npy` (label numbers) or `.csv` (names or numbers).
+
+    Raises:
+        RuleError: If there is no such file, or it holds something else.
+    """
+    if folder is None:
+        raise RuleError(f"Expected pairs of labels. The file '{name[:80]}' can only be named in a rules file on disk.")
+    if Path(name).name != name or Path(name).suffix not in (".npy", ".csv"):
+        raise RuleError(f"Expected a .npy or .csv file next to the rules file. Got '{name[:80]}'.")
+    path = folder / name
+    try:
+        if path.suffix == ".npy":
+            loaded = np.load(path, allow_pickle=False)
+            return NeverTogether(loaded if isinstance(loaded, np.ndarray) else np.empty(0))
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return _from_csv(csv.reader(file))
+    except RuleError:
+        raise
+    except (OSError, ValueError, EOFError, csv.Error, SyntaxError, TypeError) as error:
+        raise RuleError(f"Cannot read the pairs in '{name}': {error}.") from None
+
+
+def _from_csv(rows: Any) -> NeverTogether:
+    names: dict[str, int] = {}
+    flat = array("q")
+    for row in rows:
+        if not row:
+            continue
+        if len(row) != 2:
+            raise RuleError(f"Expected two columns of labels. Got the row {row!r:.80}.")
+        for cell in row:
+            flat.append(names.setdefault(cell.strip(), len(names)))
+    return _CodedPairs(list(names), np.array(flat, dtype=np.int64).reshape(-1, 2))
+
+
+class _CodedPairs(NeverTogether):
+    """Pairs as numbers into a list of what was written: labels, or label numbers."""
+
+    def __init__(self, words: list[str], codes: npt.NDArray[np.int64]) -> None:
+        super().__init__(codes)
+        self._words = words
+
+    def numbers(self, labels: Sequence[str]) -> Pairs:
+        number = {label: index for index, label in enumerate(labels)}
+        by_number = not any(word in number for word in self._words)
+        lookup = np.empty(len(self._words), dtype=np.int64)
+        for index, word in enumerate(self._words):
+            if by_number and word.isascii() and word.isdigit() and len(word) < 10:
+                lookup[index] = int(word)
+            elif word in number:
+                lookup[index] = number[word]
+            else:
+                raise RuleError(f"'{word[:80]}' is not a label.{did_you_mean(word, list(labels))}")
+        return NeverTogether(lookup[self._stated]).numbers(labels)
