@@ -143,6 +143,22 @@ class Region:
         """Return the positive multipliers as (row number, value) pairs. Shape: mu (r,)."""
         return tuple((self.numbers[r], float(mu[r])) for r in np.flatnonzero(mu > 0))
 
+    def tight_box(self) -> tuple[Array, Array, npt.NDArray[np.intp]]:
+        """Return (low, high, oblique): the box cut by the rows over one input, and the other rows' positions."""
+        low, high = self.domain.low.copy(), self.domain.high.copy()
+        oblique = []
+        for r, row in enumerate(self.A):
+            used = np.flatnonzero(row)
+            if len(used) != 1:
+                oblique.append(r)
+                continue
+            i = used[0]
+            if row[i] > 0:
+                high[i] = min(high[i], self.a[r] / row[i])
+            else:
+                low[i] = max(low[i], self.a[r] / row[i])
+        return np.minimum(low, high), high, np.array(oblique, dtype=np.intp)
+
     def empty(self) -> Array | None:
         """Return multipliers (r,) that prove the region empty, or None.
 

@@ -110,7 +110,11 @@ def verify_clauses(clauses: list[Clause], head: Head, envelope: Envelope, region
             ]
     if head.fallback is not None:
         y = head.fallback.astype(np.float64)
-        result = [_with_fallback(verdict, clause, y, domain) for verdict, clause in zip(result, clauses, strict=True)]
+        for i, clause in enumerate(clauses):
+            room, x = fallback_room(clause, y, domain)
+            if not room > 0:
+                # No number leads there: the backbone gives NaN.
+                result[i] = NotProved(x, np.full(numbers.W.shape[1], np.nan), room)
     return result
 
 
@@ -144,27 +148,22 @@ def _several(literals: Literals, head: HeadNumbers, envelope: Envelope, support:
     return NotProved(optimum.x, optimum.z, min(margin, 0.0), multipliers)
 
 
-def _with_fallback(verdict: Verdict, clause: Clause, y: Array, domain: Domain) -> Verdict:
-    """Lower a verdict to NotProved if the constant output for NaN breaks the clause somewhere in the domain.
+def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Array]:
+    """Return (room, x): positive room means that one literal holds for the constant y at every input.
 
-    One literal must hold for every input of the domain.
+    Literals without inputs are evaluated exactly; x is where the best literal has the least room.
     """
     literals = Literals.of(clause, len(y), len(domain.low))
     cast = np.abs(literals.s) @ (domain.sizes * 2.0**-24 + 2.0**-126) * (1 + 1e-9)
     excess = literals.g @ y - literals.h + domain.over(literals.s) + cast
     sizes = np.abs(literals.g) @ np.abs(y) + np.abs(literals.h) + np.abs(literals.s) @ domain.sizes
-    room = -excess - _TINY_SHARE * sizes
+    room = -(excess + _TINY_SHARE * sizes)
     best = int(np.argmax(room))
-    exactly_zero = bool(((room <= 0) & (sizes == 0) & ~literals.strict).any())
-    if room[best] > 0 or exactly_zero or _holds_exactly(clause, y):
-        return verdict
     x = np.where(literals.s[best] > 0, domain.high, domain.low)
-    return NotProved(x, np.full(0, np.nan), float(min(room[best], 0.0)))
-
-
-def _holds_exactly(clause: Clause, y: Array) -> bool:
     point = [exact(value) for value in y]
-    return any(not literal.inputs and literal.holds(point, ()) for literal in clause.literals)
+    if any(not literal.inputs and literal.holds(point, ()) for literal in clause.literals):
+        return max(float(room[best]), 5e-324), x
+    return float(room[best]), x
 
 
 def replay(
