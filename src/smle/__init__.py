@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
+    "certify": "smle.assurance",
+    "load": "smle.estimators",
+    "verify": "smle.assurance",
 }
 
-__all__ = ["Specification"]
+__all__ = ["SafeRegressor", "Specification", "certify", "load", "verify"]
 
 if TYPE_CHECKING:
+    from smle.assurance import certify, verify
+    from smle.estimators import SafeRegressor, load
     from smle.rules import Specification
 
 

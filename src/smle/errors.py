@@ -1,14 +1,14 @@
 """Errors that smle raises on misuse. Outcomes (a rule that does not hold) are values, not errors.
 
-    SmleError
-    ├── RuleError (ValueError)              a rules file or rule text that cannot be read
-    ├── ContradictionError (ValueError)     rules that no model can satisfy together
-    ├── DataError (ValueError)              tables that do not fit the specification
-    ├── NotCertifiedError (RuntimeError)    a model for which no proof was found
-    ├── CertificateError (ValueError)       a certificate that the exact checker rejects
-    ├── ModelFormatError (ValueError)       a model folder that cannot be read
-    ├── TrainingError (RuntimeError)        training that cannot go on (for example a NaN loss)
-    └── MissingDependencyError (ImportError)  an optional extra that is not installed
+SmleError
+├── RuleError (ValueError)              a rules file or rule text that cannot be read
+├── ContradictionError (ValueError)     rules that no model can satisfy together
+├── DataError (ValueError)              tables that do not fit the specification
+├── NotCertifiedError (RuntimeError)    a model for which no proof was found
+├── CertificateError (ValueError)       a certificate that the exact checker rejects
+├── ModelFormatError (ValueError)       a model folder that cannot be read
+├── TrainingError (RuntimeError)        training that cannot go on (for example a NaN loss)
+└── MissingDependencyError (ImportError)  an optional extra that is not installed
 """
 
 __all__ = [

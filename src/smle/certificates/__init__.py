@@ -1,0 +1,1 @@
+"""The proof: certificate format, exact checker, issuing."""

@@ -32,6 +32,22 @@ U = Fraction(1, 2**24)  # unit round-off of float32
 TINY = Fraction(1, 2**126)  # smallest normal float32
 LARGEST = (2 - Fraction(1, 2**23)) * 2**127  # largest float32
 FORMATS = {"float32": (24, -126), "float64": (53, -1022)}  # precision, smallest exponent
+STATEMENT = {
+    "claim": "For every input in the domain, and whatever the backbone computes, the exact values of the numbers that "
+    "the deployed float32 program outputs satisfy every rule, without tolerance.",
+    "assumptions": [
+        "The head runs in IEEE 754 float32 with rounding to nearest; summation order, fused multiply-add, batch size, "
+        "threads and flush-to-zero of results are free.",
+        "Inputs are passed as finite float32 or float64 numbers; comparisons do not treat subnormal inputs as zero.",
+        "The runtime executes the program of the format's section 'Deployed program' with the stored constants.",
+    ],
+    "not_guaranteed": [
+        "Accuracy of the predictions.",
+        "Inputs outside the domain: they are clamped to it, and the rules hold at the clamped input.",
+        "Other precisions (bfloat16, float16, TF32, quantized heads).",
+        "Arithmetic that is added after the head.",
+    ],
+}
 
 
 class Rejected(ValueError):
@@ -95,7 +111,7 @@ def index(value: Any, size: int, what: str) -> int:
 
 def number(value: Any, what: str) -> Fraction:
     """Return an exact number: "-3", "1/10" or a hexadecimal float "0x1.8p-3"."""
-    require(isinstance(value, str) and len(value) <= 400, f"{what}: expected a number as a short string")
+    require(isinstance(value, str) and len(value) <= 2000, f"{what}: expected a number as a short string")
     require(NUMBER.fullmatch(value) is not None, f"{what}: {value[:40]!r} is not an exact number")
     if "x" not in value:
         return Fraction(value)
@@ -137,18 +153,7 @@ def read_weights(data: bytes) -> dict[str, Tensor]:
     require(length <= min(len(data) - 8, 1 << 26), "weights: header length out of range")
     header, body = read_json(data[8 : 8 + length], "weights header"), data[8 + length :]
     require(isinstance(header, dict), "weights header: expected an object")
-    sizes = {
-        "F64": 8,
-        "F32": 4,
-        "BF16": 2,
-        "F16": 2,
-        "I64": 8,
-        "I32": 4,
-        "I16": 2,
-        "I8": 1,
-        "U8": 1,
-        "BOOL": 1,
-    }
+    sizes = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
     tensors: dict[str, Tensor] = {}
     spans = []
     for name, entry in header.items():
@@ -180,10 +185,7 @@ def values(tensors: dict[str, Tensor], name: str, dtype: str, shape: tuple[int, 
     """Return the exact values of a tensor of the given type and shape; refuse NaN and infinities."""
     require(name in tensors, f"weights: tensor {name!r} is missing")
     tensor = tensors[name]
-    require(
-        (tensor.dtype, tensor.shape) == (dtype, shape),
-        f"tensor {name!r}: expected {dtype} of shape {list(shape)}",
-    )
+    require((tensor.dtype, tensor.shape) == (dtype, shape), f"tensor {name!r}: expected {dtype} of shape {list(shape)}")
     numbers = struct.unpack(f"<{math.prod(shape)}{ {'F32': 'f', 'F64': 'd', 'U8': 'B'}[dtype] }", tensor.data)
     require(all(map(math.isfinite, numbers)), f"tensor {name!r}: NaN or infinity")
     return [Fraction(v) for v in numbers]
@@ -264,7 +266,8 @@ def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
     for key, value in terms.items():
         size = "" if abs(value) == 1 else f"{decimal(abs(value))} * "
         parts.append(f"{'-' if value < 0 else '+'} {size}{names[key]}")
-    return " ".join(parts).removeprefix("+ ").replace("- ", "-", 1) if parts else "0"
+    joined = " ".join(parts).removeprefix("+ ")
+    return "-" + joined[2:] if joined.startswith("- ") else joined or "0"
 
 
 def decimal(value: Fraction) -> str:
@@ -317,10 +320,10 @@ class Specification:
         for group in items(one_hot, "one_hot"):
             members = [index(i, d, "one_hot") for i in items(group, "one_hot")]
             require(len(set(members)) == len(members) > 1, "one_hot: expected different inputs")
-            require(all((self.lower[i], self.upper[i]) == (0, 1) for i in members), "one_hot: expected 0/1 inputs")
+            require(all(self.lower[i] == 0 and self.upper[i] == 1 for i in members), "one_hot: expected 0/1 inputs")
             for sign in (1, -1):  # exactly one member is 1: exact in every format
                 form, bound = {i: Fraction(sign) for i in members}, Fraction(sign)
-                self.rows.append(Row(form, bound, False, bound, {f: (bound, False) for f in FORMATS}))
+                self.rows.append(Row(form, bound, False, bound, dict.fromkeys(FORMATS, (bound, False))))
         stated = len(self.rows) - 2 * len(one_hot)
         self.stated = stated
         self.regions = [[index(i, stated, "region") for i in items(r, "region")] for r in items(regions, "regions")]
@@ -341,7 +344,7 @@ class Specification:
         threshold = nearest(bound + slack, "float32")
         threshold = threshold if threshold >= bound + slack else neighbor(threshold, 1, "float32")
         enlarged = threshold + slack
-        return Row(terms, bound, strict, enlarged, {f: (enlarged, False) for f in FORMATS})
+        return Row(terms, bound, strict, enlarged, dict.fromkeys(FORMATS, (enlarged, False)))
 
     def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
         """Read a rule."""
@@ -454,10 +457,7 @@ def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int
     for fmt, dtype in (("float32", "F32"), ("float64", "F64")):
         for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
             stored = values(tensors, f"domain.{side}_{fmt}", dtype, (d,))
-            require(
-                stored == [nearest(v, fmt) for v in ends],
-                f"domain.{side}_{fmt} differs from the rules' range",
-            )
+            require(stored == [nearest(v, fmt) for v in ends], f"domain.{side}_{fmt} differs from the rules' range")
     used = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
     comparisons = [row for row in used if len(row.terms) == 1]
     oblique = [row for row in used if len(row.terms) > 1]
@@ -472,10 +472,7 @@ def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int
         exact = [nearest(row.terms.get(k, Fraction(0)), "float32") for k in range(d)]
         require(coefficients[i * d : (i + 1) * d] == exact, "gate.coefficients differ from the rules")
         slack = guard_slack(row.terms, spec.sizes)
-        require(
-            thresholds[i] == row.closed - slack >= row.bound + slack,
-            "gate.thresholds: slack not as prescribed",
-        )
+        require(thresholds[i] == row.closed - slack >= row.bound + slack, "gate.thresholds: slack not as prescribed")
 
 
 def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list[tuple[int, ...]]) -> None:
@@ -636,10 +633,7 @@ class Head:
         worst: tuple[int, int] | None = None  # the bound that is nearest to zero, as numerator and denominator
         for position, (h, k) in enumerate(pairs):
             first, second = weights[2 * position], weights[2 * position + 1]
-            require(
-                0 <= first < math.inf and 0 <= second < math.inf and first + second > 0,
-                "exclusions: multipliers",
-            )
+            require(0 <= first < math.inf and 0 <= second < math.inf and first + second > 0, "exclusions: multipliers")
             (p, a), (q, b) = first.as_integer_ratio(), second.as_integer_ratio()
             p, q = p * b, q * a
             if simple:
@@ -703,7 +697,7 @@ def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]
 
 
 def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
-    """Index the proofs: clauses by (head, rule, region, clause), exclusions by (.., -1), empty cells by (head, region)."""
+    """Index the proofs: clauses by (head, rule, region, clause), exclusions with clause -1, empty by (head, region)."""
     proofs: dict[tuple[Any, ...], Any] = {}
     for entry in items(data, "proofs"):
         require(isinstance(entry, dict), "proof: expected an object")
@@ -738,7 +732,7 @@ def check_head(
             bound = bounded({}, halfspaces, list(mu.values()), spec.low, spec.high)
             require(bound < 0, f"head {number_of}, region {region}: not proved empty")
             continue
-        where = " and ".join(sentence_of_row(spec, r) for r in sorted(active)) or "everywhere"
+        where = "where " + " and ".join(sentence_of_row(spec, r) for r in sorted(active)) if active else "everywhere"
         for c, clause in enumerate(rule.clauses):
             key = (number_of, rule_index, region, c)
             sentence = " or ".join(sentence_of_literal(spec, literal) for literal in clause)
@@ -746,22 +740,16 @@ def check_head(
             weights_data, mu_data = proofs.pop(key)
             weights = [number(w, "lambda") for w in items(weights_data, "lambda")]
             require(len(weights) == len(clause), f"rule {rule.name!r}: one lambda per literal")
-            require(
-                min(weights) >= 0 and sum(weights) > 0,
-                f"rule {rule.name!r}: lambda must be >= 0 and not all 0",
-            )
+            require(min(weights) >= 0 and sum(weights) > 0, f"rule {rule.name!r}: lambda must be >= 0 and not all 0")
             mu = multipliers_of(mu_data, active | shared, f"rule {rule.name!r}")
             bound = head.clause_bound(clause, weights, [spec.rows[r] for r in mu], list(mu.values()))
             tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
             require(
                 bound < 0 or (bound == 0 and tight),
-                f"rule {rule.name!r} is not proved where {where}: {sentence} (short by {float(bound / sum(weights)):.3g})",
+                f"rule {rule.name!r} is not proved {where}: {sentence} (short by {float(bound / sum(weights)):.3g})",
             )
             if fallback is not None:
-                require(
-                    fallback_holds(spec, clause, fallback),
-                    f"rule {rule.name!r}: the fallback output breaks it",
-                )
+                require(fallback_holds(spec, clause, fallback), f"rule {rule.name!r}: the fallback output breaks it")
             proved.append(Proved(number_of, rule.name, where, sentence, -bound / sum(weights)))
         if rule.exclusions:
             key = (number_of, rule_index, region, -1)
@@ -798,19 +786,16 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     """Check a certificate against weights, block and the files it binds; return what is proved or raise Rejected."""
     document = read_json(certificate, "certificate")
     require(isinstance(document, dict) and document.get("format") == "smle-certificate", "not an smle certificate")
-    require(
-        document.get("version") == VERSION,
-        f"certificate version {document.get('version')!r} is not supported",
+    require(document.get("version") == VERSION, f"certificate version {document.get('version')!r} is not supported")
+    names = "format version statement binds program specification gate coverage proofs digest"
+    *_, statement, binds, program, specification, gate, coverage, proof_data, digest = fields(
+        document, names, "certificate"
     )
-    names = "format version statement issuer binds program specification gate coverage proofs digest"
-    *_, binds, program, specification, gate, coverage, proof_data, digest = fields(document, names, "certificate")
     require(certificate.rstrip(b"\n") == canonical(document), "certificate: not in canonical form")
     body = {key: value for key, value in document.items() if key != "digest"}
     require(digest == hashlib.sha256(canonical(body)).hexdigest(), "certificate.json was changed: digest differs")
     for name, expected in zip(
-        ("weights", "model", "rules", "block"),
-        fields(binds, "weights model rules block", "binds"),
-        strict=True,
+        ("weights", "model", "rules", "block"), fields(binds, "weights model rules block", "binds"), strict=True
     ):
         if name == "weights":
             actual: str | None = weights_digest(tensors)
@@ -825,11 +810,11 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
             "block": "certificate.bin",
         }
         require(expected == actual, f"{files[name]} is not the file that was certified: digest differs")
+    require(statement == STATEMENT, "certificate: the statement is not that of this version")
     precision, clip, kind = fields(program, "precision clip bounds", "program")
     require(precision == "float32", "program: only float32 heads are supported")
     require(
-        (clip, kind) in (("clamp", "constant"), ("where", "constant"), ("where", "affine")),
-        "program: unknown kind",
+        (clip, kind) in (("clamp", "constant"), ("where", "constant"), ("where", "affine")), "program: unknown kind"
     )
 
     spec = Specification(specification, block)
@@ -837,10 +822,7 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     gated = [index(r, len(spec.regions), "gate") for r in items(gate_regions, "gate")]
     require(len(set(gated)) == len(gated), "gate: region given twice")
     check_guard(spec, tensors, gated)
-    require(
-        "gate.signatures" in tensors and len(tensors["gate.signatures"].shape) == 2,
-        "weights: gate.signatures",
-    )
+    require("gate.signatures" in tensors and len(tensors["gate.signatures"].shape) == 2, "weights: gate.signatures")
     count = tensors["gate.signatures"].shape[0]
     bits = values(tensors, "gate.signatures", "U8", (count, len(gated)))
     require(set(bits) <= {0, 1} and count > 0, "gate.signatures: expected zeros and ones, one row per head")
@@ -860,11 +842,7 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     proved: list[Proved] = []
     for c in range(heads):
         head = Head(
-            spec,
-            bounds,
-            W[c * m * n : (c + 1) * m * n],
-            V[c * m * d : (c + 1) * m * d],
-            b[c * m : (c + 1) * m],
+            spec, bounds, W[c * m * n : (c + 1) * m * n], V[c * m * d : (c + 1) * m * d], b[c * m : (c + 1) * m]
         )
         instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
         proved += check_head(spec, head, instead, c, cells[c], gated, proofs, block)
@@ -903,7 +881,7 @@ def main(arguments: list[str]) -> int:
         print(f"REJECTED: {reason}")
         return 1
     for item in proved:
-        print(f"proved: rule '{item.rule}': where {item.where}: {item.sentence}   (margin {float(item.margin):.6g})")
+        print(f"proved: rule '{item.rule}': {item.where}: {item.sentence}   (margin {float(item.margin):.6g})")
     print(f"PROVED: {len(proved)} statements, in exact arithmetic, for every input of the domain.")
     return 0
 

@@ -1,0 +1,1 @@
+"""Safe networks in torch: backbone, bounds, clip, heads, gate."""

@@ -83,7 +83,7 @@ class Gauge(nn.Module):
     def __init__(self, cells: list[GaugeRows], frame: Frame, *, embedding: int, passthrough: bool) -> None:
         super().__init__()
         heads, m, d = len(cells), len(frame.y_scale), len(frame.x_scale)
-        rows = max((len(cell.g) for cell in cells), default=0)
+        rows = max((len(cell.g) for cell in cells), default=1)
         g, slack = np.zeros((heads, rows, m)), np.ones((heads, rows))
         for position, cell in enumerate(cells):
             g[position, : len(cell.g)] = cell.g * frame.y_scale
@@ -144,8 +144,7 @@ class Gauge(nn.Module):
         worst = worst + share * (g.abs() @ size.unsqueeze(-1)).squeeze(-1)
         room = slack - share * (g.abs() @ still.to(dtype).unsqueeze(-1)).squeeze(-1)
         ratio = torch.where(worst > 0, room.clamp(min=0) / worst.clamp(min=1e-30), torch.inf)
-        smallest = ratio.amin(dim=1) if ratio.shape[1] else torch.full_like(ratio[:, :1], torch.inf).amin(dim=1)
-        return smallest.clamp(max=1.0)
+        return ratio.amin(dim=1).clamp(max=1.0)
 
     def _direction(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
         W, db = self.raw_weight.to(dtype), self.raw_bias.to(dtype) - self.center.to(dtype)

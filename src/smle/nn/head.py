@@ -139,59 +139,82 @@ class Gate(nn.Module):
         return torch.where(match.any(dim=1), found, self.most_constrained)
 
 
-class _Parameters(nn.Module):
-    """A plain group of buffers, so that names in the state read `heads.weight`, `bounds.lower`."""
+class _Bounds(nn.Module):
+    """Bounds of the embedding: lower, upper (n,) and, if affine, lower_slope, upper_slope (n, d)."""
 
-    def __init__(self, **buffers: Tensor) -> None:
+    lower: Tensor
+    upper: Tensor
+    lower_slope: Tensor | None
+    upper_slope: Tensor | None
+
+    def __init__(self, n: int, d: int, *, affine: bool) -> None:
         super().__init__()
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
+        self.register_buffer("lower", -torch.ones(n))
+        self.register_buffer("upper", torch.ones(n))
+        self.register_buffer("lower_slope", torch.zeros(n, d) if affine else None)
+        self.register_buffer("upper_slope", torch.zeros(n, d) if affine else None)
+
+
+class _Heads(nn.Module):
+    """Certified heads: weight (c, m, n), bias (c, m), passthrough (c, m, d) or None, fallback (c, m) or None."""
+
+    weight: Tensor
+    bias: Tensor
+    passthrough: Tensor | None
+    fallback: Tensor | None
+
+    def __init__(self, count: int, m: int, n: int, *, inputs: int | None, fallback: bool) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(count, m, n))
+        self.register_buffer("bias", torch.zeros(count, m))
+        self.register_buffer("passthrough", None if inputs is None else torch.zeros(count, m, inputs))
+        self.register_buffer("fallback", torch.zeros(count, m) if fallback else None)
+
+
+class _Free(nn.Module):
+    """The head of the free cell: weight (m, n), bias (m,). Nothing is required of it."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, m: int, n: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(m, n))
+        self.register_buffer("bias", torch.zeros(m))
 
 
 class DeployedHead(nn.Module):
     """(features, embedding) -> outputs, with frozen constants only.
 
     * features (batch, d) in float32 or float64; embedding (batch, n) in float32, any values; outputs (batch, m).
-    * With constant bounds the clip is one clamp, and a row with NaN becomes the head's safe fallback.
-      With affine bounds the clip is the NaN-safe one.
+    * With constant bounds and no pass-through the clip is one clamp, and a row with NaN becomes the head's safe
+      fallback. Otherwise the clip is the NaN-safe one.
     """
 
-    def __init__(self, spec: Specification, arrangement: Arrangement, *, embedding: int, affine: bool = False,
-                 passthrough: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        spec: Specification,
+        arrangement: Arrangement,
+        *,
+        embedding: int,
+        affine: bool = False,
+        passthrough: bool = False,
+    ) -> None:
         super().__init__()
         d, m = len(spec.columns), len(spec.targets)
+        count = len(arrangement.cells) - arrangement.free_cell
+        self.affine = affine
+        self.nan_safe_clip = affine or passthrough
         self.domain = Domain(spec)
         self.gate = Gate(spec, arrangement)
-        self.has_free_cell = arrangement.free_cell
-        count = len(arrangement.cells) - self.has_free_cell
-        self.affine = affine
-        bounds = {"lower": -torch.ones(embedding), "upper": torch.ones(embedding)}
-        if affine:
-            bounds |= {"lower_slope": torch.zeros(embedding, d), "upper_slope": torch.zeros(embedding, d)}
-        self.bounds = _Parameters(**bounds)
-        heads = {"weight": torch.zeros(count, m, embedding), "bias": torch.zeros(count, m)}
-        if passthrough:
-            heads["passthrough"] = torch.zeros(count, m, d)
-        if not affine:
-            heads["fallback"] = torch.zeros(count, m)
-        self.heads = _Parameters(**heads)
-        if self.has_free_cell:
-            self.free = _Parameters(weight=torch.zeros(m, embedding), bias=torch.zeros(m))
-
-    @property
-    def passthrough(self) -> bool:
-        """Whether outputs see the inputs directly (V x)."""
-        return hasattr(self.heads, "passthrough")
-
-    @property
-    def clip_kind(self) -> str:
-        """`clamp` (with a fallback for NaN) or `where` (NaN-safe by itself)."""
-        return "where" if self.affine else "clamp"
+        self.bounds = _Bounds(embedding, d, affine=affine)
+        self.heads = _Heads(count, m, embedding, inputs=d if passthrough else None, fallback=not self.nan_safe_clip)
+        self.free = _Free(m, embedding) if arrangement.free_cell else None
 
     def limits(self, x32: Tensor) -> tuple[Tensor, Tensor]:
         """Return the bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
         box = self.bounds
-        if not self.affine:
+        if box.lower_slope is None or box.upper_slope is None:
             return box.lower, box.upper
         return x32 @ box.lower_slope.T + box.lower, x32 @ box.upper_slope.T + box.upper
 
@@ -201,29 +224,26 @@ class DeployedHead(nn.Module):
             features = features.to(torch.float32)
         with torch.autocast(device_type=embedding.device.type, enabled=False):
             x = self.domain(features)
-            free = (self.free.weight, self.free.bias) if self.has_free_cell else None
-            heads = (self.heads.weight, getattr(self.heads, "passthrough", None), self.heads.bias)
+            heads = (self.heads.weight, self.heads.passthrough, self.heads.bias)
+            free = None if self.free is None else (self.free.weight, self.free.bias)
             return self.outputs(x, embedding.to(torch.float32), heads=heads, free=free)
 
     def outputs(
-        self,
-        x: Tensor,
-        z: Tensor,
-        *,
-        heads: tuple[Tensor, Tensor | None, Tensor],
-        free: tuple[Tensor, Tensor] | None,
+        self, x: Tensor, z: Tensor, *, heads: tuple[Tensor, Tensor | None, Tensor], free: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """Apply clip, heads and gate for the given head parameters; x is clamped to the domain."""
         W, V, b = heads
         count, m, n = W.shape
+        if count == 0 and free is not None:  # no rules: a plain network
+            return nn.functional.linear(z, *free)
         x32 = x.to(torch.float32)
         lower, upper = self.limits(x32)
-        clipped = clip(z, lower, upper) if self.affine else torch.clamp(z, lower, upper)
+        clipped = clip(z, lower, upper) if self.nan_safe_clip else torch.clamp(z, lower, upper)
         y = nn.functional.linear(clipped, W.reshape(count * m, n), b.reshape(count * m))
         if V is not None:
             y = y + x32 @ V.reshape(count * m, -1).T
-        choices = y.reshape(-1, count, m)
-        fallback = None if self.affine else self.heads.fallback
+        choices = y.reshape(len(x), count, m)
+        fallback = self.heads.fallback
         if free is not None:
             choices = torch.cat([choices, nn.functional.linear(z, *free).unsqueeze(1)], dim=1)
             if fallback is not None:
@@ -241,17 +261,14 @@ class DeployedHead(nn.Module):
     @torch.no_grad()
     def store(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None) -> None:
         """Take over frozen bounds and heads (and the free head)."""
-        for name in ("lower", "upper", "lower_slope", "upper_slope"):
-            if hasattr(over.bounds, name):
-                getattr(self.bounds, name).copy_(torch.from_numpy(getattr(over.bounds, name).copy()))
-        for position, head in enumerate(h for h in over.heads if h is not None):
-            self.heads.weight[position] = torch.from_numpy(head.W.copy())
-            self.heads.bias[position] = torch.from_numpy(head.b.copy())
-            if head.V is not None:
-                self.heads.passthrough[position] = torch.from_numpy(head.V.copy())
-            if head.fallback is not None:
-                self.heads.fallback[position] = torch.from_numpy(head.fallback.copy())
-        if free is not None:
+        for name, buffer in self.bounds.named_buffers():
+            buffer.copy_(torch.from_numpy(getattr(over.bounds, name).copy()))
+        names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
+        certified = [head for head in over.heads if head is not None]
+        for name, buffer in self.heads.named_buffers():
+            for position, head in enumerate(certified):
+                buffer[position] = torch.from_numpy(getattr(head, names[name]).copy())
+        if self.free is not None and free is not None:
             self.free.weight.copy_(free[0])
             self.free.bias.copy_(free[1])
 
@@ -266,4 +283,4 @@ class DeployedHead(nn.Module):
             heads.append(
                 Head(parts["weight"], parts["bias"], V=parts.get("passthrough"), fallback=parts.get("fallback"))
             )
-        return Overapproximation(bounds, tuple(heads + ([None] if self.has_free_cell else [])))
+        return Overapproximation(bounds, tuple(heads + ([] if self.free is None else [None])))

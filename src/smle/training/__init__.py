@@ -1,0 +1,1 @@
+"""Training: enforcement of the rules during training, the loop, checkpoints."""

@@ -1,0 +1,105 @@
+"""Joins networks and certificates: verify(net), certify(net), and networks rebuilt from what was certified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from smle.certificates import checker
+from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.issue import compiled, issue
+from smle.errors import CertificateError
+from smle.guarantees.cells import Arrangement, distinct
+from smle.guarantees.verdict import Verdicts
+from smle.guarantees.verify import verify as verify_overapproximation
+from smle.nn.head import DeployedHead
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+
+__all__ = ["DeployedNetwork", "arrangement_of", "certify", "require_same_rules", "state_of", "verify"]
+
+
+class DeployedNetwork(nn.Module):
+    """A backbone and a frozen head: what is certified, stored and served. It has nothing left to train."""
+
+    def __init__(self, backbone: nn.Module, head: DeployedHead) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.requires_grad_(False)
+        self.eval()
+
+    @classmethod
+    def of(cls, network: SafeNetwork) -> DeployedNetwork:
+        """Return the deployed form of a trained network."""
+        network.eval()
+        return cls(network.backbone, network.deployed)
+
+    def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
+        """Return the outputs (batch, m)."""
+        z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(features.to(torch.float32))
+        outputs: Tensor = self.head(features, z)
+        return outputs
+
+
+def state_of(network: DeployedNetwork) -> dict[str, npt.NDArray[Any]]:
+    """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
+    state = {f"backbone.{name}": value for name, value in network.backbone.state_dict().items()}
+    state.update(network.head.state_dict())
+    return {name: np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in state.items()}
+
+
+def verify(network: SafeNetwork) -> Verdicts:
+    """Judge every rule for the network as it would be deployed now."""
+    return verify_overapproximation(network.overapproximation(), network.spec, network.arrangement)
+
+
+def certify(
+    network: SafeNetwork, *, tensors: dict[str, checker.Tensor] | None = None, files: dict[str, bytes] | None = None
+) -> Certificate:
+    """Return a certificate for the deployed form of the network.
+
+    Arguments:
+        network: The network; it is switched to eval mode.
+        tensors: The weights as stored, if the certificate is for a file; those of the network by default.
+        files: The files to bind, by role (`model`, `rules`).
+
+    Raises:
+        NotCertifiedError: If a rule cannot be proved.
+    """
+    deployed = DeployedNetwork.of(network)
+    if tensors is None:
+        tensors = tensors_of(state_of(deployed))
+    over = deployed.head.overapproximation()
+    return issue(network.spec, network.arrangement, over, tensors=tensors, files=files or {})
+
+
+def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement:
+    """Return the cells that a (checked) certificate speaks of."""
+    gated = tuple(certificate.document["gate"]["regions"])
+    signatures = certificate.tensors["gate.signatures"]
+    bits = np.frombuffer(signatures.data, dtype=np.uint8).reshape(signatures.shape)
+    cells = tuple(tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in bits)
+    return replace(distinct(spec), gated=gated, cells=cells)
+
+
+def require_same_rules(certificate: Certificate, spec: Specification) -> None:
+    """Require that a certificate states exactly the compiled rules of a specification.
+
+    Raises:
+        CertificateError: If they differ; the message names the first rule that does.
+    """
+    block = bytearray()
+    expected = compiled(spec, distinct(spec), block)
+    stated = certificate.document["specification"]
+    if expected == stated and certificate.block[: len(block)] == bytes(block):
+        return
+    for rule, other in zip(expected["rules"], stated["rules"], strict=False):
+        if rule != other:
+            raise CertificateError(f"rules.yaml: rule '{rule['name']}' is not the one that was certified.")
+    raise CertificateError("rules.yaml does not state the rules that were certified.")

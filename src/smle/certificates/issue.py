@@ -1,0 +1,223 @@
+"""Verdicts -> Certificate. What is issued has been accepted by the exact checker; otherwise nothing is issued."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from smle.certificates import checker
+from smle.certificates.document import Certificate
+from smle.errors import CertificateError, NotCertifiedError
+from smle.guarantees.cells import Arrangement
+from smle.guarantees.conflicts import COMPLEMENT
+from smle.guarantees.overapproximation import AffineBounds, Overapproximation
+from smle.guarantees.verdict import Holds, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
+from smle.guarantees.verify import verify
+from smle.rules import Choice, Label, Linear, Literal, Specification
+
+__all__ = ["compiled", "issue", "rebind"]
+
+
+def issue(
+    spec: Specification,
+    arrangement: Arrangement,
+    over: Overapproximation,
+    *,
+    tensors: dict[str, checker.Tensor],
+    files: dict[str, bytes],
+) -> Certificate:
+    """Prove every rule for the frozen heads and return a certificate that the exact checker accepted.
+
+    Raises:
+        NotCertifiedError: If a rule cannot be proved; the message names it and says by how much it is missed.
+    """
+    verdicts = verify(over, spec, arrangement)
+    _require_proved(verdicts, spec)
+    block = bytearray()
+    specification = compiled(spec, arrangement, block)
+    proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, block)
+    nan_safe = all(head.fallback is None for head in over.heads if head is not None)
+    document: dict[str, Any] = {
+        "format": "smle-certificate",
+        "version": checker.VERSION,
+        "statement": checker.STATEMENT,
+        "binds": {
+            "weights": checker.weights_digest(tensors),
+            "block": hashlib.sha256(block).hexdigest() if block else None,
+            **_digests(files),
+        },
+        "program": {
+            "precision": "float32",
+            "clip": "where" if nan_safe else "clamp",
+            "bounds": "affine" if isinstance(over.bounds, AffineBounds) else "constant",
+        },
+        "specification": specification,
+        "gate": {"regions": list(arrangement.gated)},
+        "coverage": _coverage(arrangement),
+        "proofs": proofs,
+    }
+    return _sealed(document, bytes(block), tensors, files)
+
+
+def rebind(certificate: Certificate, files: dict[str, bytes]) -> Certificate:
+    """Return the same proof bound to other files (a changed model.json, say), checked again.
+
+    Raises:
+        NotCertifiedError: If the checker does not accept it.
+    """
+    document = {key: value for key, value in certificate.document.items() if key != "digest"}
+    document["binds"] = {**document["binds"], **_digests(files)}
+    return _sealed(document, certificate.block, certificate.tensors, files)
+
+
+def _digests(files: dict[str, bytes]) -> dict[str, str | None]:
+    return {role: hashlib.sha256(files[role]).hexdigest() if role in files else None for role in ("model", "rules")}
+
+
+def _sealed(
+    document: dict[str, Any], block: bytes, tensors: dict[str, checker.Tensor], files: dict[str, bytes]
+) -> Certificate:
+    """Add the digest, and let nothing out that the exact checker does not accept."""
+    document["digest"] = hashlib.sha256(checker.canonical(document)).hexdigest()
+    certificate = Certificate(checker.canonical(document) + b"\n", block, tensors, dict(files))
+    try:
+        _ = certificate.proved
+    except CertificateError as reason:
+        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
+    return certificate
+
+
+def compiled(spec: Specification, arrangement: Arrangement, block: bytearray) -> dict[str, Any]:
+    """Return the specification as the certificate states it; exclusions are appended to the binary block."""
+    kinds: list[str] = []
+    for output in spec.outputs:
+        if isinstance(output, Choice):
+            kinds.extend(["score"] * len(output.options))
+        else:
+            kinds.append("label" if isinstance(output, Label) else "number")
+    rules = []
+    for i, rule in enumerate(spec.rules):
+        exclusions = None
+        if len(rule.requirement.exclusions):
+            exclusions = {"offset": len(block), "count": len(rule.requirement.exclusions)}
+            block.extend(rule.requirement.exclusions.astype("<u4").tobytes())
+        rules.append(
+            {
+                "name": rule.name,
+                "regions": [r for r, switched in enumerate(arrangement.rules) if i in switched],
+                "clauses": [[_literal(literal) for literal in c.literals] for c in rule.requirement.clauses],
+                "exclusions": exclusions,
+            }
+        )
+    return {
+        "inputs": [
+            {"name": name, "lower": str(low), "upper": str(high)}
+            for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)
+        ],
+        "one_hot": [list(group) for group in spec.one_hot],
+        "outputs": [{"name": n, "kind": k} for n, k in zip(spec.targets, kinds, strict=True)],
+        "rows": [
+            {"terms": _terms(row.coefficients), "bound": str(row.bound), "strict": row.strict}
+            for row in arrangement.rows
+        ],
+        "regions": [sorted(region) for region in arrangement.regions],
+        "rules": rules,
+    }
+
+
+def _literal(literal: Literal) -> dict[str, Any]:
+    return {
+        "y": _terms(literal.outputs),
+        "x": _terms(literal.inputs),
+        "bound": str(literal.bound),
+        "strict": literal.strict,
+    }
+
+
+def _terms(form: Linear) -> list[list[Any]]:
+    return [[index, str(value)] for index, value in form]
+
+
+def _coverage(arrangement: Arrangement) -> dict[str, Any]:
+    implications = []
+    for implication in arrangement.implications:
+        proofs = []
+        ordered = sorted(zip(arrangement.regions[implication.implied], implication.multipliers, strict=True))
+        for _, multipliers in ordered:
+            weights = dict(multipliers)
+            complement = weights.pop(COMPLEMENT, Fraction(0))
+            proofs.append({"complement": str(complement), "rows": _terms(tuple(sorted(weights.items())))})
+        implications.append(
+            {"regions": list(implication.regions), "implied": implication.implied, "multipliers": proofs}
+        )
+    return {
+        "conflicts": [
+            {"regions": list(c.regions), "multipliers": _terms(tuple(sorted(c.multipliers)))}
+            for c in arrangement.conflicts
+        ],
+        "implications": implications,
+    }
+
+
+def _clause_proofs(verdicts: Verdicts) -> list[dict[str, Any]]:
+    proofs: list[dict[str, Any]] = []
+    empty: set[tuple[int, int | None]] = set()
+    for obligation, verdict in verdicts:
+        assert isinstance(verdict, Holds)
+        rows = [[row, float(mu).hex()] for row, mu in sorted(verdict.multipliers.rows)]
+        if verdict.multipliers.empty:
+            if (obligation.head, obligation.region) not in empty:
+                empty.add((obligation.head, obligation.region))
+                proofs.append({"head": obligation.head, "region": obligation.region, "empty": rows})
+            continue
+        proofs.append(
+            {
+                "head": obligation.head,
+                "rule": obligation.rule,
+                "region": obligation.region,
+                "clause": obligation.clause,
+                "lambda": [float(w).hex() for w in verdict.multipliers.weights],
+                "mu": rows,
+            }
+        )
+    return proofs
+
+
+def _exclusion_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
+    proofs = []
+    for item in verdicts.exclusions:
+        proofs.append(
+            {"head": item.head, "rule": item.rule, "region": item.region, "exclusions": {"offset": len(block)}}
+        )
+        weights = np.stack([item.weights, 1.0 - item.weights], axis=1).astype("<f4")
+        block.extend(weights.tobytes())
+    return proofs
+
+
+def _require_proved(verdicts: Verdicts, spec: Specification) -> None:
+    failures: Iterable[tuple[Obligation, Verdict]] = verdicts.failures()
+    for obligation, verdict in failures:
+        rule = spec.rules[obligation.rule]
+        raise NotCertifiedError(f"Rule '{rule.name}' is not proved: {_reason(verdict, spec)}")
+    for block in verdicts.exclusions:
+        missed = ~block.proved
+        if missed.any():
+            h, k = block.pairs[missed][0]
+            raise NotCertifiedError(
+                f"Rule '{spec.rules[block.rule].name}' is not proved for {int(missed.sum())} of {len(missed)} pairs, "
+                f"for example '{spec.targets[h]}' and '{spec.targets[k]}'."
+            )
+
+
+def _reason(verdict: Verdict, spec: Specification) -> str:
+    if isinstance(verdict, NotProved | Violated):
+        where = ", ".join(f"{name}={value:.6g}" for name, value in zip(spec.columns, verdict.x, strict=True))
+        missed = -verdict.margin if isinstance(verdict, NotProved) else verdict.excess
+        kind = "the over-approximation misses it" if isinstance(verdict, NotProved) else "the model breaks it"
+        return f"{kind} by {missed:.3g}, for example at {where}."
+    assert isinstance(verdict, Unknown)
+    return verdict.reason

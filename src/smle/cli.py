@@ -1,0 +1,263 @@
+"""Command line: parse, call, print. Exit codes: 0 it holds or is done, 1 it does not hold, 2 the request was wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import smle
+from smle.errors import CertificateError, ContradictionError, NotCertifiedError, SmleError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from smle.certificates.document import Proved
+
+app = typer.Typer(
+    name="smle",
+    help="Train neural networks that are proved to obey rules, and check the proofs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_out, _err = Console(highlight=False), Console(stderr=True, highlight=False)
+_settings = {"debug": False}
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"smle {smle.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    _settings["debug"] = debug
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Turn errors into one clear line and an exit code."""
+    try:
+        yield
+    except (CertificateError, NotCertifiedError, ContradictionError) as error:
+        _fail("does not hold", error, 1)
+    except SmleError as error:
+        _fail("error", error, 2)
+    except (OSError, ValueError) as error:
+        _fail("error", error, 2)
+    except KeyboardInterrupt:
+        _err.print("interrupted: nothing was written.", markup=False)
+        raise typer.Exit(130) from None
+
+
+def _fail(kind: str, error: Exception, code: int) -> None:
+    if _settings["debug"]:
+        traceback.print_exc()
+    message = " ".join(str(error).split()) or type(error).__name__
+    _err.print(f"{kind}: {message}", markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for data, rules and model.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of simulation and training.")] = 0,
+) -> None:
+    """Simulate a braking data set, train a plain and a safe network, prove the rules.
+
+    Example: smle demo -o demo
+    """
+    with _reported():
+        from smle.demo import run_demo
+
+        result = run_demo(output, seed=seed)
+        _out.print(f"Braking demo: {result.rows} simulated rows, {result.data_violations:.1%} break a rule.\n")
+        assert result.model.certificate_ is not None
+        _print_proved(result.model.certificate_.proved)
+        table = Table(title="On test data", title_justify="left")
+        for column in ("network", "R2", "rows that break a rule"):
+            table.add_column(column)
+        broken = {
+            "plain": f"{result.plain_violations:.1%}",
+            "post-processed": "0.0%",
+            "safe": f"{result.safe_violations:.1%}",
+        }
+        for name, score in result.r2.items():
+            table.add_row(name, f"{score:.4f}", broken[name])
+        _out.print(table)
+        _out.print("Certificate: proved in exact arithmetic, for every input in the domain.")
+        _out.print(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
+        _out.print(f"Check again: smle verify {output}/model")
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Argument(help="CSV file with the input and output columns of the rules.")],
+    rules: Annotated[Path, typer.Argument(help="Rules file (YAML).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
+    hidden: Annotated[str, typer.Option(help="Widths of the hidden layers, for example 64,64.")] = "64,64",
+    embedding: Annotated[int, typer.Option(help="Width of the clipped layer.")] = 32,
+    epochs: Annotated[int, typer.Option(help="Upper limit of epochs.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Train a network on a table and prove that it obeys the rules.
+
+    Example: smle train data.csv rules.yaml -o model/
+    """
+    with _reported():
+        from smle.estimators import SafeRegressor
+        from smle.rules import Specification
+
+        spec = Specification.from_yaml(rules)
+        table = _read_table(data)
+        widths = tuple(_positive(part, "--hidden") for part in hidden.split(","))
+        model = SafeRegressor(spec, hidden=widths, embedding=embedding, max_epochs=epochs, random_state=seed)
+        missing = [name for name in spec.targets if name not in table.columns]
+        if missing:
+            raise ValueError(
+                f"{data}: expected the output columns {', '.join(missing)}. Got {', '.join(table.columns)}."
+            )
+        model.fit(table, table[list(spec.targets)])
+        model.save(output)
+        assert model.certificate_ is not None or not spec.rules
+        proved = model.certificate_.proved if model.certificate_ is not None else ()
+        score = float(model.score(table, table[list(spec.targets)]))
+        if as_json:
+            _print_json({"model": str(output), "r2_on_training_data": score, "proved": _proved_json(proved)})
+            return
+        _print_proved(proved)
+        _out.print(f"R2 on the training table: {score:.4f} ({len(model.history_.loss)} epochs)")
+        _out.print(f"Model: {output}")
+
+
+@app.command()
+def verify(model: Annotated[Path, typer.Argument(help="Model folder.")], as_json: Json = False) -> None:
+    """Check the certificate of a model folder in exact arithmetic, and that rules.yaml states what it proves.
+
+    Example: smle verify model/
+    """
+    try:
+        with _reported():
+            proved = _verified(model)
+    except typer.Exit as stop:
+        if as_json and stop.exit_code == 1:
+            _print_json({"verdict": "rejected"})
+        raise
+    if as_json:
+        _print_json({"verdict": "proved", "proved": _proved_json(proved)})
+        return
+    _print_proved(proved)
+    _out.print("Holds: every rule is proved in exact arithmetic, for every input in the domain.")
+
+
+def _verified(folder: Path) -> tuple[Proved, ...]:
+    from smle.assurance import require_same_rules
+    from smle.errors import ModelFormatError, RuleError
+    from smle.rules import Specification
+    from smle.storage import read_record
+
+    try:
+        record = read_record(folder)
+        if record.certificate is None:
+            raise CertificateError("The folder has no certificate.json: nothing is proved about this model.")
+        proved = record.certificate.check()
+        require_same_rules(record.certificate, Specification.from_yaml((record.rules or "") + "\n"))
+    except (ModelFormatError, RuleError) as error:
+        if not (folder / "certificate.json").is_file():
+            raise
+        raise CertificateError(str(error)) from error
+    return proved
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    data: Annotated[Path, typer.Argument(help="CSV file with the input columns.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="CSV file to write; standard output if absent.")
+    ] = None,
+    out_of_domain: Annotated[str, typer.Option(help="raise, warn or clip.")] = "raise",
+) -> None:
+    """Predict for every row of a table, after checking the model's certificate.
+
+    Example: smle predict model/ new.csv -o predictions.csv
+    """
+    with _reported():
+        import numpy as np
+        import pandas as pd
+
+        from smle.estimators import load
+
+        loaded = load(model)
+        table = _read_table(data)
+        values = np.asarray(loaded.predict(table, out_of_domain=out_of_domain)).reshape(len(table), -1)
+        result = pd.DataFrame(values, columns=list(loaded.specification_.targets))
+        # repr-style digits read back as the same numbers
+        text = result.to_csv(index=False, float_format=repr)
+        if output is None:
+            sys.stdout.write(text)
+        else:
+            output.write_text(text, encoding="utf-8")
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    if not path.is_file():
+        raise ValueError(f"Cannot read '{path}': no such file. Expected a CSV file.")
+    try:
+        table = pd.read_csv(path, float_precision="round_trip")
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not readable as CSV ({error}).") from None
+    if table.empty:
+        raise ValueError(f"{path}: expected rows. Got an empty table.")
+    return table
+
+
+def _positive(text: str, option: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise ValueError(f"{option}: expected positive whole numbers such as 64,64. Got '{text}'.")
+    return int(text)
+
+
+def _print_proved(proved: tuple[Proved, ...]) -> None:
+    table = Table(title="Proved rules", title_justify="left")
+    for column in ("rule", "where", "holds", "margin"):
+        table.add_column(column, overflow="fold")
+    for item in proved:
+        table.add_row(item.rule, item.where.removeprefix("where "), item.sentence, f"{float(item.margin):.4g}")
+    _out.print(table)
+
+
+def _proved_json(proved: tuple[Proved, ...]) -> list[dict[str, Any]]:
+    return [
+        {"rule": p.rule, "head": p.head, "where": p.where, "holds": p.sentence, "margin": float(p.margin)}
+        for p in proved
+    ]
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, indent=1, sort_keys=True))
+
+
+def main() -> None:
+    """Entry point of the `smle` command."""
+    app()

@@ -1,0 +1,100 @@
+"""The demo: a simulated braking data set, rules, a plain and a safe network side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from sklearn.metrics import r2_score
+from sklearn.model_selection import train_test_split
+
+from smle.baselines import postprocess, violation_rate
+from smle.estimators import SafeRegressor, without_rules
+from smle.rules import Specification
+
+__all__ = ["BRAKING_RULES", "DemoResult", "braking_data", "run_demo"]
+
+BRAKING_RULES = """\
+inputs:
+  distance: [0, 200]      # metres to the obstacle
+  speed: [0, 40]          # metres per second
+  friction: [0.1, 1.0]    # of the road
+outputs: [brake]          # 0 nothing, 1 full
+constants: {near: 10}
+rules:
+  - name: emergency braking
+    when: distance <= near and speed >= 20
+    then: brake >= 0.8
+  - name: tailgating
+    when: distance <= 0.8 * speed - 4
+    then: brake >= 0.5
+  - name: no phantom braking
+    when: distance >= 150 and speed <= 10
+    then: brake <= 0.1
+  - name: physical range
+    then: 0 <= brake <= 1
+"""
+
+
+def braking_data(rows: int = 6000, *, seed: int = 0) -> pd.DataFrame:
+    """Simulate drivers: the brake that stopping would need, a late reaction, and noise."""
+    rng = np.random.default_rng(seed)
+    speed = rng.uniform(0, 40, rows)
+    near = rng.random(rows) < 0.4
+    distance = np.where(near, rng.uniform(0, 30, rows), rng.uniform(0, 200, rows))
+    friction = rng.uniform(0.1, 1.0, rows)
+    reaction = 0.4 * speed
+    needed = speed**2 / (2 * 9.81 * friction * np.maximum(distance - reaction, 1.0))
+    brake = np.tanh(needed) + rng.normal(0, 0.06, rows)
+    columns = {"distance": distance.round(2), "speed": speed.round(2), "friction": friction.round(3)}
+    return pd.DataFrame({**columns, "brake": brake.clip(-0.1, 1.1).round(4)})
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo measured."""
+
+    rows: int
+    data_violations: float
+    plain_violations: float
+    safe_violations: float
+    r2: dict[str, float]
+    model: SafeRegressor
+    seconds: float
+
+
+def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | None = None) -> DemoResult:
+    """Simulate, train a plain and a safe network, certify, and write data, rules and model to the folder."""
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    data = braking_data(seed=seed)
+    data.to_csv(place / "braking.csv", index=False)
+    (place / "braking.yaml").write_text(BRAKING_RULES, encoding="utf-8")
+    spec = Specification.from_yaml(BRAKING_RULES)
+    train, test = train_test_split(data, test_size=0.25, random_state=seed)
+    X, y, X_test = train[list(spec.columns)], train["brake"], test[list(spec.columns)]
+    actual = test["brake"].to_numpy()
+    plain = SafeRegressor(without_rules(spec), random_state=seed, progress=progress).fit(X, y)
+    safe = SafeRegressor(spec, random_state=seed, progress=progress).fit(X, y)
+    guess = plain.predict(X_test)
+    answers: dict[str, npt.NDArray[np.float64]] = {
+        "plain": guess,
+        "post-processed": postprocess(spec, X_test, guess)[:, 0],
+        "safe": safe.predict(X_test),
+    }
+    scores = {name: float(r2_score(actual, values)) for name, values in answers.items()}
+    safe.set_scores({f"test_r2_{name}": value for name, value in scores.items()})
+    safe.save(place / "model")
+    return DemoResult(
+        rows=len(data),
+        data_violations=violation_rate(spec, data[list(spec.columns)], data["brake"]),
+        plain_violations=violation_rate(spec, X_test, guess),
+        safe_violations=violation_rate(spec, X_test, answers["safe"]),
+        r2=scores,
+        model=safe,
+        seconds=plain.history_.seconds + safe.history_.seconds,
+    )

@@ -1,0 +1,191 @@
+"""The model folder: safetensors and JSON, written all at once or not at all. No pickle anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save as serialize
+
+from smle.certificates import checker
+from smle.certificates.document import Certificate
+from smle.errors import ModelFormatError
+
+__all__ = ["ModelRecord", "read_record", "write_record"]
+
+FORMAT, VERSION = "smle-model", 1
+_FILES = ("model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRecord:
+    """A model as plain data: what a model folder holds.
+
+    `description` is model.json; `rules` and `certificate` are None for a network without rules.
+    """
+
+    weights: dict[str, npt.NDArray[Any]] = field(repr=False)
+    description: dict[str, Any]
+    rules: str | None
+    certificate: Certificate | None
+
+    @staticmethod
+    def description_bytes(description: dict[str, Any]) -> bytes:
+        """Return model.json as it is written."""
+        return (json.dumps(description, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+
+def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
+    """Write a model folder; an interruption at any moment leaves the previous folder readable.
+
+    Everything is written to a new folder beside it, which then takes its place by renaming.
+
+    Raises:
+        ModelFormatError: If the place is taken by something that is not a model folder.
+    """
+    target = Path(folder)
+    _require_replaceable(target)
+    files = {
+        "model.safetensors": serialize({k: np.ascontiguousarray(v) for k, v in record.weights.items()}),
+        "model.json": ModelRecord.description_bytes(record.description),
+    }
+    if record.rules is not None:
+        files["rules.yaml"] = record.rules.encode()
+    if record.certificate is not None:
+        files["certificate.json"] = record.certificate.text
+        if record.certificate.block:
+            files["certificate.bin"] = record.certificate.block
+    target.parent.mkdir(parents=True, exist_ok=True)
+    token = secrets.token_hex(4)
+    fresh, old = (target.with_name(f".{target.name}.{kind}-{token}") for kind in ("new", "old"))
+    fresh.mkdir()
+    try:
+        for name, data in files.items():
+            with open(fresh / name, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        moved = target.exists()
+        if moved:
+            os.replace(target, old)
+        try:
+            os.replace(fresh, target)
+        except OSError:
+            if moved:
+                os.replace(old, target)
+            raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    for leftover in _aside(target, "old"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
+    """Read a model folder as one consistent snapshot, without checking its certificate.
+
+    Raises:
+        ModelFormatError: If the folder is missing or not a model folder.
+        CertificateError: If the weights or the certificate are not readable.
+    """
+    target = Path(folder)
+    for attempt in range(5):  # a writer may replace the folder while it is read
+        try:
+            files = _snapshot(target)
+            break
+        except FileNotFoundError:
+            if attempt == 4:
+                raise ModelFormatError(
+                    f"'{target}' is not a model folder: expected model.safetensors and model.json in it."
+                ) from None
+            time.sleep(0.05)
+    description = _description(files["model.json"], target)
+    try:
+        tensors = checker.read_weights(files["model.safetensors"])
+    except checker.Rejected as reason:
+        raise ModelFormatError(f"{target / 'model.safetensors'}: {reason}.") from None
+    types = {"F32": "<f4", "F64": "<f8", "U8": "u1", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
+    weights = {
+        name: np.frombuffer(t.data, dtype=types[t.dtype]).reshape(t.shape).copy()
+        for name, t in tensors.items()
+        if t.dtype in types
+    }
+    rules = files.get("rules.yaml")
+    certificate = None
+    if "certificate.json" in files:
+        bound = {"model": files["model.json"]} | ({} if rules is None else {"rules": rules})
+        certificate = Certificate(files["certificate.json"], files.get("certificate.bin", b""), tensors, bound)
+    try:
+        return ModelRecord(weights, description, None if rules is None else rules.decode(), certificate)
+    except UnicodeDecodeError:
+        raise ModelFormatError(f"{target / 'rules.yaml'}: expected UTF-8 text.") from None
+
+
+def _snapshot(target: Path) -> dict[str, bytes]:
+    """Read all files through one handle of the folder, so that a rename in between does not mix two models."""
+    place = target
+    if not target.exists():
+        interrupted = _aside(target, "old")
+        place = interrupted[0] if interrupted else target
+    if os.open not in os.supports_dir_fd:
+        return {name: (place / name).read_bytes() for name in _FILES if _needed(name) or (place / name).exists()}
+    files: dict[str, bytes] = {}
+    try:
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    except NotADirectoryError:
+        raise FileNotFoundError(place) from None
+    try:
+        for name in _FILES:
+            try:
+                descriptor = os.open(name, os.O_RDONLY, dir_fd=handle)
+            except FileNotFoundError:
+                if _needed(name):
+                    raise
+                continue
+            with os.fdopen(descriptor, "rb") as file:
+                files[name] = file.read()
+    finally:
+        os.close(handle)
+    return files
+
+
+def _needed(name: str) -> bool:
+    return name in ("model.safetensors", "model.json")
+
+
+def _aside(target: Path, kind: str) -> list[Path]:
+    """Return folders that an interrupted writer left beside the target."""
+    with contextlib.suppress(OSError):
+        return [p for p in target.parent.iterdir() if p.name.startswith(f".{target.name}.{kind}-")]
+    return []
+
+
+def _require_replaceable(target: Path) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir() or any(entry.name not in _FILES for entry in target.iterdir()):
+        raise ModelFormatError(
+            f"'{target}' exists and is not a model folder. Choose another place, or remove it first."
+        )
+
+
+def _description(data: bytes, target: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ModelFormatError(f"{target / 'model.json'}: not readable as JSON.") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ModelFormatError(f"{target / 'model.json'}: not the description of an smle model.")
+    if description.get("version") != VERSION:
+        raise ModelFormatError(
+            f"{target / 'model.json'}: format version {description.get('version')!r}; this smle reads {VERSION}."
+        )
+    return description

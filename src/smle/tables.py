@@ -1,0 +1,184 @@
+"""Tables to arrays and back: columns matched by name, categories one-hot, clear errors with counts."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import DataError
+from smle.exact import BINARY32, BINARY64, nearest
+from smle.rules import Categorical, NumericInput, Specification
+
+__all__ = ["column_names", "encode_inputs", "encode_numbers", "in_domain", "require_in_domain", "table_digest"]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+def column_names(table: Any) -> list[str] | None:
+    """Return the column names of a pandas or polars table, or None for plain arrays."""
+    columns = getattr(table, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
+
+
+def encode_inputs(spec: Specification, table: Any) -> FloatArray:
+    """Return the input columns (rows, d) in the order of `spec.columns`.
+
+    A table with names is matched by name (further columns are ignored); an array by position. float32 stays
+    float32, everything else becomes float64.
+
+    Raises:
+        DataError: If columns are missing, values are not numbers, categories are unknown or values are missing.
+    """
+    names = column_names(table)
+    wanted = [item.name for item in spec.inputs]
+    if names is None:
+        array = np.asarray(table)
+        if array.ndim != 2 or array.shape[1] != len(wanted):
+            raise DataError(
+                f"Expected a table with {len(wanted)} input columns ({', '.join(wanted)}). "
+                f"Got an array of shape {array.shape}."
+            )
+        raw = [array[:, i] for i in range(len(wanted))]
+    else:
+        _require_columns(names, wanted, "inputs")
+        raw = [np.asarray(table[name]) for name in wanted]
+    parts: list[FloatArray] = []
+    for item, values in zip(spec.inputs, raw, strict=True):
+        if isinstance(item, Categorical):
+            parts.append(_one_hot(item, values))
+        else:
+            parts.append(_numbers(item, values)[:, None])
+    single = all(part.dtype == np.float32 for part in parts)
+    return np.concatenate(parts, axis=1, dtype=np.float32 if single else np.float64)
+
+
+def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
+    """Return number targets (rows, m) in the order of `spec.targets`; names are matched where there are any.
+
+    Raises:
+        DataError: If columns are missing or values are missing or not finite.
+    """
+    names = column_names(y)
+    if names is not None:
+        _require_columns(names, list(spec.targets), "outputs")
+        y = np.stack([np.asarray(y[name]) for name in spec.targets], axis=1)
+    try:
+        array = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"Expected numbers in the outputs ({', '.join(spec.targets)}).") from None
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or array.shape[1] != len(spec.targets):
+        raise DataError(
+            f"Expected {len(spec.targets)} output columns ({', '.join(spec.targets)}). "
+            f"Got an array of shape {array.shape}."
+        )
+    bad = ~np.isfinite(array)
+    if bad.any():
+        counts = ", ".join(f"'{n}' {c}" for n, c in zip(spec.targets, bad.sum(axis=0), strict=True) if c)
+        raise DataError(
+            f"Expected finite targets. Got missing or infinite values in: {counts}. Drop or fill these rows."
+        )
+    return array
+
+
+def in_domain(spec: Specification, X: FloatArray) -> npt.NDArray[np.bool_]:
+    """Return which entries of encoded inputs lie in the domain, as their float format reads it: (rows, d)."""
+    fmt = BINARY32 if X.dtype == np.float32 else BINARY64
+    lower = np.array([float(nearest(v, fmt)) for v in spec.lower], dtype=X.dtype)
+    upper = np.array([float(nearest(v, fmt)) for v in spec.upper], dtype=X.dtype)
+    return (lower <= X) & (upper >= X)
+
+
+def require_in_domain(spec: Specification, X: FloatArray, what: str) -> None:
+    """Raise DataError with counts per column if rows lie outside the domain."""
+    inside = in_domain(spec, X)
+    if inside.all():
+        return
+    outside = (~inside).sum(axis=0)
+    parts = []
+    for i in np.flatnonzero(outside):
+        values = X[~inside[:, i], i]
+        parts.append(
+            f"'{spec.columns[i]}' {outside[i]} rows outside [{float(spec.lower[i]):g}, {float(spec.upper[i]):g}] "
+            f"(for example {values[0]:g})"
+        )
+    raise DataError(
+        f"{(~inside.all(axis=1)).sum()} of {len(X)} {what} lie outside the domain of the rules: {'; '.join(parts)}. "
+        "Widen the input ranges in the rules file, or drop these rows."
+    )
+
+
+def table_digest(*arrays: npt.NDArray[Any]) -> str:
+    """Return a digest of encoded data, for provenance."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
+    repeated = sorted({name for name in wanted if names.count(name) > 1})
+    if repeated:
+        raise DataError(f"The table has several columns named {', '.join(repeated)}. Rename or drop all but one.")
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        hints = []
+        for name in missing:
+            close = difflib.get_close_matches(name, names, n=1)
+            hints.append(f"'{name}'" + (f" (did you mean '{close[0]}'?)" if close else ""))
+        raise DataError(
+            f"Expected the {what} of the rules as columns. Missing: {', '.join(hints)}. "
+            f"The table has: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
+        )
+
+
+def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
+    try:
+        numbers: FloatArray = values.astype(np.float32 if values.dtype == np.float32 else np.float64)
+    except (TypeError, ValueError):
+        example = next((v for v in values.tolist() if not _is_number(v)), None)
+        raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.") from None
+    missing = np.isnan(numbers)
+    if missing.any():
+        if item.missing is None:
+            raise DataError(
+                f"Input '{item.name}': {int(missing.sum())} of {len(numbers)} values are missing. Fill them, drop the "
+                f"rows, or state a stand-in in the rules file ({item.name}: {{range: ..., missing: VALUE}})."
+            )
+        numbers[missing] = float(item.missing)
+    fractional = item.integer and np.isfinite(numbers).all() and (numbers != np.rint(numbers))
+    if np.any(fractional):
+        raise DataError(f"Input '{item.name}': expected whole numbers. Got {numbers[fractional][0]:g}.")
+    return numbers
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _one_hot(item: Categorical, values: npt.NDArray[Any]) -> FloatArray:
+    missing = np.array([v is None or v != v for v in values.tolist()], dtype=bool)
+    if missing.any() and item.missing is None:
+        raise DataError(f"Input '{item.name}': {int(missing.sum())} of {len(values)} values are missing. Fill them.")
+    text = np.array(
+        [item.missing if m else str(v) for v, m in zip(values.tolist(), missing, strict=True)], dtype=object
+    )
+    result = np.zeros((len(values), len(item.categories)), dtype=np.float32)
+    for i, category in enumerate(item.categories):
+        result[:, i] = text == category
+    unknown = result.sum(axis=1) == 0
+    if unknown.any():
+        raise DataError(
+            f"Input '{item.name}': unknown category {text[unknown][0]!r} in {int(unknown.sum())} rows. "
+            f"Expected one of {', '.join(item.categories)}."
+        )
+    return result
