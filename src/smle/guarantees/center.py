@@ -1,0 +1,151 @@
+"""A safe affine choice y0 + Y x for a cell, and the weights of literals under which every clause holds there.
+
+For given weights lambda the room of the center in clause c is
+
+    slack_c = min over x in Q_c of  -sum_j lambda_j (g_j.(y0 + Y x) + s_j.x - h_j)
+
+With weights on one literal each, the center with the largest room is one linear program (its robust
+counterpart over Q_c). Which literals: depth-first, only for clauses that do not hold by themselves. If no
+choice of single literals works, weights and center alternate, each by a linear program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import ContradictionError
+from smle.guarantees.affine_center import AffineSearch, evaluate_affine
+from smle.guarantees.arrangement import Arrangement
+from smle.guarantees.center_search import CenterSearch, evaluate
+from smle.guarantees.requirement import requirement_of
+from smle.rules import Specification
+
+__all__ = ["Center", "find_center"]
+
+Array = npt.NDArray[np.float64]
+
+MINIMUM_ROOM = 1e-6
+"""Smallest room, relative to the size of the rules' constants, that leaves space for float32 rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Center:
+    """y0 + Y x and, per clause, weights of literals (summing to 1) and the room that they leave.
+
+    Shapes: y0 (m,), Y (m, d) or None; per clause c with J literals: lambdas[c] (J,), rules[c] the index of its
+    rule; clause_g (k, m), clause_slacks (k,). Exclusions: pairs (p, 2), pair_lambdas (p, 2), pair_slacks (p,).
+    """
+
+    y0: Array
+    Y: Array | None
+    rules: tuple[int, ...]
+    lambdas: tuple[Array, ...]
+    clause_g: Array
+    clause_slacks: Array
+    pairs: npt.NDArray[np.int32]
+    pair_lambdas: Array
+    pair_slacks: Array
+
+    @property
+    def g(self) -> Array:
+        """The output parts of all clauses under their weights, exclusions last. Shape (k + p, m)."""
+        rows = np.zeros((len(self.pairs), len(self.y0)))
+        span = np.arange(len(self.pairs))
+        rows[span, self.pairs[:, 0]] = self.pair_lambdas[:, 0]
+        rows[span, self.pairs[:, 1]] = self.pair_lambdas[:, 1]
+        return np.concatenate([self.clause_g, rows])
+
+    @property
+    def slacks(self) -> Array:
+        """The room of all clauses, exclusions last. Shape (k + p,)."""
+        return np.concatenate([self.clause_slacks, self.pair_slacks])
+
+
+def find_center(
+    spec: Specification,
+    arrangement: Arrangement,
+    cell_index: int,
+    *,
+    prefer: npt.ArrayLike | None = None,
+    share: float = 0.8,
+) -> Center:
+    """Find a center of a cell that leaves positive room in every clause that binds its head.
+
+    The center is the point nearest to `share * prefer + (1 - share) * (center with the most room)` that keeps a
+    share of that room. Without x-terms in the rules Y is None.
+
+    Args:
+        spec: The specification.
+        arrangement: Its cells.
+        cell_index: Position in `arrangement.cells`.
+        prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
+        share: How near, in [0, 1).
+
+    Raises:
+        ContradictionError: If no center was found, or if it leaves no room for rounding.
+    """
+    m = len(spec.targets)
+    wish = None if prefer is None else np.asarray(prefer, dtype=np.float64).reshape(m)
+    if wish is not None and not np.isfinite(wish).all():
+        raise ValueError("Expected finite numbers in prefer. Got NaN or infinity.")
+    if not 0 <= share < 1:
+        raise ValueError(f"Expected 0 <= share < 1. Got {share}.")
+    need = requirement_of(spec, arrangement, cell_index)
+    target = np.zeros(m) if wish is None else wish
+    if need.has_x_terms:
+        need = need.without_pairs()
+        found = AffineSearch(need, target, prefers=wish is not None, share=share).run()
+    else:
+        found = CenterSearch(need, target, prefers=wish is not None, share=share).run()
+    if found is None or found.room < MINIMUM_ROOM * need.scale:
+        _refuse(spec, arrangement, cell_index, tight=found is not None)
+    assert found is not None
+    weights, slopes, slacks = evaluate(need, found.y0) if found.Y is None else evaluate_affine(need, found)
+    pair_lambdas, pair_slacks = _pair_weights(found.y0, need.pairs)
+    worst = min(float(slacks.min(initial=np.inf)), float(pair_slacks.min(initial=np.inf)))
+    if worst <= 0:
+        _refuse(spec, arrangement, cell_index, tight=True)
+    return Center(
+        y0=found.y0,
+        Y=found.Y,
+        rules=tuple(clause.rule for clause in need.clauses),
+        lambdas=tuple(weights),
+        clause_g=slopes,
+        clause_slacks=slacks,
+        pairs=need.pairs,
+        pair_lambdas=pair_lambdas,
+        pair_slacks=pair_slacks,
+    )
+
+
+def _pair_weights(y: Array, pairs: npt.NDArray[np.int32]) -> tuple[Array, Array]:
+    """Weight the two labels of each exclusion by how far below zero they are: the half-space farthest from y.
+
+    Shapes: y (m,), pairs (p, 2) -> (p, 2), (p,).
+    """
+    below = np.maximum(-y[pairs], 0.0)
+    total = below.sum(axis=1)
+    safe = np.where(total > 0, total, 1.0)
+    weights = below / safe[:, None]
+    slacks = np.where(total > 0, -(weights * y[pairs]).sum(axis=1), -1.0)
+    return weights, slacks
+
+
+def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, tight: bool) -> None:
+    from smle.guarantees.obligations import binding_rules  # a sibling that stands on arrangements too
+
+    rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(arrangement, spec, cell_index)})
+    listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
+    if tight:
+        raise ContradictionError(
+            f"The rules {listed} leave no room together: some combination of outputs is pinned to one value, "
+            "which no rounded computation can meet. State a tolerance instead of an equality."
+        )
+    raise ContradictionError(
+        f"No single affine answer satisfies the rules {listed} where they are active together. "
+        "Relax one of them; `smle rules` shows the smallest conflicting set and an example."
+    )

@@ -1,0 +1,208 @@
+"""The search for a center: which literals, and the point with the most room under them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.requirement import PlainClause, PlainLiteral, Requirement, negative
+from smle.solvers import LinearProgram, QuadraticProgram, Status, solve
+
+__all__ = ["CenterSearch", "Found", "best_weights", "evaluate"]
+
+Array = npt.NDArray[np.float64]
+
+MAX_NODES = 2000
+_ENOUGH = 0.05  # a clause holds by itself if it has this share of the room of the chosen rows
+_KEEP = 0.98  # share of the most room that is kept when moving toward the preferred point
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A center y0 + Y x and its smallest room; for an affine one also the weights of literals per clause."""
+
+    y0: Array
+    Y: Array | None
+    room: float
+    weights: tuple[Array, ...] = ()
+
+
+def evaluate(need: Requirement, y: Array) -> tuple[list[Array], Array, Array]:
+    """Return (weights, g, slacks) of all clauses at a constant center. Shapes: (J,) each, (k, m), (k,)."""
+    weights: list[Array] = []
+    slopes = np.zeros((len(need.clauses), len(y)))
+    slacks = np.zeros(len(need.clauses))
+    for c, clause in enumerate(need.clauses):
+        weight = best_weights(clause, y)
+        weights.append(weight)
+        for j, lit in enumerate(clause.literals):
+            slopes[c, lit.outputs] += weight[j] * lit.g
+            slacks[c] += weight[j] * (lit.h - lit.g @ y[lit.outputs])
+    return weights, slopes, slacks
+
+
+def best_weights(clause: PlainClause, y: Array) -> Array:
+    """Return the weights (J,) of the half-space that is farthest from y among those that imply the clause.
+
+    All literals fail on a polytope; the nearest point of it gives the separating half-space. Found by
+    minimizing ||G' w||^2 over w >= 0 with w.slack = 1; weights are scaled to sum to 1.
+    """
+    count = len(clause.literals)
+    slack = np.array([lit.h - lit.g @ y[lit.outputs] for lit in clause.literals])
+    best = np.zeros(count)
+    best[int(np.argmax([s / lit.norm for s, lit in zip(slack, clause.literals, strict=True)]))] = 1.0
+    if count == 1 or slack.max() <= 0:
+        return best
+    used = np.unique(np.concatenate([lit.outputs for lit in clause.literals]))
+    G = np.zeros((count, len(used)))
+    for j, lit in enumerate(clause.literals):
+        G[j, np.searchsorted(used, lit.outputs)] = lit.g
+    scale = slack.max()
+    gram = G @ G.T
+    gram = (gram + gram.T) / 2 + 1e-9 * np.trace(gram) / count * np.eye(count)
+    found = solve(
+        QuadraticProgram(gram, np.zeros(count), slack[None] / scale, [1.0], [1.0], [0.0], [np.inf])  # type: ignore[arg-type]
+    )
+    if found.status is not Status.OPTIMAL or found.x is None:
+        return best
+    w = np.maximum(found.x, 0.0)
+    w[w < 1e-7 * w.max()] = 0.0
+    if not w.sum() > 0 or w @ slack <= 0:
+        return best
+    w /= w.sum()
+    mixed, single = np.linalg.norm(w @ G), np.linalg.norm(best @ G)
+    return w if (w @ slack) * single >= (best @ slack) * mixed else best
+
+
+class CenterSearch:
+    """Depth-first over literals, for rules without x-terms. Variables that no row mentions stay at the target."""
+
+    def __init__(self, need: Requirement, target: Array, *, prefers: bool, share: float) -> None:
+        self.need, self.prefers, self.share = need, prefers, share
+        self.target = target
+        self.cap = need.scale
+        self.units = [clause.literals[0] for clause in need.clauses if len(clause.literals) == 1]
+        self.open = [clause for clause in need.clauses if len(clause.literals) > 1]
+        self.wish = self._independent(target)
+        self.nodes = 0
+
+    def run(self) -> Found | None:
+        """Return the first center found, or None."""
+        return self._descend(list(self.units))
+
+    def _independent(self, target: Array) -> Array:
+        """Move labels below zero until no exclusion is broken, least wanted first; others stay."""
+        pairs = self.need.pairs
+        wish = target.copy()
+        if not len(pairs):
+            return wish
+        labels = np.unique(pairs)
+        neighbors: list[list[int]] | None = None
+        keep = np.zeros(len(target), dtype=bool)
+        wanted = labels[wish[labels] > 0] if self.prefers else labels[:0]
+        if len(wanted):
+            inner = np.isin(pairs, wanted).all(axis=1)
+            neighbors = [[] for _ in target]
+            for h, k in pairs[inner].tolist():
+                neighbors[h].append(k)
+                neighbors[k].append(h)
+            for h in wanted[np.argsort(-wish[wanted], kind="stable")].tolist():
+                keep[h] = not keep[neighbors[h]].any()
+        off = labels[~keep[labels]]
+        wish[off] = np.minimum(wish[off], -1.0)
+        return wish
+
+    def _descend(self, rows: list[PlainLiteral]) -> Found | None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            return None
+        point = place(rows, self.wish, len(self.target), cap=self.cap, share=self.share, prefers=self.prefers)
+        if point is None:
+            return None
+        y, room = point
+        literals = self._broken(y, _ENOUGH * room)
+        if literals is None:
+            return Found(y, None, room)
+        for literal in sorted(literals, key=lambda lit: -lit.room(y)):
+            found = self._descend([*rows, literal])
+            if found is not None:
+                return found
+        return None
+
+    def _broken(self, y: Array, enough: float) -> Sequence[PlainLiteral] | None:
+        """Return the literals of a clause, or of an exclusion, that has too little room at y."""
+        for clause in self.open:
+            if clause.rooms(y).max() < enough:
+                return clause.literals
+        pairs = self.need.pairs
+        bad = np.flatnonzero((y[pairs] > -min(enough, 1.0)).all(axis=1))
+        if not len(bad):
+            return None
+        return [negative(int(label)) for label in pairs[bad[0]]]
+
+
+def place(
+    rows: Sequence[PlainLiteral], target: Array, m: int, *, cap: float, share: float, prefers: bool
+) -> tuple[Array, float] | None:
+    """Return a point (m,) and its room: near the target, with a share of the most room that the rows allow."""
+    y = target.copy()
+    if not rows:
+        return y, cap
+    used = np.unique(np.concatenate([lit.outputs for lit in rows]))
+    G = np.zeros((len(rows), len(used)))
+    for r, lit in enumerate(rows):
+        G[r, np.searchsorted(used, lit.outputs)] = lit.g / lit.norm
+    h = np.array([lit.h / lit.norm for lit in rows])
+    most = _most_room(G, h, cap)
+    if most is None or most[1] <= 0:
+        return None
+    inner, room = most
+    middle = _toward(G, h - _KEEP * room, target[used], inner)
+    if prefers:
+        mixed = share * target[used] + (1 - share) * middle
+        middle = _toward(G, h - _KEEP * (1 - share) * room, mixed, middle)
+    y[used] = middle
+    left = float((h - G @ middle).min())
+    return (y, min(left, room)) if left > 0 else None
+
+
+def _most_room(G: Array, h: Array, cap: float) -> tuple[Array, float] | None:
+    """Maximize t <= cap with G y + t <= h (unit rows). Return (y, t), or None if the solver gave no optimum."""
+    k, n = G.shape
+    unit = float(np.abs(h).max()) or 1.0
+    program = LinearProgram(
+        np.array([*np.zeros(n), -1.0]),
+        np.column_stack([G, np.ones(k)]),
+        np.full(k, -np.inf),
+        h / unit,
+        np.full(n + 1, -np.inf),
+        np.array([*np.full(n, np.inf), cap / unit]),
+    )
+    found = solve(program)
+    if found.status is not Status.OPTIMAL or found.x is None:
+        return None
+    y = found.x[:n] * unit
+    return y, float(min((h - G @ y).min(), cap))
+
+
+def _toward(G: Array, h: Array, target: Array, inner: Array) -> Array:
+    """Return the point of {G y <= h} nearest to the target; if the solver fails, the last one on the way there."""
+    if (G @ target <= h).all():
+        return target
+    if not (G @ inner <= h).all():
+        return inner
+    n = len(target)
+    unit = max(float(np.abs(target).max(initial=0.0)), float(np.abs(h).max(initial=0.0))) or 1.0
+    program = QuadraticProgram(
+        np.eye(n), -target / unit, G, np.full(len(h), -np.inf), h / unit, np.full(n, -np.inf), np.full(n, np.inf)
+    )
+    found = solve(program)
+    goal = found.x * unit if found.status is Status.OPTIMAL and found.x is not None else target
+    move, left = G @ (goal - inner), h - G @ inner
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.where(move > 0, left / move, np.inf)
+    moved: Array = inner + min(1.0, float(steps.min())) * (goal - inner)
+    return moved

@@ -1,0 +1,126 @@
+"""What the rules ask of one head, in float64: clauses over regions of inputs, and exclusions as pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.arrangement import Arrangement
+from smle.rules import Clause, Specification
+
+__all__ = ["PlainClause", "PlainLiteral", "Requirement", "negative", "plain_clause", "requirement_of"]
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLiteral:
+    """g.y + s.x <= h in float64, sparse; `norm` is ||g||_2."""
+
+    outputs: Index
+    g: Array
+    inputs: Index
+    s: Array
+    h: float
+    norm: float
+
+    def room(self, y: Array) -> float:
+        """Return (h - g.y) / ||g||: the distance to the border, positive inside (without x-terms)."""
+        return float((self.h - self.g @ y[self.outputs]) / self.norm)
+
+
+@dataclass(frozen=True, eq=False)
+class PlainClause:
+    """An OR of literals that binds over the region with the given position in `Requirement.regions`."""
+
+    literals: tuple[PlainLiteral, ...]
+    rule: int
+    region: int
+
+    def rooms(self, y: Array) -> Array:
+        """Return the room of each literal at a point."""
+        return np.array([literal.room(y) for literal in self.literals])
+
+
+@dataclass(frozen=True, eq=False)
+class Requirement:
+    """The clauses and exclusions that bind a head, and the polytopes of inputs that they bind over.
+
+    * `regions`: for each polytope the tuple of regions of the arrangement that it is the intersection of.
+    * `pairs` (p, 2): labels that exclude each other.
+    * `scale`: the typical size of the rules' constants, at least tiny and 1 if they are all zero.
+    """
+
+    spec: Specification
+    arrangement: Arrangement
+    clauses: tuple[PlainClause, ...]
+    regions: tuple[tuple[int, ...], ...]
+    pairs: npt.NDArray[np.int32]
+
+    @property
+    def has_x_terms(self) -> bool:
+        """Whether some clause mentions an input."""
+        return any(len(lit.inputs) for clause in self.clauses for lit in clause.literals)
+
+    @property
+    def scale(self) -> float:
+        """The largest |h| / ||g||, or 1 if there is none."""
+        sizes = [abs(lit.h) / lit.norm for clause in self.clauses for lit in clause.literals]
+        return max(sizes, default=0.0) or 1.0
+
+    def without_pairs(self) -> Requirement:
+        """Return the same requirement with exclusions as clauses (for affine centers; small formulas)."""
+        extra = tuple(PlainClause((negative(h), negative(k)), -1, 0) for h, k in self.pairs.tolist())
+        return replace(self, clauses=self.clauses + extra, pairs=self.pairs[:0])
+
+
+def negative(label: int) -> PlainLiteral:
+    """Return the literal y_label <= 0 (for room; strictness is paid by it)."""
+    none = np.zeros(0, dtype=np.intp)
+    return PlainLiteral(np.array([label]), np.ones(1), none, np.zeros(0), 0.0, 1.0)
+
+
+def plain_clause(clause: Clause, rule: int, region: int) -> PlainClause:
+    """Return a clause in floats."""
+    literals = []
+    for literal in clause.literals:
+        g = np.array([float(v) for _, v in literal.outputs])
+        literals.append(
+            PlainLiteral(
+                outputs=np.array([i for i, _ in literal.outputs], dtype=np.intp),
+                g=g,
+                inputs=np.array([i for i, _ in literal.inputs], dtype=np.intp),
+                s=np.array([float(v) for _, v in literal.inputs]),
+                h=float(literal.bound),
+                norm=float(np.sqrt(g @ g)),
+            )
+        )
+    return PlainClause(tuple(literals), rule, region)
+
+
+def requirement_of(spec: Specification, arrangement: Arrangement, cell_index: int) -> Requirement:
+    """Collect what binds the head of a cell; ungated regions that cannot meet the cell are left out."""
+    from smle.guarantees.geometry import Region
+    from smle.guarantees.obligations import obligation_regions
+
+    clauses: list[PlainClause] = []
+    regions: list[tuple[int, ...]] = []
+    pairs = [np.empty((0, 2), dtype=np.int32)]
+    for region, active, rules in obligation_regions(arrangement, spec, cell_index):
+        if region is not None and arrangement.regions[region]:
+            polytope = Region.of(arrangement, spec, active)
+            if polytope.empty() is not None:
+                continue
+        position = len(regions)
+        regions.append(active)
+        for rule in rules:
+            requirement = spec.rules[rule].requirement
+            clauses.extend(plain_clause(clause, rule, position) for clause in requirement.clauses)
+            pairs.append(requirement.exclusions)
+    stacked = np.concatenate(pairs)
+    if len(pairs) > 2:
+        stacked = np.unique(stacked, axis=0)
+    return Requirement(spec, arrangement, tuple(clauses), tuple(regions), stacked)
