@@ -23,7 +23,7 @@ BACKENDS = MappingProxyType(
         LinearProgram: ("highs", "gurobi"),
         MixedIntegerProgram: ("highs", "scip", "gurobi"),
         QuadraticProgram: ("piqp", "clarabel", "daqp", "osqp", "highs", "gurobi"),
-        MixedIntegerQuadraticProgram: ("scip", "gurobi"),
+        MixedIntegerQuadraticProgram: ("scip", "daqp", "gurobi"),
     }
 )
 """Back-ends per kind of problem; the first one is the default."""

@@ -48,10 +48,7 @@ class Adaptor(Session):
     """A problem loaded into one `highspy.Highs` instance."""
 
     def __init__(
-        self,
-        problem: LinearProgram | MixedIntegerProgram | QuadraticProgram,
-        *,
-        time_limit: float | None = None,
+        self, problem: LinearProgram | MixedIntegerProgram | QuadraticProgram, *, time_limit: float | None = None
     ) -> None:
         self._problem = problem
         highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import piqp
 
-from smle.solvers.problems import QuadraticProgram, Sparse
+from smle.solvers.conversion import dense_columns, scipy_columns
+from smle.solvers.problems import QuadraticProgram
 from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status
 
@@ -51,9 +52,9 @@ class Adaptor(Session):
         settings.eps_abs = settings.eps_rel = _TOLERANCE
         settings.eps_duality_gap_abs = settings.eps_duality_gap_rel = _TOLERANCE
         settings.max_iter = 500
-        rows = _dense(problem.A) if dense else _scipy(problem.A)
+        rows = dense_columns(problem.A) if dense else scipy_columns(problem.A)
         self._solver.setup(
-            _dense(problem.P) if dense else _scipy(problem.P),
+            dense_columns(problem.P) if dense else scipy_columns(problem.P),
             problem.q,
             rows[self._equal],
             problem.row_lower[self._equal],
@@ -88,15 +89,3 @@ class Adaptor(Session):
             message=message,
             backend="piqp",
         )
-
-
-def _dense(matrix: Array | Sparse) -> Array:
-    return np.asfortranarray(matrix.dense() if isinstance(matrix, Sparse) else matrix)
-
-
-def _scipy(matrix: Array | Sparse) -> Any:
-    from scipy import sparse
-
-    if isinstance(matrix, Sparse):
-        return sparse.csc_matrix((matrix.values, (matrix.rows, matrix.columns)), shape=matrix.shape)
-    return sparse.csc_matrix(matrix)

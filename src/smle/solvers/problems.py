@@ -38,9 +38,7 @@ class Sparse:
         columns = np.asarray(self.columns, dtype=np.intp).reshape(-1)
         values = np.asarray(self.values, dtype=np.float64).reshape(-1)
         if not len(rows) == len(columns) == len(values):
-            raise ValueError(
-                f"Expected triplets of equal length. Got {len(rows)}, {len(columns)}, {len(values)}."
-            )
+            raise ValueError(f"Expected triplets of equal length. Got {len(rows)}, {len(columns)}, {len(values)}.")
         m, n = self.shape
         if len(rows) and (rows.min() < 0 or rows.max() >= m or columns.min() < 0 or columns.max() >= n):
             raise ValueError(f"Expected positions inside a {m} x {n} matrix. Got one outside.")
@@ -65,16 +63,16 @@ class Sparse:
 
     def times(self, x: Array) -> Array:
         """Return A x."""
-        sums: Array = np.bincount(
-            self.rows, weights=self.values * x[self.columns], minlength=self.shape[0]
-        ).astype(np.float64)
+        sums: Array = np.bincount(self.rows, weights=self.values * x[self.columns], minlength=self.shape[0]).astype(
+            np.float64
+        )
         return sums
 
     def transpose_times(self, y: Array) -> Array:
         """Return A' y."""
-        sums: Array = np.bincount(
-            self.columns, weights=self.values * y[self.rows], minlength=self.shape[1]
-        ).astype(np.float64)
+        sums: Array = np.bincount(self.columns, weights=self.values * y[self.rows], minlength=self.shape[1]).astype(
+            np.float64
+        )
         return sums
 
     def compressed(self, *, by_column: bool) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Array]:
@@ -101,9 +99,7 @@ def _vector(values: npt.ArrayLike, size: int, name: str, *, finite: bool = False
     if result.shape != (size,):
         raise ValueError(f"{name}: expected {size} numbers. Got {result.shape[0]}.")
     if np.isnan(result).any() or (finite and not np.isfinite(result).all()):
-        raise ValueError(
-            f"{name}: expected {'finite numbers' if finite else 'numbers'}. Got NaN or infinity."
-        )
+        raise ValueError(f"{name}: expected {'finite numbers' if finite else 'numbers'}. Got NaN or infinity.")
     return result
 
 
