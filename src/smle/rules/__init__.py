@@ -2,13 +2,7 @@
 
 from smle.rules.exclusions import NeverTogether
 from smle.rules.formula import CNF, Clause, Literal
-from smle.rules.helpers import (
-    bounded_change,
-    forbidden_pairs_from_data,
-    label_implies,
-    mutually_exclusive,
-    rule,
-)
+from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, label_implies, mutually_exclusive, rule
 from smle.rules.helpers import linear as linear_rule
 from smle.rules.operators import (
     Condition,
@@ -23,16 +17,7 @@ from smle.rules.operators import (
     variables,
 )
 from smle.rules.polytope import Linear, Polytope, Row, dot, linear
-from smle.rules.specification import (
-    Categorical,
-    Choice,
-    Label,
-    Number,
-    NumericInput,
-    Rule,
-    RuleText,
-    Specification,
-)
+from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
 __all__ = [
     "CNF",

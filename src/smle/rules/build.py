@@ -19,16 +19,7 @@ from smle.rules.expressions import Node
 from smle.rules.normalize import number
 from smle.rules.operators import Condition, Term, node_of
 from smle.rules.parser import did_you_mean, parse, parse_rule
-from smle.rules.specification import (
-    Categorical,
-    Choice,
-    Label,
-    Number,
-    NumericInput,
-    Rule,
-    RuleText,
-    Specification,
-)
+from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 from smle.rules.vocabulary import Vocabulary
 
 __all__ = ["build", "check_keys", "located", "to_fraction"]

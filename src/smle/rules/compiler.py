@@ -60,7 +60,7 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
     return Rule(name, polytopes, requirement, None if when is None else to_text(when), to_text(then))
 
 
-def distribute(formula: Formula, outer: type[All] | type[Some], most: int) -> Terms:
+def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, longest: int = MAX_LITERALS) -> Terms:
     """Return an AND of ORs (`outer` is All) or an OR of ANDs (`outer` is Some) as a list of tuples of atoms.
 
     Raises:
@@ -69,20 +69,21 @@ def distribute(formula: Formula, outer: type[All] | type[Some], most: int) -> Te
     """
     if isinstance(formula, Atom):
         return [(formula,)]
-    lists = [distribute(part, outer, most) for part in formula.parts]
+    lists = [distribute(part, outer, most, longest=longest) for part in formula.parts]
     if isinstance(formula, outer):
         joined = [term for part in lists for term in part]
     else:
-        joined = [()]
-        for part in sorted(lists, key=len):
+        # what has one term goes into every product, in one step
+        joined = [tuple(atom for part in lists if len(part) == 1 for atom in part[0])]
+        for part in sorted((part for part in lists if len(part) != 1), key=len):
             if len(joined) * len(part) > most:
                 joined = joined * len(part)
                 break
             joined = [(*left, *right) for left in joined for right in part]
-    longest = max(map(len, joined), default=0)
-    if len(joined) > most or longest > MAX_LITERALS or sum(map(len, joined)) > _MAX_TOTAL:
+    lengths = [len(term) for term in joined]
+    if len(joined) > most or max(lengths, default=0) > longest or sum(lengths) > _MAX_TOTAL:
         raise RuleError(
-            f"Distributing 'and' over 'or' gives more than {most:,} parts, or parts of more than {MAX_LITERALS:,} "
+            f"Distributing 'and' over 'or' gives more than {most:,} parts, or parts of more than {longest:,} "
             "comparisons. Split the rule into simpler ones."
         )
     return joined
@@ -112,8 +113,7 @@ def _row(atom: Atom, names: Vocabulary) -> Row:
     if not all(index in names.integral for index, _ in row.coefficients):
         return row
     scale = Fraction(
-        math.lcm(*(v.denominator for _, v in row.coefficients)),
-        math.gcd(*(v.numerator for _, v in row.coefficients)),
+        math.lcm(*(v.denominator for _, v in row.coefficients)), math.gcd(*(v.numerator for _, v in row.coefficients))
     )
     bound = row.bound * scale
     whole = math.ceil(bound) - 1 if row.strict else math.floor(bound)

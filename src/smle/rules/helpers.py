@@ -15,14 +15,7 @@ from smle.rules.expressions import Call, Compare, Implies, Name, Node, add, conj
 from smle.rules.operators import Condition, node_of
 from smle.rules.specification import RuleText
 
-__all__ = [
-    "bounded_change",
-    "forbidden_pairs_from_data",
-    "label_implies",
-    "linear",
-    "mutually_exclusive",
-    "rule",
-]
+__all__ = ["bounded_change", "forbidden_pairs_from_data", "label_implies", "linear", "mutually_exclusive", "rule"]
 
 
 def rule(name: str, when: Any = None, then: Any = None) -> RuleText:
@@ -93,10 +86,7 @@ def bounded_change(delta: Any, outputs: Sequence[str]) -> Condition:
     if isinstance(outputs, str) or len(outputs) < 2:
         raise RuleError("Expected at least two outputs for a bounded change. Got fewer.")
     bound = node_of(delta)
-    steps = [
-        Compare((Call("abs", (add(Name(b), [(-1, Name(a))]),)), bound), ("<=",))
-        for a, b in pairwise(outputs)
-    ]
+    steps = [Compare((Call("abs", (add(Name(b), [(-1, Name(a))]),)), bound), ("<=",)) for a, b in pairwise(outputs)]
     return Condition(conjunction(steps))
 
 

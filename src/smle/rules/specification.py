@@ -96,6 +96,9 @@ class Rule:
     when: str | None
     then: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: {'always' if self.when is None else f'when {self.when}, then'} {self.then}"
+
 
 @dataclass(frozen=True)
 class RuleText:
@@ -243,3 +246,9 @@ class Specification:
         from smle.rules.vnnlib import read_vnnlib
 
         return read_vnnlib(*paths, inputs=inputs, outputs=outputs)
+
+    def to_vnnlib(self, rule: str | None = None) -> str:
+        """Print VNN-LIB 1.0 text that asserts that some rule (or the named one) is broken."""
+        from smle.rules.vnnlib import write_vnnlib
+
+        return write_vnnlib(self, rule=rule)

@@ -11,15 +11,7 @@ import numpy as np
 from smle.errors import RuleError
 from smle.rules.exclusions import is_summary, ranges_text
 from smle.rules.expressions import decimal_text
-from smle.rules.specification import (
-    Categorical,
-    Choice,
-    Label,
-    Number,
-    NumericInput,
-    Rule,
-    Specification,
-)
+from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, Specification
 
 __all__ = ["number_text", "write_yaml"]
 
