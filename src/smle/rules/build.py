@@ -125,6 +125,8 @@ def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
 
 def _shown(value: object) -> str:
     text = f"'{value}'" if isinstance(value, str) else f"{value!r}"
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        text = f"[{', '.join(value)}]"
     return text if len(text) <= 80 else f"{text[:76]} ..."
 
 

@@ -260,7 +260,7 @@ def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
             fixed = " and ".join(f"'{targets[i]}'" for i, _ in atom.outputs[:3])
             raise RuleError(
                 f"It fixes {fixed} by an equality, which no float can promise. "
-                "State a tolerance, for example abs(y1 - y2) <= 0.01."
+                "State a tolerance, for example 'abs(y1 - y2) <= 0.01'."
             )
 
 

@@ -31,6 +31,7 @@ from smle.rules.expressions import (
     Product,
     Sum,
     Truth,
+    add,
     quote,
 )
 from smle.rules.polytope import Linear, linear
@@ -296,9 +297,10 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
     difference = affine(left, names)
     difference.add(affine(right, names), Fraction(-1))
     if operator == "==" and (any(difference.outputs.values()) or any(i.outputs for _, i in difference.absolutes)):
+        example = Compare((Call("abs", (add(left, [(-1, right)]),)), Num(Fraction(1, 100))), ("<=",))
         raise RuleError(
-            f"{quote(node)} is an equality between outputs, which no float can promise. "
-            "State a tolerance, for example abs(y1 - y2) <= 0.01."
+            f"{quote(node)} asks outputs for an equality, which no float can promise. "
+            f"State a tolerance, for example {quote(example)}."
         )
     if operator in ("==", "!="):
         parts = [_at_most(difference, operator == "!=", node), _at_most(_negated(difference), operator == "!=", node)]

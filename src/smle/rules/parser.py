@@ -65,8 +65,6 @@ _INSTEAD = {
     "!": "Write 'not'.",
     "~": "Write 'not'.",
     "->": "Write 'implies'.",
-    "^": "Powers are not linear.",
-    "**": "Powers are not linear.",
     "%": "Remainders are not linear.",
 }
 _BINDING = {
@@ -210,15 +208,24 @@ class _Parser:
         self._depth += 1
         if self._depth > 2 * MAX_DEPTH + 2:  # a level of the tree takes two here: an operand, and its parentheses
             raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
+        start = self.current.start
         left = self._prefix()
         while True:
             token = self.current
+            if token.kind == "operator" and token.text in ("**", "^"):
+                raise self._power(start)
             binding = _BINDING.get(token.text, 0) if token.kind == "operator" else 0
             if binding < max(level, 1) or (token.text == "not" and not self._sees("in", 1)):
                 break
             left = self._infix(left, token.text, binding)
         self._depth -= 1
         return left
+
+    def _power(self, start: int) -> RuleError:
+        self.advance()
+        self._prefix()
+        text = self._text[start : self._tokens[self._index - 1].end]
+        return RuleError(f"Not linear: '{text[:80]}' is a power. Rules are linear.")
 
     def _infix(self, left: Node, operator: str, binding: int) -> Node:
         if operator == "implies":

@@ -48,7 +48,9 @@ class Categorical:
 
     def __post_init__(self) -> None:
         if len(self.categories) < 2 or len(set(self.categories)) != len(self.categories):
-            raise RuleError(f"Input '{self.name}': expected at least two different categories. Got {self.categories}.")
+            raise RuleError(
+                f"Input '{self.name}': expected at least two different categories. Got [{', '.join(self.categories)}]."
+            )
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         if len(self.options) < 2 or len(set(self.options)) != len(self.options):
-            raise RuleError(f"Choice '{self.name}': expected at least two different options. Got {list(self.options)}.")
+            raise RuleError(
+                f"Choice '{self.name}': expected at least two different options. Got [{', '.join(self.options)}]."
+            )
         if self.pick not in ("max", "min"):
             raise RuleError(f"Choice '{self.name}': expected pick: max or pick: min. Got '{self.pick}'.")
 

@@ -102,16 +102,16 @@ class Vocabulary:
 
     def member(self, group: Categorical | Choice, node: Node) -> int:
         """Return the column (of inputs or outputs) of the category or option that a node names."""
-        kind = "category" if isinstance(group, Categorical) else "option"
+        kind = "a category" if isinstance(group, Categorical) else "an option"
         known = group.categories if isinstance(group, Categorical) else group.options
         text = written(node)
         if text is None:
-            raise RuleError(f"Expected a {kind} of '{group.name}'. Got {quote(node)}.")
+            raise RuleError(f"Expected {kind} of '{group.name}'. Got {quote(node)}.")
         columns = self.columns if isinstance(group, Categorical) else self.targets
         if text not in known and isinstance(node, Num | Negative):
             text = next((k for k in known if _same_number(k, text)), text)
         if text not in known:
-            raise RuleError(f"'{text[:80]}' is not a {kind} of '{group.name}'.{did_you_mean(text, known)}")
+            raise RuleError(f"'{text[:80]}' is not {kind} of '{group.name}'.{did_you_mean(text, known)}")
         return columns[f"{group.name}={text}"]
 
     def members(self, group: Categorical | Choice) -> range:

@@ -70,7 +70,8 @@ def _specification(text: str, folder: Path | None) -> Specification:
         raise RuleError(f"Expected a rules file of at most {MAX_BYTES:,} characters. Got {len(text):,}.")
     data = _load(text)
     if not isinstance(data, dict):
-        raise RuleError("Expected a rules file with inputs, outputs and rules. Got something else.")
+        found = "an empty file" if data is None or data == "" else f"a {'list' if isinstance(data, list) else 'text'}"
+        raise RuleError(f"Expected a rules file with inputs, outputs and rules. Got {found}.")
     check_keys(data, _PARTS, "Rules file")
     for part in ("inputs", "rules"):
         if part not in data:
@@ -143,7 +144,9 @@ def _load(text: str) -> Any:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
         where = f"Line {mark.line + 1}: " if mark else ""
         advice = ""
-        if "mapping values" in problem or "start any token" in problem or problem.startswith("expected"):
+        if "'\\t'" in problem:
+            advice = " Indent with spaces, not with tabs."
+        elif "mapping values" in problem or "start any token" in problem or problem.startswith("expected"):
             advice = (
                 " Put the text in quotes if it contains ': ', brackets or commas, or starts with a special character."
             )
