@@ -183,11 +183,6 @@ def _categorical(name: str, stated: Mapping[str, Any], missing: Any) -> Categori
     if "integer" in stated:
         raise RuleError(f"{what}: 'integer' does not go with categories.")
     categories = _names(stated["categories"], what, "category")
-    if missing is not None and missing not in categories:
-        raise RuleError(
-            f"{what}: the value for missing ones, {_shown(missing)}, is not a category."
-            f"{did_you_mean(str(missing), categories)}"
-        )
     return Categorical(name, categories, None if missing is None else str(missing))
 
 
@@ -198,11 +193,7 @@ def _numeric(name: str, stated: Mapping[str, Any], missing: Any) -> NumericInput
         raise RuleError(f"{what}: expected a range [low, high]. Got {_shown(ends)}.")
     lower, upper = (to_fraction(end, what) for end in ends)
     integer = _flag(stated.get("integer", False), f"{what}, integer")
-    if integer and (lower.denominator != 1 or upper.denominator != 1):
-        raise RuleError(f"{what}: expected whole numbers as the ends of an integer range. Got {_shown(ends)}.")
     value = None if missing is None else to_fraction(missing, f"{what}, missing")
-    if value is not None and (not lower <= value <= upper or (integer and value.denominator != 1)):
-        raise RuleError(f"{what}: the value for missing ones, {_shown(missing)}, is not in the range.")
     return NumericInput(name, lower, upper, integer, value)
 
 

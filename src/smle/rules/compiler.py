@@ -71,22 +71,25 @@ def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, lo
         return [(formula,)]
     lists = [distribute(part, outer, most, longest=longest) for part in formula.parts]
     if isinstance(formula, outer):
-        joined = [term for part in lists for term in part]
-    else:
-        # what has one term goes into every product, in one step
-        joined = [tuple(atom for part in lists if len(part) == 1 for atom in part[0])]
-        for part in sorted((part for part in lists if len(part) != 1), key=len):
-            if len(joined) * len(part) > most:
-                joined = joined * len(part)
-                break
-            joined = [(*left, *right) for left in joined for right in part]
-    lengths = [len(term) for term in joined]
-    if len(joined) > most or max(lengths, default=0) > longest or sum(lengths) > _MAX_TOTAL:
-        raise RuleError(
-            f"Distributing 'and' over 'or' gives more than {most:,} parts, or parts of more than {longest:,} "
-            "comparisons. Split the rule into simpler ones."
-        )
+        _refuse_growth(sum(map(len, lists)), sum(len(term) for part in lists for term in part), most)
+        return [term for part in lists for term in part]
+    # what has one term goes into every product, in one step
+    joined = [tuple(atom for part in lists if len(part) == 1 for atom in part[0])]
+    for part in sorted((part for part in lists if len(part) != 1), key=len):
+        total = sum(map(len, joined)) * len(part) + sum(map(len, part)) * len(joined)
+        _refuse_growth(len(joined) * len(part), total, most)
+        joined = [(*left, *right) for left in joined for right in part]
+    if any(len(term) > longest for term in joined):
+        raise RuleError(f"Expected at most {longest:,} comparisons in one 'or'. Got more. Split the rule.")
     return joined
+
+
+def _refuse_growth(terms: int, total: int, most: int) -> None:
+    if terms > most or total > _MAX_TOTAL:
+        raise RuleError(
+            f"Distributing 'and' over 'or' gives more than {most:,} parts, or {_MAX_TOTAL:,} comparisons in all. "
+            "Split the rule into simpler ones."
+        )
 
 
 def _regions(when: Node, names: Vocabulary) -> Terms:

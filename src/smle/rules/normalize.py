@@ -42,6 +42,8 @@ __all__ = ["FALSE", "TRUE", "All", "Atom", "Formula", "Some", "affine", "complem
 
 _MAX_BITS = 8192
 _MAX_ABSOLUTES = 10
+_MAX_COUNTED = 300
+_MAX_SIZE = 200_000
 _OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
 
 
@@ -55,15 +57,17 @@ class Atom(NamedTuple):
 
 
 class All(NamedTuple):
-    """An AND; without parts it is true."""
+    """An AND; without parts it is true. `size` counts the atoms that a walk would meet."""
 
     parts: tuple[Formula, ...]
+    size: int = 1
 
 
 class Some(NamedTuple):
-    """An OR; without parts it is false."""
+    """An OR; without parts it is false. `size` counts the atoms that a walk would meet."""
 
     parts: tuple[Formula, ...]
+    size: int = 1
 
 
 Formula = Atom | All | Some
@@ -191,50 +195,93 @@ def _bounded(value: Fraction) -> Fraction:
     return value
 
 
-def normal_form(node: Node, names: Vocabulary, positive: bool = True) -> Formula:
-    """Return the formula (or, if not `positive`, its negation) with negations pushed into the comparisons."""
-    match node:
-        case Truth(value=value):
-            return TRUE if value == positive else FALSE
-        case Not(operand=operand):
-            return normal_form(operand, names, not positive)
-        case And(parts=parts):
-            return _joined([normal_form(p, names, positive) for p in parts], conjunctive=positive)
-        case Or(parts=parts):
-            return _joined([normal_form(p, names, positive) for p in parts], conjunctive=not positive)
-        case Implies(condition=condition, conclusion=conclusion):
-            pair = [normal_form(condition, names, not positive), normal_form(conclusion, names, positive)]
-            return _joined(pair, conjunctive=not positive)
-        case Compare():
-            return _chain(node, names, positive)
-        case Member(operand=operand, options=options):
-            group = names.group(operand)
-            if group is None:
-                raise RuleError(f"Expected a categorical input or a choice before 'in'. Got {quote(operand)}.")
-            return _among(group, {names.member(group, o) for o in options}, names, positive)
-        case Call(function="at_most_one" | "at_least_one" | "exactly_one"):
-            return _counted(node, names, positive)
-        case Name(name=name) if name in names.labels:
-            zero, one = Fraction(0), Fraction(1)
-            column = names.labels[name]
-            return Atom(((column, -one if positive else one),), (), zero, not positive)
-    return _not_a_condition(node, names)
+def normal_form(node: Node, names: Vocabulary) -> Formula:
+    """Return the formula with negations pushed into the comparisons.
+
+    Raises:
+        RuleError: If the node is no condition, is not linear, uses an unknown name, or grows too large.
+    """
+    return _Normalizer(names).normal_form(node, True)
 
 
-def _not_a_condition(node: Node, names: Vocabulary) -> Formula:
+class _Normalizer:
+    """Remembers what it has seen: `exactly_one` asks for each argument and for its negation, at every level."""
+
+    def __init__(self, names: Vocabulary) -> None:
+        self._names = names
+        self._seen: dict[tuple[int, bool], Formula] = {}
+
+    def normal_form(self, node: Node, positive: bool) -> Formula:
+        """Return the formula or, if not `positive`, its negation."""
+        key = (id(node), positive)
+        if key not in self._seen:
+            self._seen[key] = self._made(node, positive)
+        return self._seen[key]
+
+    def _made(self, node: Node, positive: bool) -> Formula:
+        names = self._names
+        match node:
+            case Truth(value=value):
+                return TRUE if value == positive else FALSE
+            case Not(operand=operand):
+                return self.normal_form(operand, not positive)
+            case And(parts=parts):
+                return _joined([self.normal_form(p, positive) for p in parts], conjunctive=positive)
+            case Or(parts=parts):
+                return _joined([self.normal_form(p, positive) for p in parts], conjunctive=not positive)
+            case Implies(condition=condition, conclusion=conclusion):
+                pair = [self.normal_form(condition, not positive), self.normal_form(conclusion, positive)]
+                return _joined(pair, conjunctive=not positive)
+            case Compare():
+                return _chain(node, names, positive)
+            case Member(operand=operand, options=options):
+                group = names.group(operand)
+                if group is None:
+                    affine(operand, names)  # an unknown name or an output in `when` is the better message
+                    raise RuleError(f"Expected a categorical input or a choice before 'in'. Got {quote(operand)}.")
+                return _among(group, {names.member(group, o) for o in options}, names, positive)
+            case Call(function="at_most_one" | "at_least_one" | "exactly_one"):
+                return self._counted(node, positive)
+            case Name(name=name) if name in names.labels:
+                zero, one = Fraction(0), Fraction(1)
+                column = names.labels[name]
+                return Atom(((column, -one if positive else one),), (), zero, not positive)
+        raise _not_a_condition(node, names)
+
+    def _counted(self, node: Call, positive: bool) -> Formula:
+        """Return at_most_one (pairwise), at_least_one (an or), exactly_one (both)."""
+        if len(node.arguments) < 2:
+            raise RuleError(f"Expected at least two conditions in {node.function}(...). Got {quote(node)}.")
+        if len(node.arguments) > _MAX_COUNTED:
+            raise RuleError(
+                f"Expected at most {_MAX_COUNTED} conditions in {node.function}(...) here. Got {len(node.arguments)}. "
+                "Longer groups of labels are possible as a rule of their own."
+            )
+        yes = [self.normal_form(a, positive) for a in node.arguments]
+        if node.function == "at_least_one":
+            return _joined(yes, conjunctive=not positive)
+        # Under negation `no` holds the arguments themselves, so the same pairs say "two of them hold".
+        no = [self.normal_form(a, not positive) for a in node.arguments]
+        pairs = [_joined([a, b], conjunctive=not positive) for a, b in combinations(no, 2)]
+        if node.function == "exactly_one":
+            pairs.append(_joined(yes, conjunctive=not positive))
+        return _joined(pairs, conjunctive=positive)
+
+
+def _not_a_condition(node: Node, names: Vocabulary) -> RuleError:
     if isinstance(node, Name) and names.group(node) is not None:
-        raise RuleError(f"Expected a condition. Got {quote(node)} alone; compare it with '==', '!=' or 'in'.")
+        return RuleError(f"Expected a condition. Got {quote(node)} alone; compare it with '==', '!=' or 'in'.")
     if isinstance(node, Call) and node.function == "score":
         names.score(node.arguments)
     elif isinstance(node, Name | Sum | Product | Negative):
         affine(node, names)  # an unknown name or a product of variables is the better message
-    raise RuleError(f"Expected a condition. Got the number {quote(node)}; compare it, as in {quote(node)[:-1]} >= 0'.")
+    return RuleError(f"Expected a condition. Got the number {quote(node)}; compare it, as in {quote(node)[:-1]} >= 0'.")
 
 
 def _joined(parts: Sequence[Formula], *, conjunctive: bool) -> Formula:
     flat: list[Formula] = []
     for part in parts:
-        if part == (FALSE if conjunctive else TRUE) and type(part) is (Some if conjunctive else All):
+        if not isinstance(part, Atom) and not part.parts and isinstance(part, Some if conjunctive else All):
             return part
         if isinstance(part, All if conjunctive else Some):
             flat.extend(part.parts)
@@ -242,27 +289,10 @@ def _joined(parts: Sequence[Formula], *, conjunctive: bool) -> Formula:
             flat.append(part)
     if len(flat) == 1:
         return flat[0]
-    return All(tuple(flat)) if conjunctive else Some(tuple(flat))
-
-
-def _counted(node: Call, names: Vocabulary, positive: bool) -> Formula:
-    """Return at_most_one (pairwise), at_least_one (an or), exactly_one (both)."""
-    if len(node.arguments) < 2:
-        raise RuleError(f"Expected at least two conditions in {node.function}(...). Got {quote(node)}.")
-    if len(node.arguments) > 300:
-        raise RuleError(
-            f"Expected at most 300 conditions in {node.function}(...) here. Got {len(node.arguments)}. "
-            "Longer groups of labels are possible as a rule of their own."
-        )
-    yes = [normal_form(a, names, positive) for a in node.arguments]
-    no = [normal_form(a, names, not positive) for a in node.arguments]
-    if node.function == "at_least_one":
-        return _joined(yes, conjunctive=not positive)
-    # Under negation `no` holds the arguments themselves, so the same pairs say "two of them hold".
-    pairs = [_joined([a, b], conjunctive=not positive) for a, b in combinations(no, 2)]
-    if node.function == "exactly_one":
-        pairs.append(_joined(yes, conjunctive=not positive))
-    return _joined(pairs, conjunctive=positive)
+    size = sum(1 if isinstance(part, Atom) else part.size for part in flat)
+    if size > _MAX_SIZE:
+        raise RuleError(f"The condition has more than {_MAX_SIZE:,} comparisons when written out. Split the rule.")
+    return All(tuple(flat), size) if conjunctive else Some(tuple(flat), size)
 
 
 def _chain(node: Compare, names: Vocabulary, positive: bool) -> Formula:

@@ -77,6 +77,7 @@ class _Expression:
     """What terms and conditions share: a tree, its text, and no truth value of their own."""
 
     __slots__ = ("node",)
+    __array_ufunc__ = None  # so that numpy numbers leave `2.5 * term` to the term
 
     def __init__(self, node: Node) -> None:
         self.node = node

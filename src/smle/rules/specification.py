@@ -36,6 +36,16 @@ class NumericInput:
             raise RuleError(
                 f"Input '{self.name}': expected a range [low, high] with low < high. Got [{self.lower}, {self.upper}]."
             )
+        if self.integer and (self.lower.denominator != 1 or self.upper.denominator != 1):
+            raise RuleError(
+                f"Input '{self.name}': expected whole numbers as the ends of an integer range. "
+                f"Got [{self.lower}, {self.upper}]."
+            )
+        value = self.missing
+        if value is not None and (not self.lower <= value <= self.upper or (self.integer and value.denominator != 1)):
+            raise RuleError(
+                f"Input '{self.name}': expected a value for missing ones that is in the range. Got {value}."
+            )
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,11 @@ class Categorical:
         if len(self.categories) < 2 or len(set(self.categories)) != len(self.categories):
             raise RuleError(
                 f"Input '{self.name}': expected at least two different categories. Got [{', '.join(self.categories)}]."
+            )
+        if self.missing is not None and self.missing not in self.categories:
+            raise RuleError(
+                f"Input '{self.name}': expected a category for missing values. Got '{self.missing}', which is none of "
+                f"[{', '.join(self.categories)}]."
             )
 
 

@@ -16,7 +16,7 @@ from smle.rules.specification import RuleText, Specification
 
 __all__ = ["MAX_BYTES", "read_yaml"]
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20
 _MAX_NESTING = 10
 _LARGE = 200_000
 _PARTS = ("inputs", "outputs", "labels", "choices", "constants", "rules")

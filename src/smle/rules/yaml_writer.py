@@ -99,6 +99,8 @@ _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y",
 
 def _scalar(text: str, *, flow: bool = False) -> str:
     """Return text as a YAML scalar that every YAML reader takes for text: bare if it can be, else in quotes."""
+    if not text or not text.isprintable():
+        raise RuleError(f"Expected printable names and texts. Got {text!r:.80}; a rules file cannot hold it.")
     pattern = _PLAIN_FLOW if flow else _PLAIN_BLOCK
     numeric = text[0] in "0123456789" and " " not in text
     if pattern.fullmatch(text) and text.lower() not in _YAML_WORDS and not numeric:
