@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.center_search import Found
-from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.geometry import Region, Support
 from smle.guarantees.requirement import PlainClause, Requirement
 from smle.solvers import LinearProgram, QuadraticProgram, Sparse, Status, solve
 
@@ -45,11 +45,9 @@ class _Scaled:
     """Regions with inputs scaled to the domain: x = middle + half * xi, xi in [-1, 1]."""
 
     def __init__(self, need: Requirement) -> None:
-        domain, rows = Domain.of(need.spec), enlarged_rows(need.arrangement, need.spec)
+        domain = need.polytopes.domain
         self.middle, self.half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
-        self.polytopes = [
-            Region.of(need.arrangement, need.spec, active, domain=domain, rows=rows) for active in need.regions
-        ]
+        self.polytopes = [need.polytopes.intersection(active) for active in need.regions]
         half = np.where(self.half > 0, self.half, 1.0)
         self.boxes: list[tuple[Array, Array, Array, Array]] = []
         for region in self.polytopes:
@@ -340,10 +338,7 @@ def _literals_at(clause: PlainClause, y0: Array, Y: Array) -> tuple[Array, Array
 def evaluate_affine(need: Requirement, found: Found) -> tuple[list[Array], Array, Array]:
     """Return (weights, g, slacks) of all clauses at an affine center, slacks priced over their regions."""
     assert found.Y is not None
-    domain, rows = Domain.of(need.spec), enlarged_rows(need.arrangement, need.spec)
-    supports = [
-        Support(Region.of(need.arrangement, need.spec, active, domain=domain, rows=rows)) for active in need.regions
-    ]
+    supports = [Support(need.polytopes.intersection(active)) for active in need.regions]
     g = np.zeros((len(need.clauses), len(found.y0)))
     slacks = np.zeros(len(need.clauses))
     for c, (clause, weights) in enumerate(zip(need.clauses, found.weights, strict=True)):

@@ -69,8 +69,11 @@ def distinct(spec: Specification) -> Arrangement:
 
 def _require_center_everywhere(spec: Specification, arrangement: Arrangement) -> None:
     """Refuse rules without a bit of their own that some head could not meet."""
-    from smle.guarantees.center import find_center  # it stands on arrangements itself
+    # They stand on arrangements themselves.
+    from smle.guarantees.center import find_center
+    from smle.guarantees.requirement import Polytopes
 
+    polytopes = Polytopes(spec, arrangement)
     names = sorted(
         {
             spec.rules[rule].name
@@ -81,7 +84,7 @@ def _require_center_everywhere(spec: Specification, arrangement: Arrangement) ->
     )
     for cell in range(len(arrangement.cells)):
         try:
-            find_center(spec, arrangement, cell)
+            find_center(spec, arrangement, cell, polytopes=polytopes)
         except ContradictionError as error:
             listed = ", ".join(f"'{name}'" for name in names)
             raise ContradictionError(

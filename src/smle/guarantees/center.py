@@ -21,7 +21,7 @@ from smle.errors import ContradictionError
 from smle.guarantees.affine_center import AffineSearch, evaluate_affine
 from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.center_search import CenterSearch, evaluate
-from smle.guarantees.requirement import requirement_of
+from smle.guarantees.requirement import Polytopes, requirement_of
 from smle.rules import Specification
 
 __all__ = ["Center", "find_center"]
@@ -72,6 +72,7 @@ def find_center(
     *,
     prefer: npt.ArrayLike | None = None,
     share: float = 0.8,
+    polytopes: Polytopes | None = None,
 ) -> Center:
     """Find a center of a cell that leaves positive room in every clause that binds its head.
 
@@ -84,6 +85,7 @@ def find_center(
         cell_index: Position in `arrangement.cells`.
         prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
         share: How near, in [0, 1).
+        polytopes: The regions in floats, if several centers are asked for: computed once then.
 
     Raises:
         ContradictionError: If no center was found, or if it leaves no room for rounding.
@@ -94,7 +96,7 @@ def find_center(
         raise ValueError("Expected finite numbers in prefer. Got NaN or infinity.")
     if not 0 <= share < 1:
         raise ValueError(f"Expected 0 <= share < 1. Got {share}.")
-    need = requirement_of(spec, arrangement, cell_index)
+    need = requirement_of(polytopes or Polytopes(spec, arrangement), cell_index)
     target = np.zeros(m) if wish is None else wish
     if need.has_x_terms:
         need = need.without_pairs()

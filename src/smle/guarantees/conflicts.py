@@ -13,9 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+import numpy.typing as npt
+
 from smle.exact import BINARY64, Binary, ExactInfeasible, ExactOptimal, maximize, priced_bound
 from smle.guarantees.guard import FORMATS, GuardRow, domain_box
 from smle.rules import Linear, Specification
+from smle.solvers import LinearProgram, Status, solve
 
 __all__ = ["COMPLEMENT", "Multipliers", "Point", "Prover", "Refutation"]
 
@@ -27,6 +31,7 @@ Multipliers = tuple[tuple[int, Fraction], ...]
 
 HalfSpace = tuple[Linear, Fraction, bool]
 ZERO, ONE = Fraction(0), Fraction(1)
+_CLEARLY = 1e-7  # a float solver's point counts as one from this room on; nothing is proved by it
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,10 @@ class Refutation:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the domain where the rows hold together, in at least one format."""
+    """A point of the domain where the rows hold together, in at least one format.
+
+    Found in floats or exactly; it says that a proof need not be tried, no more.
+    """
 
     x: tuple[Fraction, ...]
 
@@ -56,6 +64,9 @@ class Prover:
             self.one_hot.append((tuple((i, -ONE) for i in group), -ONE, False))
             self.groups.update(dict.fromkeys(group, g))
         self.middle = {fmt: self._middle(spec, fmt) for fmt in FORMATS}
+        low, high = (np.array([float(v) for v in end]) for end in self.boxes[BINARY64])
+        self._center, self._half = (low + high) / 2, (high - low) / 2
+        self._floats: dict[int, tuple[npt.NDArray[np.float64], float]] = {}
 
     def _middle(self, spec: Specification, fmt: Binary) -> tuple[Fraction, ...]:
         """Return a point of the domain: midpoints of ranges, the first category of groups."""
@@ -88,10 +99,11 @@ class Prover:
     def decide(self, numbers: Sequence[int], complement: GuardRow | None = None) -> Refutation | Point | None:
         """Refute the rows, or find a point where they hold in some format; None if neither was found."""
         numbers = self._with_groups(numbers, complement)
+        attempt = self._decide_exactly
         if all(len(self.half_space(r, complement, BINARY64)[0]) == 1 for r in numbers):
             attempt = self._decide_box
-        else:
-            attempt = self._decide_exactly
+        elif (guess := self._guess(numbers, complement)) is not None:
+            return guess
         for fmt in FORMATS:
             outcome = attempt(numbers, complement, fmt)
             if isinstance(outcome, Point):
@@ -138,6 +150,53 @@ class Prover:
                 return tuple(sorted(proof))
             x[i] = (below[0] + above[0]) / 2
         return Point(tuple(x))
+
+    def _guess(self, numbers: Sequence[int], complement: GuardRow | None) -> Refutation | Point | None:
+        """Let a float solver guess: multipliers count only after an exact check, points need none.
+
+        minimize t subject to A x - t <= a (rows scaled): the duals are multipliers that sum to 1.
+        """
+        spaces = [self._in_floats(r, complement) for r in numbers]
+        A = np.array([form for form, _ in spaces])
+        a = np.array([bound for _, bound in spaces])
+        norms = np.maximum(np.abs(A).sum(axis=1), 1e-300)
+        used = np.flatnonzero(A.any(axis=0))
+        program = LinearProgram(
+            np.array([*np.zeros(len(used)), 1.0]),
+            np.column_stack([A[:, used] / norms[:, None], -np.ones(len(A))]),
+            np.full(len(A), -np.inf),
+            a / norms,
+            np.array([*np.full(len(used), -1.0), -4.0]),
+            np.array([*np.ones(len(used)), np.inf]),
+        )
+        found = solve(program)
+        if found.status is not Status.OPTIMAL or found.x is None or found.row_duals is None:
+            return None
+        if found.objective > 0:
+            weights = np.maximum(-found.row_duals, 0.0) / norms
+            weights /= weights.max(initial=1e-300)
+            rational = [Fraction(float(w)).limit_denominator(10**6) for w in weights]
+            proof = tuple(sorted((r, m) for r, m in zip(numbers, rational, strict=True) if m))
+            return Refutation(proof) if self.refutes(proof, complement) else None
+        if found.objective > -_CLEARLY:
+            return None
+        x = list(self.middle[BINARY64])
+        for i, value in zip(used.tolist(), found.x[:-1].tolist(), strict=True):
+            x[i] = Fraction(float(self._center[i]) + float(self._half[i]) * value)
+        return Point(tuple(x))
+
+    def _in_floats(self, number: int, complement: GuardRow | None) -> tuple[npt.NDArray[np.float64], float]:
+        """Return a row over inputs scaled to [-1, 1], in floats. Shape: (d,)."""
+        if number in self._floats:
+            return self._floats[number]
+        form, bound, _ = self.half_space(number, complement, BINARY64)
+        dense = np.zeros(len(self._half))
+        for i, q in form:
+            dense[i] = float(q)
+        result = dense * self._half, float(bound) - float(dense @ self._center)
+        if number != COMPLEMENT:
+            self._floats[number] = result
+        return result
 
     def _decide_exactly(self, numbers: Sequence[int], complement: GuardRow | None, fmt: Binary) -> Point | Multipliers:
         """Maximize the slack t of the strict rows over the non-strict ones, in rationals."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.arrangement import Arrangement
+from smle.guarantees.geometry import Domain, Region, enlarged_rows
+from smle.guarantees.obligations import obligation_regions
 from smle.rules import Clause, Specification
 
-__all__ = ["PlainClause", "PlainLiteral", "Requirement", "negative", "plain_clause", "requirement_of"]
+__all__ = ["PlainClause", "PlainLiteral", "Polytopes", "Requirement", "negative", "plain_clause", "requirement_of"]
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -54,8 +58,7 @@ class Requirement:
     * `scale`: the typical size of the rules' constants, at least tiny and 1 if they are all zero.
     """
 
-    spec: Specification
-    arrangement: Arrangement
+    polytopes: Polytopes
     clauses: tuple[PlainClause, ...]
     regions: tuple[tuple[int, ...], ...]
     pairs: npt.NDArray[np.int32]
@@ -101,19 +104,36 @@ def plain_clause(clause: Clause, rule: int, region: int) -> PlainClause:
     return PlainClause(tuple(literals), rule, region)
 
 
-def requirement_of(spec: Specification, arrangement: Arrangement, cell_index: int) -> Requirement:
-    """Collect what binds the head of a cell; ungated regions that cannot meet the cell are left out."""
-    from smle.guarantees.geometry import Region
-    from smle.guarantees.obligations import obligation_regions
+class Polytopes:
+    """The regions of an arrangement in float64; what they share is computed once."""
 
+    def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
+        self.spec, self.arrangement = spec, arrangement
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The box of inputs."""
+        return Domain.of(self.spec)
+
+    @cached_property
+    def _rows(self) -> tuple[Array, Array]:
+        return enlarged_rows(self.arrangement, self.spec)
+
+    def intersection(self, regions: Iterable[int]) -> Region:
+        """Return the intersection of regions, as the proof sees it."""
+        return Region.of(self.arrangement, self.spec, regions, domain=self.domain, rows=self._rows)
+
+
+def requirement_of(polytopes: Polytopes, cell_index: int) -> Requirement:
+    """Collect what binds the head of a cell; ungated regions that cannot meet the cell are left out."""
+    spec, arrangement = polytopes.spec, polytopes.arrangement
     clauses: list[PlainClause] = []
     regions: list[tuple[int, ...]] = []
     pairs = [np.empty((0, 2), dtype=np.int32)]
     for region, active, rules in obligation_regions(arrangement, spec, cell_index):
-        if region is not None and arrangement.regions[region]:
-            polytope = Region.of(arrangement, spec, active)
-            if polytope.empty() is not None:
-                continue
+        ungated = region is not None and bool(arrangement.regions[region])
+        if ungated and polytopes.intersection(active).empty() is not None:
+            continue
         position = len(regions)
         regions.append(active)
         for rule in rules:
@@ -123,4 +143,4 @@ def requirement_of(spec: Specification, arrangement: Arrangement, cell_index: in
     stacked = np.concatenate(pairs)
     if len(pairs) > 2:
         stacked = np.unique(stacked, axis=0)
-    return Requirement(spec, arrangement, tuple(clauses), tuple(regions), stacked)
+    return Requirement(polytopes, tuple(clauses), tuple(regions), stacked)
