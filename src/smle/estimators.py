@@ -47,6 +47,7 @@ class SafeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         specification: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
         hidden: Widths of the hidden ReLU layers.
         embedding: Width of the layer that is clipped; the last one before the heads.
+        bounds: `fixed` (after the linear layer of the embedding as general as any constants) or `affine`.
         learning_rate: Step size of Adam.
         batch_size: Rows per step.
         max_epochs: Upper limit of epochs.
@@ -63,6 +64,7 @@ class SafeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         hidden: tuple[int, ...] = (64, 64),
         embedding: int = 32,
+        bounds: str = "fixed",
         learning_rate: float = 2e-3,
         batch_size: int = 128,
         max_epochs: int = 500,
@@ -75,6 +77,7 @@ class SafeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.specification = specification
         self.hidden = hidden
         self.embedding = embedding
+        self.bounds = bounds
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.max_epochs = max_epochs
@@ -151,7 +154,13 @@ class SafeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             torch.manual_seed(seed)
             backbone = MLP(self.hidden, self.embedding, shift=shift, scale=scale)
             return SafeNetwork(
-                backbone, spec, embedding=self.embedding, frame=frame, prefer=prefer, arrangement=arrangement
+                backbone,
+                spec,
+                embedding=self.embedding,
+                bounds=self.bounds,
+                frame=frame,
+                prefer=prefer,
+                arrangement=arrangement,
             )
 
     def _describe(self, spec: Specification, X: npt.NDArray[Any], y: Array, seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Between torch and mathematics: what the rules ask of the gauge, and the gauge's heads as plain arrays."""
+"""Between torch and mathematics: what the rules ask of the heads, and heads as plain arrays."""
 
 from __future__ import annotations
 
@@ -6,68 +6,97 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.center import find_center
+from smle.guarantees.arrangement import Arrangement
+from smle.guarantees.center import Center, find_center
 from smle.guarantees.geometry import Region, Support
-from smle.guarantees.overapproximation import ConstantBounds, Head, Overapproximation
-from smle.nn.gauge import Gauge, GaugeRows
+from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
+from smle.nn.bounds import Box
+from smle.nn.gauge import CellNeeds, HeadParameters
 from smle.rules import Specification
 
-__all__ = ["frozen_heads", "gauge_rows"]
+__all__ = ["cell_needs", "frozen", "ungated"]
 
 Array = npt.NDArray[np.float64]
 
 
-def gauge_rows(spec: Specification, arrangement: Arrangement, *, prefer: Array | None) -> list[GaugeRows]:
-    """Return what each certified cell asks of its head.
+def ungated(arrangement: Arrangement) -> Arrangement:
+    """Return the arrangement with one head for the whole domain: no gate, each rule proved over its own region."""
+    return Arrangement(arrangement.rows, arrangement.regions, arrangement.rules, (), ((),), (), ())
+
+
+def cell_needs(spec: Specification, arrangement: Arrangement, *, prefer: Array | None) -> list[CellNeeds]:
+    """Return what each certified cell asks of its head. `prefer` (cells, m): outputs to stay near; NaN rows: none.
 
     Raises:
         ContradictionError: If a cell's requirement has no safe center.
     """
+    polytopes = Polytopes(spec, arrangement)
     result = []
-    d = len(spec.columns)
-    for index, cell in enumerate(arrangement.cells):
-        if arrangement.free_cell and index == len(arrangement.cells) - 1:
-            continue
+    for index in range(len(arrangement.cells) - arrangement.free_cell):
         wish = None if prefer is None or not np.isfinite(prefer[index]).all() else prefer[index]
-        center = find_center(spec, arrangement, index, prefer=wish)
-        lower, upper = bounding_box(spec, arrangement, cell)
-        result.append(
-            GaugeRows(
-                g=center.g,
-                slack=center.slacks,
-                center=center.y0,
-                center_slope=np.zeros((len(spec.targets), d)) if center.Y is None else center.Y,
-                lower=lower,
-                upper=upper,
-            )
-        )
+        center = find_center(spec, arrangement, index, prefer=wish, polytopes=polytopes)
+        result.append(_needs(requirement_of(polytopes, index), center, len(spec.columns)))
     return result
 
 
-def bounding_box(spec: Specification, arrangement: Arrangement, cell: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return a box that contains the cell as the guard sees it. Shapes: (d,), (d,)."""
-    region = Region.of(arrangement, spec, cell)
-    support = Support(region)
-    d = len(spec.columns)
-    highest, _, _ = support(np.eye(d))
-    lowest, _, _ = support(-np.eye(d))
-    domain = region.domain
-    return np.maximum(-lowest, domain.low), np.minimum(highest, domain.high)
+def _needs(need: Requirement, center: Center, d: int) -> CellNeeds:
+    m = len(center.y0)
+    Y = np.zeros((m, d)) if center.Y is None else center.Y
+    # Exclusions follow as clauses; where there are x-terms the center has them among its clauses already.
+    pair_weights = list(center.pair_lambdas)
+    clauses, weights = need.without_pairs().clauses, [*center.lambdas, *pair_weights]
+    slacks = np.concatenate([center.clause_slacks, center.pair_slacks])
+    boxes = [_RegionBox(need.polytopes.intersection(active)) for active in need.regions]
+    j = max((len(clause.literals) for clause in clauses), default=1)
+    r = max((len(box.A) for box in boxes), default=0)
+    k = len(clauses)
+    g, lam, slack = np.zeros((k, j, m)), np.zeros((k, j)), np.zeros((k, j))
+    lower, upper, A, a = np.zeros((k, d)), np.zeros((k, d)), np.zeros((k, r, d)), np.zeros((k, r))
+    for i, clause in enumerate(clauses):
+        box = boxes[clause.region]
+        lower[i], upper[i] = box.lower, box.upper
+        A[i, : len(box.A)], a[i, : len(box.A)] = box.A, box.a
+        lam[i, : len(weights[i])] = weights[i]
+        slopes, offsets = np.zeros((len(clause.literals), d)), np.zeros(len(clause.literals))
+        for position, literal in enumerate(clause.literals):
+            g[i, position, literal.outputs] = literal.g
+            slopes[position] = literal.g @ Y[literal.outputs]
+            slopes[position, literal.inputs] += literal.s
+            offsets[position] = literal.g @ center.y0[literal.outputs] - literal.h
+        slack[i, : len(offsets)] = -(offsets + box.highest(slopes))
+    return CellNeeds(g, lam, slack, slacks, center.y0, Y, lower, upper, A, a)
+
+
+class _RegionBox:
+    """Bounding box (d,), (d,) and oblique rows A (r, d), a (r,) of a region; maxima of linear functions over it."""
+
+    def __init__(self, region: Region) -> None:
+        self._support = Support(region)
+        identity = np.eye(len(region.domain.low))
+        self.upper = np.minimum(self._support(identity)[0], region.domain.high)
+        self.lower = np.maximum(-self._support(-identity)[0], region.domain.low)
+        oblique = np.flatnonzero((region.A != 0).sum(axis=1) > 1)
+        self.A, self.a = region.A[oblique], region.a[oblique]
+
+    def highest(self, slopes: Array) -> Array:
+        """Return max slopes.x over the region. Shapes: (k, d) -> (k,)."""
+        return self._support(slopes)[0] if slopes.any() else np.zeros(len(slopes))
 
 
 @torch.no_grad()
-def frozen_heads(gauge: Gauge, *, free_cell: bool, fallback: bool) -> Overapproximation:
-    """Compute the heads in float64 and round them to float32."""
-    weight, slope, bias = (None if part is None else part.cpu().numpy() for part in gauge(torch.float64))
-    safe = gauge.fallback().cpu().numpy()
+def frozen(parameters: HeadParameters, box: Box, *, free_cell: bool, fallback: bool) -> Overapproximation:
+    """Compute heads and bounds in float64 and round them to float32: what will be deployed."""
+    envelope = box.envelope(torch.float64)
+    weight, slope, bias = (None if part is None else part.cpu().numpy() for part in parameters(envelope))
+    safe = parameters.fallback().cpu().numpy()
     assert weight is not None
     assert bias is not None
     heads: list[Head | None] = [
         Head(weight[c], bias[c], V=None if slope is None else slope[c], fallback=safe[c] if fallback else None)
         for c in range(len(weight))
     ]
-    n = weight.shape[-1]
-    return Overapproximation(
-        ConstantBounds(-np.ones(n, np.float32), np.ones(n, np.float32)), tuple(heads + ([None] if free_cell else []))
-    )
+    numbers = box.deployed(parameters.x_shift, parameters.x_scale, torch.float64)
+    arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()}
+    bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
+    return Overapproximation(bounds, tuple(heads + ([None] if free_cell else [])))

@@ -211,12 +211,12 @@ class DeployedHead(nn.Module):
         self.heads = _Heads(count, m, embedding, inputs=d if passthrough else None, fallback=not self.nan_safe_clip)
         self.free = _Free(m, embedding) if arrangement.free_cell else None
 
-    def limits(self, x32: Tensor) -> tuple[Tensor, Tensor]:
+    def limits(self, x32: Tensor, bounds: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Return the bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
-        box = self.bounds
-        if box.lower_slope is None or box.upper_slope is None:
-            return box.lower, box.upper
-        return x32 @ box.lower_slope.T + box.lower, x32 @ box.upper_slope.T + box.upper
+        box = dict(self.bounds.named_buffers()) if bounds is None else bounds
+        if not self.affine:
+            return box["lower"], box["upper"]
+        return x32 @ box["lower_slope"].T + box["lower"], x32 @ box["upper_slope"].T + box["upper"]
 
     def forward(self, features: Tensor, embedding: Tensor) -> Tensor:
         """Return the outputs (batch, m)."""
@@ -226,18 +226,24 @@ class DeployedHead(nn.Module):
             x = self.domain(features)
             heads = (self.heads.weight, self.heads.passthrough, self.heads.bias)
             free = None if self.free is None else (self.free.weight, self.free.bias)
-            return self.outputs(x, embedding.to(torch.float32), heads=heads, free=free)
+            return self.outputs(x, embedding.to(torch.float32), bounds=None, heads=heads, free=free)
 
     def outputs(
-        self, x: Tensor, z: Tensor, *, heads: tuple[Tensor, Tensor | None, Tensor], free: tuple[Tensor, Tensor] | None
+        self,
+        x: Tensor,
+        z: Tensor,
+        *,
+        bounds: dict[str, Tensor] | None,
+        heads: tuple[Tensor, Tensor | None, Tensor],
+        free: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """Apply clip, heads and gate for the given head parameters; x is clamped to the domain."""
+        """Apply clip, heads and gate with the given parameters (bounds None: the stored ones); x is in the domain."""
         W, V, b = heads
         count, m, n = W.shape
         if count == 0 and free is not None:  # no rules: a plain network
             return nn.functional.linear(z, *free)
         x32 = x.to(torch.float32)
-        lower, upper = self.limits(x32)
+        lower, upper = self.limits(x32, bounds)
         clipped = clip(z, lower, upper) if self.nan_safe_clip else torch.clamp(z, lower, upper)
         y = nn.functional.linear(clipped, W.reshape(count * m, n), b.reshape(count * m))
         if V is not None:

@@ -1,0 +1,89 @@
+"""Bounds of the embedding, as trainable modules: center c(x) and half-width h(x) > 0, so that l < u by construction.
+
+Raw parameters live in standardized inputs x' (see `Frame`); what is deployed is in the user's inputs x.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["AffineBox", "Box", "Envelope", "FixedBox"]
+
+
+class Envelope(NamedTuple):
+    """c(x') = center + center_slope x' and h(x') = half + half_slope x', per embedding unit.
+
+    Shapes: center, half (n,); slopes (n, d), or None where the bounds do not depend on x.
+    """
+
+    center: Tensor
+    half: Tensor
+    center_slope: Tensor | None
+    half_slope: Tensor | None
+
+
+class Box(nn.Module):
+    """A kind of bounds. Subclasses are final."""
+
+    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+        """Return center and half-width of the box."""
+        raise NotImplementedError
+
+    def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """Return the constants of the deployed program in the user's inputs, by their names in the model file."""
+        box = self.envelope(dtype)
+        if box.center_slope is None or box.half_slope is None:
+            return {"lower": box.center - box.half, "upper": box.center + box.half}
+        result = {}
+        for name, sign in (("lower", -1.0), ("upper", 1.0)):
+            slope = (box.center_slope + sign * box.half_slope) / x_scale.to(dtype)
+            result[name] = box.center + sign * box.half - slope @ x_shift.to(dtype)
+            result[f"{name}_slope"] = slope
+        return result
+
+
+class FixedBox(Box):
+    """-1 <= z <= 1. With a linear layer before it this is as general as any constant bounds."""
+
+    ones: Tensor
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.register_buffer("ones", torch.ones(units), persistent=False)
+
+    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+        """Return center 0 and half-width 1."""
+        ones = self.ones.to(dtype)
+        return Envelope(torch.zeros_like(ones), ones, None, None)
+
+
+class AffineBox(Box):
+    """l(x) <= z <= u(x), both affine and trained; they start as the constants -1 and 1.
+
+    h(x') = w0 + wp (x' - low) + wm (high - x') with w0, wp, wm > 0: every affine function that is positive on the
+    domain [low, high] has this form. Shapes: low, high (d,).
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, units: int, low: Tensor, high: Tensor) -> None:
+        super().__init__()
+        d = len(low)
+        self.register_buffer("low", low.to(torch.float64), persistent=False)
+        self.register_buffer("high", high.to(torch.float64), persistent=False)
+        self.center = nn.Parameter(torch.zeros(units))
+        self.center_slope = nn.Parameter(torch.zeros(units, d))
+        self.raw_width = nn.Parameter(torch.full((units,), 0.5413))  # softplus gives 1
+        self.raw_rise = nn.Parameter(torch.full((units, d), -6.0))
+        self.raw_fall = nn.Parameter(torch.full((units, d), -6.0))
+
+    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+        """Return center and half-width, affine in x'."""
+        soft = nn.functional.softplus
+        rise, fall = soft(self.raw_rise.to(dtype)), soft(self.raw_fall.to(dtype))
+        half = soft(self.raw_width.to(dtype)) - rise @ self.low.to(dtype) + fall @ self.high.to(dtype)
+        return Envelope(self.center.to(dtype), half, self.center_slope.to(dtype), rise - fall)
