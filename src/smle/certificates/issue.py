@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from smle.certificates import checker
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
@@ -193,8 +191,7 @@ def _exclusion_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, An
         proofs.append(
             {"head": item.head, "rule": item.rule, "region": item.region, "exclusions": {"offset": len(block)}}
         )
-        weights = np.stack([item.weights, 1.0 - item.weights], axis=1).astype("<f4")
-        block.extend(weights.tobytes())
+        block.extend(item.weights.astype("<f4").tobytes())
     return proofs
 
 

@@ -1,0 +1,407 @@
+"""Model folders made by hand: rules, weights and certificate without training, written from the format's text.
+
+The tensors are put together here from docs/certificate-format.md, not taken from the torch program, so that the
+document is tested for being complete; `test_builder_agrees_with_torch` compares the two.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smle.certificates import checker
+from smle.certificates.document import tensors_of
+from smle.certificates.issue import compiled, issue
+from smle.exact import BINARY32, BINARY64, nearest, previous, round_up
+from smle.guarantees.cells import Arrangement, arrange
+from smle.guarantees.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Overapproximation
+from smle.rules import Row, Specification
+
+U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)
+
+
+@dataclass
+class Package:
+    """Everything a model folder holds, open to changes; `seal` recomputes all digests, as an attacker would."""
+
+    document: dict[str, Any]
+    weights: dict[str, np.ndarray]
+    block: bytes = b""
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def copy(self) -> Package:
+        return Package(copy.deepcopy(self.document), dict(self.weights), self.block, dict(self.files))
+
+    @property
+    def tensors(self) -> dict[str, checker.Tensor]:
+        return tensors_of(self.weights)
+
+    def seal(self) -> Package:
+        self.document["binds"] = {
+            "weights": checker.weights_digest(self.tensors),
+            "block": hashlib.sha256(self.block).hexdigest() if self.block else None,
+            **{k: hashlib.sha256(self.files[k]).hexdigest() if k in self.files else None for k in ("model", "rules")},
+        }
+        body = {key: value for key, value in self.document.items() if key != "digest"}
+        self.document["digest"] = hashlib.sha256(checker.canonical(body)).hexdigest()
+        return self
+
+    @property
+    def text(self) -> bytes:
+        return checker.canonical(self.document) + b"\n"
+
+    def check(self) -> list[checker.Proved]:
+        """Check as it stands; digests are not touched."""
+        return checker.check(self.text, self.tensors, self.block, self.files)
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "certificate.json").write_bytes(self.text)
+        (folder / "model.safetensors").write_bytes(safetensors_bytes(self.tensors))
+        if self.block:
+            (folder / "certificate.bin").write_bytes(self.block)
+        for role, name in (("model", "model.json"), ("rules", "rules.yaml")):
+            if role in self.files:
+                (folder / name).write_bytes(self.files[role])
+        return folder
+
+
+def safetensors_bytes(tensors: dict[str, checker.Tensor]) -> bytes:
+    """Write the weight file by hand: header length, header, tensors."""
+    header, body = {}, b""
+    for name in sorted(tensors):
+        dtype, shape, data = tensors[name]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def slack_of(row: Row, spec: Specification) -> Fraction:
+    """The guard's slack for an oblique row, as the format defines it."""
+    n = len(row.coefficients)
+    gamma = Fraction(n + 1, 2**24 - n - 1)
+    total, spread, other = Fraction(0), Fraction(0), Fraction(0)
+    for i, q in row.coefficients:
+        stored = nearest(q, BINARY32)
+        size = max(abs(nearest(end, fmt)) for end in (spec.lower[i], spec.upper[i]) for fmt in (BINARY32, BINARY64))
+        cast = U * size + TINY
+        other += abs(q - stored) * size + abs(stored) * cast
+        total += abs(stored) * (size + cast)
+        spread += abs(stored) + size + cast
+    return other + gamma * total + TINY * (2 * n + 1 + spread) * (1 + gamma)
+
+
+def gate_tensors(spec: Specification, arrangement: Arrangement) -> dict[str, np.ndarray]:
+    """Domain and gate as the format prescribes them."""
+    tensors: dict[str, np.ndarray] = {}
+    formats = ((BINARY32, "<f4"), (BINARY64, "<f8"))
+    used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
+    comparisons = [arrangement.rows[r] for r in used if len(arrangement.rows[r].coefficients) == 1]
+    oblique = [arrangement.rows[r] for r in used if len(arrangement.rows[r].coefficients) > 1]
+    for fmt, code in formats:
+        for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
+            tensors[f"domain.{side}_{fmt.name}"] = np.array([float(nearest(v, fmt)) for v in ends], dtype=code)
+        constants = [nearest(row.bound, fmt) for row in comparisons]
+        constants = [previous(c, fmt) if row.strict else c for c, row in zip(constants, comparisons, strict=True)]
+        tensors[f"gate.constants_{fmt.name}"] = np.array([float(c) for c in constants], dtype=code)
+    coefficients = np.zeros((len(oblique), len(spec.columns)), dtype="<f4")
+    for i, row in enumerate(oblique):
+        for k, q in row.coefficients:
+            coefficients[i, k] = float(nearest(q, BINARY32))
+    tensors["gate.coefficients"] = coefficients
+    thresholds = [float(round_up(row.bound + slack_of(row, spec), BINARY32)) for row in oblique]
+    tensors["gate.thresholds"] = np.array(thresholds, dtype="<f4")
+    bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
+    shape = (len(arrangement.cells), len(arrangement.gated))
+    tensors["gate.signatures"] = np.array(bits, dtype=np.uint8).reshape(shape)
+    return tensors
+
+
+def weights_of(spec: Specification, arrangement: Arrangement, over: Overapproximation) -> dict[str, np.ndarray]:
+    """All tensors of the head; the free head, if there is one, is all ones."""
+    tensors = gate_tensors(spec, arrangement)
+    for name in ("lower", "upper", "lower_slope", "upper_slope"):
+        if hasattr(over.bounds, name):
+            tensors[f"bounds.{name}"] = getattr(over.bounds, name)
+    certified = [head for head in over.heads if head is not None]
+    m, n = len(spec.targets), over.bounds.width
+    tensors["heads.weight"] = np.array([h.W for h in certified], dtype="<f4").reshape(-1, m, n)
+    tensors["heads.bias"] = np.array([h.b for h in certified], dtype="<f4").reshape(-1, m)
+    if certified and certified[0].V is not None:
+        tensors["heads.passthrough"] = np.array([h.V for h in certified], dtype="<f4")
+    elif certified and certified[0].fallback is not None:
+        tensors["heads.fallback"] = np.array([h.fallback for h in certified], dtype="<f4")
+    if arrangement.free_cell:
+        tensors["free.weight"], tensors["free.bias"] = np.ones((m, n), dtype="<f4"), np.ones(m, dtype="<f4")
+    return tensors
+
+
+MODEL_JSON = b'{"format": "smle-model", "version": 1, "kind": "made by hand"}\n'
+
+
+def issued(spec: Specification, arrangement: Arrangement, over: Overapproximation) -> Package:
+    """Let the library prove hand-made heads."""
+    weights = weights_of(spec, arrangement, over)
+    files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
+    certificate = issue(spec, arrangement, over, tensors=tensors_of(weights), files=files)
+    return Package(copy.deepcopy(certificate.document), weights, certificate.block, files)
+
+
+def written(
+    spec: Specification,
+    arrangement: Arrangement,
+    over: Overapproximation,
+    proofs: Sequence[dict[str, Any]],
+    *,
+    conflicts: Sequence[dict[str, Any]] = (),
+    implications: Sequence[dict[str, Any]] = (),
+) -> Package:
+    """Write a certificate by hand, with the given proofs; nothing is checked."""
+    block = bytearray()
+    affine = isinstance(over.bounds, AffineBounds)
+    nan_safe = all(head.fallback is None for head in over.heads if head is not None)
+    document: dict[str, Any] = {
+        "format": "smle-certificate",
+        "version": 1,
+        "statement": checker.STATEMENT,
+        "binds": {},
+        "program": {
+            "precision": "float32",
+            "clip": "where" if nan_safe else "clamp",
+            "bounds": "affine" if affine else "constant",
+        },
+        "specification": compiled(spec, arrangement, block),
+        "gate": {"regions": list(arrangement.gated)},
+        "coverage": {"conflicts": list(conflicts), "implications": list(implications)},
+        "proofs": list(proofs),
+    }
+    files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
+    return Package(document, weights_of(spec, arrangement, over), bytes(block), files).seal()
+
+
+def clause_proof(weights: Sequence[Any], mu: Sequence[Any] = (), **where: Any) -> dict[str, Any]:
+    """One proof entry; head, rule, clause are 0 and region is None unless given."""
+    place: dict[str, Any] = {"head": 0, "rule": 0, "region": None, "clause": 0, **where}
+    return {**place, "lambda": [str(w) for w in weights], "mu": [[r, str(v)] for r, v in mu]}
+
+
+Choose = Callable[[set[str]], tuple[Any, ...]]
+
+
+def heads_by_rules(
+    spec: Specification, arrangement: Arrangement, choose: Choose, *, seed: int = 0, n: int = 3, spread: float = 0.02
+) -> list[Head | None]:
+    """One head per cell: small random W around the outputs that `choose` names for the active rules.
+
+    `choose(names of active rules)` returns y, or (y, V) with a matrix; clamp programs get y as their fallback.
+    """
+    rng = np.random.default_rng(seed)
+    heads: list[Head | None] = []
+    ungated = set(range(len(arrangement.regions))) - set(arrangement.gated)
+    for index, cell in enumerate(arrangement.cells):
+        if arrangement.free_cell and index == len(arrangement.cells) - 1:
+            heads.append(None)
+            continue
+        active = {spec.rules[rule].name for region in (*cell, *ungated) for rule in arrangement.rules[region]}
+        chosen = choose(active)
+        W = rng.uniform(-spread, spread, size=(len(spec.targets), n)).astype("f4")
+        if isinstance(chosen[0], (int, float)):
+            y = np.array(chosen, dtype="f4")
+            heads.append(Head(W, y, fallback=y))
+        else:
+            heads.append(Head(W, np.array(chosen[0], dtype="f4"), V=np.array(chosen[1], dtype="f4")))
+    return heads
+
+
+def unit_box(n: int) -> ConstantBounds:
+    return ConstantBounds(-np.ones(n, dtype="f4"), np.ones(n, dtype="f4"))
+
+
+def without_gate(arrangement: Arrangement) -> Arrangement:
+    """One head for all inputs; every rule is proved over its own region."""
+    return Arrangement(arrangement.rows, arrangement.regions, arrangement.rules, (), ((),), (), ())
+
+
+# --- The cases. Each is small, hand-made, and accepted. ---------------------------------------------------------
+
+BRAKING = """
+inputs: {distance: [0, 200], speed: [0, 40], friction: [0.1, 1]}
+outputs: [brake]
+rules:
+  - {name: emergency, when: distance <= 10 and speed >= 20, then: brake >= 0.8}
+  - {name: tailgating, when: distance <= 0.8 * speed - 4, then: brake >= 0.5}
+  - {name: phantom, when: distance >= 150 and speed <= 10, then: brake <= 0.1}
+  - {name: range, then: 0 <= brake <= 1}
+"""
+
+CLAUSES = """
+inputs: {a: [-1, 1], b: [0, 0.1]}
+outputs: [p, q]
+rules:
+  - {name: one of them, then: p >= 0 or q >= 0}
+  - {name: three, when: a <= 0.3, then: p + q <= 3 or p - q >= 1 or q < -2}
+  - {name: implied, when: a <= 0.5, then: p <= 2}
+"""
+
+AFFINE = """
+inputs: {a: [0, 1], b: [0, 1]}
+outputs: [y]
+rules:
+  - {name: corner, when: a + b <= 1, then: y <= 1.2}
+  - {name: other corner, when: a + b >= 1, then: y >= 0.8}
+"""
+
+DOSE = """
+inputs: {weight: [40, 120], age: [0, 100]}
+outputs: [dose]
+rules:
+  - {name: by weight, then: dose <= 0.5 * weight}
+  - {name: old, when: age >= 65, then: dose <= 0.4 * weight or dose <= 10}
+  - {name: positive, then: dose >= 0}
+"""
+
+ROADS = """
+inputs:
+  speed: [0, 40]
+  road: {categories: [dry, wet, icy]}
+outputs: [brake]
+rules:
+  - {name: icy, when: road == icy, then: brake <= 0.5}
+  - {name: wet, when: road == wet, then: brake >= 0.6}
+  - {name: not dry and slow, when: road != dry and speed < 20, then: brake >= -2}
+"""
+
+STRICT = """
+inputs: {speed: [0, 0.7]}
+outputs: [y]
+rules:
+  - {name: slow, when: speed < 0.3, then: y < 0}
+  - {name: fast, when: speed >= 0.3, then: y > 0}
+"""
+
+LABELS = """
+inputs: {a: [0, 1]}
+labels: [cat, dog, bird, fish]
+rules:
+  - {name: one, then: "at_most_one(cat, dog, bird, fish)"}
+  - {name: no fish, when: a <= 0.25, then: not fish}
+"""
+
+
+def braking() -> Package:
+    spec = Specification.from_yaml(BRAKING)
+    arrangement = arrange(spec)
+
+    def choose(active: set[str]) -> tuple[float, ...]:
+        return (0.9 if active & {"emergency", "tailgating"} else 0.05 if "phantom" in active else 0.5,)
+
+    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads_by_rules(spec, arrangement, choose))))
+
+
+def clauses() -> Package:
+    """Neither p >= 0 nor q >= 0 holds everywhere: only the mixture of the two proves the clause."""
+    spec = Specification.from_yaml(CLAUSES)
+    arrangement = arrange(spec)
+    W = np.array([[1.0, 0.25, 0.0], [-1.0, -0.125, 0.25]], dtype="f4")
+    b = np.array([0.5, 0.25], dtype="f4")
+    fallback = np.array([0.5, 0.25], dtype="f4")
+    heads = tuple(Head(W, b, fallback=fallback) for _ in arrangement.cells)
+    return issued(spec, arrangement, Overapproximation(unit_box(3), heads))
+
+
+def affine(*, gate: bool = True) -> Package:
+    """y <= 1.2 where a + b <= 1 needs mu: the bounds follow a + b."""
+    spec = Specification.from_yaml(AFFINE)
+    arrangement = arrange(spec) if gate else without_gate(arrange(spec))
+    slope = np.array([[1.0, 1.0], [0.5, 0.5]], dtype="f4")
+    lower, upper = np.array([-0.0625, 0.0], dtype="f4"), np.array([0.0625, 0.125], dtype="f4")
+    bounds = AffineBounds(lower, slope, upper, slope)
+    head = Head(np.array([[0.75, 0.5]], dtype="f4"), np.array([0.0], dtype="f4"))
+    last = (None,) if arrangement.free_cell else (head,)
+    heads = (head,) * (len(arrangement.cells) - 1) + last
+    return issued(spec, arrangement, Overapproximation(bounds, heads))
+
+
+def dose() -> Package:
+    spec = Specification.from_yaml(DOSE)
+    arrangement = arrange(spec)
+    heads = heads_by_rules(spec, arrangement, lambda active: ([1.0], [[0.3125, 0.0]]))
+    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads)))
+
+
+def roads(*, gate: bool = True) -> Package:
+    spec = Specification.from_yaml(ROADS)
+    arrangement = arrange(spec) if gate else without_gate(arrange(spec))
+    if not gate:
+        # One head: the output follows the category through the pass-through.
+        head = Head(np.full((1, 2), 0.01, "f4"), np.zeros(1, "f4"), V=np.array([[0.0, 0.5, 0.75, 0.25]], "f4"))
+        return issued(spec, arrangement, Overapproximation(unit_box(2), (head,)))
+    heads = heads_by_rules(spec, arrangement, lambda active: (0.75 if "wet" in active else 0.25,))
+    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads)))
+
+
+def strict() -> Package:
+    spec = Specification.from_yaml(STRICT)
+    arrangement = arrange(spec)
+    heads = heads_by_rules(spec, arrangement, lambda active: (-0.5 if "slow" in active else 0.5,))
+    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads)))
+
+
+def labels() -> Package:
+    spec = Specification.from_yaml(LABELS)
+    arrangement = arrange(spec)
+    rng = np.random.default_rng(1)
+    W = rng.uniform(-0.1, 0.1, size=(4, 5)).astype("f4")
+    W[:, :4] -= 0.25 * np.eye(4, dtype="f4")
+    heads = [
+        Head(W, np.array([-0.2, -0.4, -0.6, -0.9], "f4"), fallback=np.array([0.1, -0.4, -0.6, -0.9], "f4"))
+        for _ in arrangement.cells
+    ]
+    return issued(spec, arrangement, Overapproximation(unit_box(5), tuple(heads)))
+
+
+def affine_labels() -> Package:
+    """Exclusions under affine bounds: the slower path of the checker."""
+    spec = Specification.from_yaml(LABELS)
+    arrangement = arrange(spec)
+    slope = np.full((2, 1), 0.25, dtype="f4")
+    bounds = AffineBounds(np.zeros(2, "f4"), slope, np.full(2, 0.5, "f4"), 2 * slope)
+    head = Head(np.full((4, 2), 0.25, "f4"), np.array([-1, -2, -0.75, -1.5], "f4"))
+    return issued(spec, arrangement, Overapproximation(bounds, (head,) * len(arrangement.cells)))
+
+
+CASES: dict[str, Callable[[], Package]] = {
+    "braking": braking,
+    "clauses": clauses,
+    "affine": affine,
+    "affine without gate": lambda: affine(gate=False),
+    "dose": dose,
+    "roads": roads,
+    "roads without gate": lambda: roads(gate=False),
+    "strict": strict,
+    "labels": labels,
+    "affine labels": affine_labels,
+}
+
+_made: dict[str, Package] = {}
+
+
+def case(name: str) -> Package:
+    """Return a fresh copy of a case, made once per session."""
+    if name not in _made:
+        _made[name] = CASES[name]()
+    return _made[name].copy()
+
+
+BoundsLike = Bounds
