@@ -1,0 +1,184 @@
+"""Whatever the deployed guard reports, for any float input, is a cell; what was left out is left out by a proof."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smle.exact import BINARY32, BINARY64, nearest
+from smle.guarantees.cells import arrange
+from smle.guarantees.guard import domain_box, guard_rows
+from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
+
+F = Fraction
+ANY = CNF((Clause((Literal(((0, F(1)),), (), F(1)),)),))
+tenths = st.integers(-3, 13).map(lambda v: F(v, 10))
+
+
+@st.composite
+def rows(draw, d):
+    if draw(st.integers(0, 2)):
+        return Row(
+            ((draw(st.integers(0, d - 1)), draw(st.sampled_from([F(1), F(-1)]))),), draw(tenths), draw(st.booleans())
+        )
+    form = tuple((i, v) for i in range(d) if (v := F(draw(st.integers(-7, 7)), 10)))
+    return Row(form or ((0, F(1)),), draw(tenths), draw(st.booleans()))
+
+
+@st.composite
+def specifications(draw):
+    d = draw(st.integers(1, 3))
+    inputs = tuple(
+        NumericInput(f"x{i}", F(draw(st.integers(-2, 0)), 10), F(draw(st.integers(5, 12)), 10)) for i in range(d)
+    )
+    rules = tuple(
+        Rule(f"r{i}", (Polytope(tuple(draw(st.lists(rows(d), min_size=1, max_size=3)))),), ANY, "", "")
+        for i in range(draw(st.integers(1, 6)))
+    )
+    return Specification(inputs, (Number("y"),), rules)
+
+
+def guard_signature(arrangement, guard, x, fmt, generator):
+    """Evaluate the gate as deployed: comparisons in the input's own format, oblique rows in float32, any order."""
+    dtype = np.float32 if fmt is BINARY32 else np.float64
+    bits = []
+    for row in guard:
+        if row.is_comparison:
+            ((i, sign),) = row.coefficients
+            constant = dtype(float(nearest(row.bound * sign, fmt)))
+            value = x[i]
+            inside = (
+                (value < constant if row.strict else value <= constant)
+                if sign > 0
+                else (value > constant if row.strict else value >= constant)
+            )
+        else:
+            terms = [
+                np.float32(float(q)) * np.float32(x[i]) for q, (i, _) in zip(row.stored, row.coefficients, strict=True)
+            ]
+            total = np.float32(0)
+            for k in generator.permutation(len(terms)):
+                total = np.float32(total + terms[k])
+            inside = bool(total <= np.float32(float(row.threshold)))
+        bits.append(bool(inside))
+    return tuple(r for r in arrangement.gated if all(bits[k] for k in arrangement.regions[r]))
+
+
+def points(spec, guard, fmt, generator, count):
+    """Draw inputs of the domain: anywhere, on and next to comparisons, on and next to oblique borders."""
+    dtype = np.float32 if fmt is BINARY32 else np.float64
+    low, high = (np.array([dtype(float(v)) for v in ends]) for ends in domain_box(spec, fmt))
+    for _ in range(count):
+        x = generator.uniform(low, high).astype(dtype)
+        for row in generator.permutation(len(guard))[:2]:
+            form = guard[row].coefficients
+            i, q = form[generator.integers(len(form))]
+            rest = sum(float(v) * float(x[j]) for j, v in form if j != i)
+            value = dtype((float(guard[row].bound) - rest) / float(q))
+            for _ in range(generator.integers(0, 4)):
+                value = np.nextafter(value, dtype(generator.choice([-np.inf, np.inf])))
+            x[i] = value
+        yield np.clip(x, low, high)
+
+
+@settings(max_examples=120, deadline=None)
+@given(specifications(), st.integers(0, 2**32 - 1))
+def test_every_signature_is_a_cell(spec, seed):
+    arrangement = arrange(spec, max_cells=64)
+    guard = guard_rows(arrangement, spec)
+    generator = np.random.default_rng(seed)
+    cells = set(arrangement.cells)
+    for fmt in (BINARY32, BINARY64):
+        for x in points(spec, guard, fmt, generator, 60):
+            assert guard_signature(arrangement, guard, x, fmt, generator) in cells
+
+
+def bound_of(multipliers, guard, spec, fmt, complement=None):
+    """Recompute a proof's bound from its definition."""
+    low, high = domain_box(spec, fmt)
+    total, slope, strict = F(0), [F(0)] * len(low), False
+    for number, m in multipliers:
+        assert m >= 0
+        if number == -1:
+            row = complement
+            form = [(i, -q) for i, q in row.coefficients]
+            a, open_ = (-row.constants[fmt is BINARY64], not row.strict) if row.is_comparison else (-row.bound, True)
+        elif number < len(guard):
+            row = guard[number]
+            form = row.coefficients
+            a, open_ = (
+                (row.constants[fmt is BINARY64], row.strict)
+                if row.is_comparison
+                else (row.threshold + row.slack, False)
+            )
+        else:
+            group, side = divmod(number - len(guard), 2)
+            sign = F(1 - 2 * side)
+            form, a, open_ = [(i, sign) for i in spec.one_hot[group]], sign, False
+        total += m * a
+        strict |= open_ and m > 0
+        for i, q in form:
+            slope[i] -= m * q
+    total += sum(max(e * lo, e * hi) for e, lo, hi in zip(slope, low, high, strict=True))
+    return total, strict
+
+
+@settings(max_examples=80, deadline=None)
+@given(specifications())
+def test_every_proof_is_one(spec):
+    arrangement = arrange(spec)
+    guard = guard_rows(arrangement, spec)
+
+    def proves(multipliers, complement=None):
+        for fmt in (BINARY32, BINARY64):
+            bound, strict = bound_of(multipliers, guard, spec, fmt, complement)
+            assert bound < 0 or (bound == 0 and strict)
+
+    for conflict in arrangement.conflicts:
+        own = {r for region in conflict.regions for r in arrangement.regions[region]}
+        assert {r for r, _ in conflict.multipliers} <= own
+        proves(conflict.multipliers)
+    for implication in arrangement.implications:
+        own = {r for region in implication.regions for r in arrangement.regions[region]}
+        numbers = arrangement.regions[implication.implied]
+        for r, multipliers in zip(numbers, implication.multipliers, strict=True):
+            assert {k for k, _ in multipliers} <= own | {-1}
+            if multipliers:
+                proves(multipliers, guard[r])
+            else:
+                assert r in own
+
+
+@settings(max_examples=60, deadline=None)
+@given(specifications())
+def test_cells_are_what_conflicts_and_implications_leave(spec):
+    arrangement = arrange(spec)
+    left = set()
+    for mask in range(2 ** len(arrangement.gated)):
+        active = {r for p, r in enumerate(arrangement.gated) if mask >> p & 1}
+        refuted = any(set(c.regions) <= active for c in arrangement.conflicts)
+        forced = any(set(i.regions) <= active and i.implied not in active for i in arrangement.implications)
+        if not refuted and not forced:
+            left.add(tuple(sorted(active)))
+    assert left <= set(arrangement.cells)
+    if () in arrangement.cells:
+        assert arrangement.cells[-1] == ()
+
+
+@pytest.mark.parametrize("kind", ["with", "without"])
+def test_one_hot_groups(kind):
+    groups = (Categorical("road", ("dry", "wet", "icy")),)
+    inputs = (*groups, NumericInput("speed", F(0), F(40)))
+    regions = [Polytope((Row(((i, F(-1)),), F(-1)),)) for i in range(3)]
+    if kind == "without":
+        regions.append(Polytope((Row(((2, F(1)),), F(0)),)))
+    rules = tuple(Rule(f"r{i}", (region,), ANY, "", "") for i, region in enumerate(regions))
+    arrangement = arrange(Specification(inputs, (Number("y"),), rules))
+    guard = guard_rows(arrangement, spec := Specification(inputs, (Number("y"),), rules))
+    assert all(bound_of(c.multipliers, guard, spec, BINARY64)[0] < 0 for c in arrangement.conflicts)
+    if kind == "with":
+        assert set(arrangement.cells) == {(0,), (1,), (2,), ()}
+    else:
+        assert set(arrangement.cells) == {(0, 3), (1, 3), (2,), (3,), ()}
