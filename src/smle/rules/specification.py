@@ -158,12 +158,13 @@ class Specification:
 
     def _refuse_shared_names(self) -> None:
         seen: dict[str, str] = {}
-        own_inputs, own_outputs = {i.name for i in self.inputs}, {o.name for o in self.outputs}
+        groups = [i for i in self.inputs if isinstance(i, Categorical)]
         listed = [(item.name, "an input") for item in self.inputs]
         listed += [(item.name, "an output") for item in self.outputs]
         listed += [(name, "a constant") for name, _ in self.constants]
-        listed += [(name, "an input column") for name in self.columns if name not in own_inputs]
-        listed += [(name, "an output column") for name in self.targets if name not in own_outputs]
+        listed += [(f"{g.name}={category}", "an input column") for g in groups for category in g.categories]
+        choices = [o for o in self.outputs if isinstance(o, Choice)]
+        listed += [(f"{c.name}={option}", "an output column") for c in choices for option in c.options]
         for name, kind in listed:
             if name in seen:
                 raise RuleError(

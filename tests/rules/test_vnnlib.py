@@ -1,0 +1,203 @@
+"""VNN-LIB 1.0: the file asserts the counterexample, the rule forbids it."""
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from smle.errors import RuleError
+from smle.rules import Choice, Label, Polytope, Row, Specification
+
+DECLARED = """; a comment
+(declare-const X_0 Real)
+(declare-const X_1 Real)
+(declare-const Y_0 Real)
+(declare-const Y_1 Real)
+(declare-const Y_2 Real)
+"""
+BOX = "(assert (<= X_0 0.679857769))(assert (>= X_0 6e-1)) (assert (<= X_1 0.5)) (assert (>= X_1 -0.5))\n"
+
+
+def read(text, **options):
+    return Specification.from_vnnlib(DECLARED + text, **options)
+
+
+def sentences(specification):
+    return [(rule.when, rule.then) for rule in specification.rules]
+
+
+REGION = "0.6 <= X_0 <= 0.679857769 and -0.5 <= X_1 <= 0.5"
+
+
+def test_a_bound():
+    specification = read(BOX + "(assert (>= Y_0 3.991125645861615))")
+    assert sentences(specification) == [(REGION, "Y_0 < 3.991125645861615")]
+    assert specification.lower == (Fraction(3, 5), Fraction(-1, 2))
+    assert specification.upper == (Fraction(679857769, 10**9), Fraction(1, 2))
+    (region,) = specification.rules[0].regions
+    assert Row(((0, Fraction(-1)),), Fraction(-3, 5)) in region.rows
+
+
+def test_and_over_outputs_becomes_one_clause():
+    specification = read(BOX + "(assert (<= Y_1 Y_0)) (assert (<= Y_2 Y_0))")
+    assert sentences(specification) == [(REGION, "Y_0 < Y_1 or Y_0 < Y_2")]
+
+
+def test_or_over_outputs_becomes_several_clauses():
+    specification = read(BOX + "(assert (or (and (<= Y_0 Y_2)) (and (<= Y_1 Y_2) (>= Y_2 1))))")
+    assert sentences(specification) == [(REGION, "Y_2 < Y_0 and (Y_2 < Y_1 or Y_2 < 1)")]
+
+
+def test_or_over_inputs_becomes_regions_and_rules():
+    text = (
+        BOX + "(assert (or (and (<= X_1 0) (>= Y_0 1)) (and (>= X_1 0.25) (>= Y_0 1)) (and (>= X_1 0.3) (<= Y_0 -2))))"
+    )
+    specification = read(text)
+    left = "0.6 <= X_0 <= 0.679857769 and -0.5 <= X_1 <= 0"
+    middle = "0.6 <= X_0 <= 0.679857769 and 0.25 <= X_1 <= 0.5"
+    right = "0.6 <= X_0 <= 0.679857769 and 0.3 <= X_1 <= 0.5"
+    assert sentences(specification) == [(f"{left} or {middle}", "Y_0 < 1"), (right, "Y_0 > -2")]
+    assert [rule.name for rule in specification.rules] == ["property 1 (1)", "property 1 (2)"]
+    assert specification.lower[1] == Fraction(-1, 2)
+
+
+def test_arithmetic_and_mixed_conditions():
+    text = "(assert (<= (+ (* 2.0 Y_0) (- X_0) (* -1 Y_1)) (- 3 (* 0.5 X_1))))"
+    specification = read(BOX + text)
+    x, y = [Fraction(3, 5), Fraction(1, 3)], [Fraction(1), Fraction(0), Fraction(0)]
+    # asserted: 2 y0 - x0 - y1 <= 3 - 0.5 x1, that is 1.4 <= 2.8333: the point is a counterexample
+    assert specification.violated(x, y)
+    assert not specification.violated(x, [Fraction(3), Fraction(0), Fraction(0)])
+
+
+def test_an_input_held_at_a_value_gets_a_range_around_it():
+    text = "(assert (<= X_0 0.0)) (assert (>= X_0 0.0)) (assert (<= X_1 1)) (assert (>= X_1 0)) (assert (<= Y_0 Y_1))"
+    specification = read(text)
+    assert specification.rules[0].when == "X_0 == 0 and 0 <= X_1 <= 1"
+    assert (specification.lower[0], specification.upper[0]) == (-1, 1)
+    assert len(specification.rules[0].regions[0].rows) == 4
+
+
+def test_the_domain_and_the_names_can_be_given():
+    ranges = {"rho": (-1, 1), "theta": ("-1/3", 0.5)}
+    choice = Choice("advice", ("clear", "left", "right"), "min")
+    specification = read(BOX + "(assert (<= Y_1 Y_0))", inputs=ranges, outputs=[choice])
+    assert specification.upper == (1, Fraction(1, 2))
+    assert specification.columns == ("rho", "theta")
+    assert specification.rules[0].then == "score(advice, clear) < score(advice, left)"
+    mixed = read("(assert (<= Y_1 Y_0))", inputs=[(0, 1), (0, 1)], outputs=["y", Label("cat"), Label("dog")])
+    assert mixed.rules[0].then == "y < logit(cat)"
+    assert mixed.rules[0].regions == (Polytope(),)
+    with pytest.raises(RuleError, match="columns"):
+        read(BOX + "(assert (<= Y_1 Y_0))", outputs=["a"])
+    with pytest.raises(RuleError, match="ranges of 2 inputs"):
+        read(BOX + "(assert (<= Y_1 Y_0))", inputs=[(0, 1)])
+    for wrong in ([(0, 1), 3], [(0, 1), (1, 0)], [(0, 1), ("a", 2)]):
+        with pytest.raises(RuleError):
+            read(BOX + "(assert (<= Y_1 Y_0))", inputs=wrong)
+
+
+def test_several_files(tmp_path):
+    for name, text in (("a", "(assert (>= Y_0 1))"), ("b", "(assert (<= Y_0 -1))")):
+        (tmp_path / f"{name}.vnnlib").write_text(DECLARED + BOX + text, encoding="utf-8")
+    specification = Specification.from_vnnlib(tmp_path / "a.vnnlib", str(tmp_path / "b.vnnlib"), tmp_path / "a.vnnlib")
+    assert [rule.name for rule in specification.rules] == ["a", "b", "a #2"]
+    other = (
+        "(declare-const X_0 Real)\n(declare-const Y_0 Real)(assert (<= X_0 1))(assert (>= X_0 0))(assert (<= Y_0 1))"
+    )
+    with pytest.raises(RuleError, match="same network"):
+        Specification.from_vnnlib(tmp_path / "a.vnnlib", other)
+    with pytest.raises(RuleError, match="Cannot read"):
+        Specification.from_vnnlib(tmp_path / "c.vnnlib")
+    with pytest.raises(RuleError, match="at least one"):
+        Specification.from_vnnlib()
+
+
+def test_equalities_and_negations_are_read_exactly():
+    specification = read(BOX + "(assert (= Y_0 Y_1)) (assert (not (<= Y_2 3)))")
+    assert specification.rules[0].then == "Y_1 < Y_0 or Y_0 < Y_1 or Y_2 <= 3"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "(assert)",
+        "(assert X_0)",
+        "(assert (<= X_0))",
+        "(assert (foo X_0 1))",
+        "(assert (<= X_9 1))",
+        "(assert (<= (/ 1 0) Y_0))",
+        "(assert (<= (* Y_0 Y_1) 1))",
+        "(assert (<= Y_0 1e99999999))",
+        "(assert (<= Y_0 |a b|))",
+        "(assert (or))",
+        "()",
+        "(())",
+        ")",
+        "word",
+        "(declare-const X_0 Real)",
+        "(declare-const X_2 Int)",
+        "(declare-const Z Real)",
+        "(declare-fun X_2 (Real) Real)",
+        "(assert (and (<= X_0 0) (>= X_0 1) (<= Y_0 0)))",
+        "(assert true)",
+        "(assert false)",
+        "(push 1)",
+        "(" * 10_000,
+        "(assert " + "(not " * 60 + "(<= Y_0 1)" + ")" * 61,
+        "(assert (<= " + "(+ 1 " * 60 + "Y_0" + ")" * 60 + " 1))",
+        "(assert (and " + " ".join(f"(or (<= Y_0 {i}) (<= Y_1 {i}))" for i in range(40)) + "))",
+    ],
+)
+def test_what_is_not_vnnlib_is_refused(text):
+    with pytest.raises(RuleError):
+        read(BOX + text)
+
+
+def test_the_writer_is_exact():
+    specification = Specification.build(
+        inputs={"a": (0, "1/3"), "b": (-1, 1)},
+        outputs=["y"],
+        labels=["cat", "dog"],
+        rules={
+            "range": "a + b / 3 <= 0.5 -> y <= 2 * a + 1/7",
+            "pair": "not (cat and dog)",
+            "or": "b < 0 or b > 0.5 -> y > 0 or cat",
+        },
+    )
+    text = specification.to_vnnlib()
+    assert "(* 21 Y_0)" in text or "(* 7 Y_0)" in text
+    again = Specification.from_vnnlib(text, inputs={"a": (0, "1/3"), "b": (-1, 1)}, outputs=specification.outputs)
+    one = Fraction(1)
+    for a in (Fraction(0), Fraction(1, 3)):
+        for b in (-one, Fraction(0), Fraction(1, 2), one):
+            for y in (Fraction(0), Fraction(1, 7), 2 * a + Fraction(1, 7), Fraction(9)):
+                for cat in (-one, Fraction(0), one):
+                    for dog in (-one, Fraction(0)):
+                        point = [a, b], [y, cat, dog]
+                        assert bool(again.violated(*point)) == bool(specification.violated(*point))
+    only = specification.to_vnnlib("pair")
+    assert "(assert (>= Y_1 0))" in only
+
+
+def test_the_writer_refuses_what_vnnlib_cannot_say():
+    whole = Specification.build(inputs={"n": {"range": (0, 3), "integer": True}}, outputs=["y"], rules={"r": "y <= 1"})
+    with pytest.raises(RuleError, match="real inputs"):
+        whole.to_vnnlib()
+    real = Specification.build(inputs={"n": (0, 3)}, outputs=["y"], rules={"r": "y <= 1"})
+    with pytest.raises(RuleError, match="named 'q'"):
+        real.to_vnnlib("q")
+
+
+@pytest.mark.skipif("SMLE_DATA" not in os.environ, reason="SMLE_DATA does not name a folder with acasxu/*.vnnlib")
+def test_the_acas_xu_files():
+    paths = sorted(Path(os.environ["SMLE_DATA"], "acasxu").glob("*.vnnlib"))
+    assert paths
+    specification = Specification.from_vnnlib(*paths)
+    assert len(specification.rules) == len(paths)
+    assert Specification.from_yaml(specification.to_yaml()) == specification
+    by_name = {rule.name: rule for rule in specification.rules}
+    assert by_name["prop_2"].then == "Y_0 < Y_1 or Y_0 < Y_2 or Y_0 < Y_3 or Y_0 < Y_4"
+    assert by_name["prop_5"].then == "Y_4 < Y_0 and Y_4 < Y_1 and Y_4 < Y_2 and Y_4 < Y_3"
