@@ -39,11 +39,14 @@ STATEMENT = {
         "The head runs in IEEE 754 float32 with rounding to nearest; summation order, fused multiply-add, batch size, "
         "threads and flush-to-zero of results are free.",
         "Inputs are passed as finite float32 or float64 numbers; comparisons do not treat subnormal inputs as zero.",
+        "In a comparison of one input with a constant, the constant is read as the nearest number of the input's format.",
+        "Of the 0/1 columns of a categorical input exactly one is 1.",
         "The runtime executes the program of the format's section 'Deployed program' with the stored constants.",
     ],
     "not_guaranteed": [
         "Accuracy of the predictions.",
-        "Inputs outside the domain: they are clamped to it, and the rules hold at the clamped input.",
+        "Inputs outside the domain: numbers are clamped to their range, and the rules hold at the clamped input; "
+        "columns of a categorical input that are not 0/1 with exactly one 1 are not mended.",
         "Other precisions (bfloat16, float16, TF32, quantized heads).",
         "Arithmetic that is added after the head.",
     ],
@@ -157,10 +160,12 @@ def read_weights(data: bytes) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     spans = []
     for name, entry in header.items():
+        require(name.isprintable() and len(name) < 1000, "weights: malformed tensor name")
         dtype, shape, offsets = fields(entry, "dtype shape data_offsets", f"tensor {name[:80]!r}")
+        require(len(items(shape, "shape")) <= 8, f"tensor {name[:80]!r}: too many dimensions")
         require(isinstance(dtype, str) and dtype in sizes, f"tensor {name[:80]!r}: type not supported")
         require(len(items(offsets, "offsets")) == 2, "weights: offsets")
-        dims = tuple(index(s, 1 << 40, "shape") for s in items(shape, "shape"))
+        dims = tuple(index(s, 1 << 40, "shape") for s in shape)
         start, stop = (index(o, len(body) + 1, "offset") for o in offsets)
         require(stop - start == math.prod(dims) * sizes[dtype], f"tensor {name[:80]!r}: size does not match shape")
         tensors[name] = Tensor(dtype, dims, body[start:stop])
@@ -279,6 +284,14 @@ def decimal(value: Fraction) -> str:
     return str(value)
 
 
+def approximate(value: Fraction) -> str:
+    """Print a number with few digits, whatever its size."""
+    try:
+        return f"{float(value):.6g}"
+    except OverflowError:
+        return "beyond 1e308"
+
+
 def comparison_text(terms: dict[int, Fraction], bound: Fraction, strict: bool, names: list[str]) -> str:
     """Print terms <= bound; a form that starts with a minus is turned around."""
     flip = bool(terms) and next(iter(terms.values())) < 0
@@ -317,9 +330,12 @@ class Specification:
         self.sizes = [max(abs(nearest(v, fmt)) for v in pair for fmt in FORMATS) for pair in ends]  # of x as passed
         self.reach = [max(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]  # of x cast to float32
         self.rows = [self.row(entry, d) for entry in items(rows, "rows")]
+        grouped: set[int] = set()
         for group in items(one_hot, "one_hot"):
             members = [index(i, d, "one_hot") for i in items(group, "one_hot")]
             require(len(set(members)) == len(members) > 1, "one_hot: expected different inputs")
+            require(grouped.isdisjoint(members), "one_hot: groups overlap")
+            grouped.update(members)
             require(all(self.lower[i] == 0 and self.upper[i] == 1 for i in members), "one_hot: expected 0/1 inputs")
             for sign in (1, -1):  # exactly one member is 1: exact in every format
                 form, bound = {i: Fraction(sign) for i in members}, Fraction(sign)
@@ -722,11 +738,13 @@ def check_head(
 ) -> list[Proved]:  # fmt: skip
     """Check all obligations of one head; remove the proofs that were used."""
     proved: list[Proved] = []
+    used: set[tuple[Any, ...]] = set()
     shared = set(range(spec.stated, len(spec.rows)))
     for rule_index, region in obligations(spec, gated, cell):
         rule = spec.rules[rule_index]
         active = {r for g in cell for r in spec.regions[g]} | set(spec.regions[region] if region is not None else ())
         if (number_of, region) in proofs:
+            used.add((number_of, region))
             mu = multipliers_of(proofs[number_of, region], active | shared, "empty region")
             halfspaces = [(spec.rows[r].terms, spec.rows[r].closed) for r in mu]
             bound = bounded({}, halfspaces, list(mu.values()), spec.low, spec.high)
@@ -746,7 +764,7 @@ def check_head(
             tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
             require(
                 bound < 0 or (bound == 0 and tight),
-                f"rule {rule.name!r} is not proved {where}: {sentence} (short by {float(bound / sum(weights)):.3g})",
+                f"rule {rule.name!r} is not proved {where}: {sentence} (short by {approximate(bound / sum(weights))})",
             )
             if fallback is not None:
                 require(fallback_holds(spec, clause, fallback), f"rule {rule.name!r}: the fallback output breaks it")
@@ -763,6 +781,8 @@ def check_head(
             names = [f"not ({spec.outputs[h]} and {spec.outputs[k]})" for h, k in rule.exclusions[:3]]
             more = f" and {len(rule.exclusions) - 3:,} more exclusions" if len(rule.exclusions) > 3 else ""
             proved.append(Proved(number_of, rule.name, where, "; ".join(names) + more, margin))
+    for key in used:
+        del proofs[key]
     return proved
 
 
@@ -786,7 +806,8 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     """Check a certificate against weights, block and the files it binds; return what is proved or raise Rejected."""
     document = read_json(certificate, "certificate")
     require(isinstance(document, dict) and document.get("format") == "smle-certificate", "not an smle certificate")
-    require(document.get("version") == VERSION, f"certificate version {document.get('version')!r} is not supported")
+    version = document.get("version")
+    require(type(version) is int and version == VERSION, f"certificate version {str(version)[:20]!r} is not supported")
     names = "format version statement binds program specification gate coverage proofs digest"
     *_, statement, binds, program, specification, gate, coverage, proof_data, digest = fields(
         document, names, "certificate"
@@ -824,8 +845,9 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     check_guard(spec, tensors, gated)
     require("gate.signatures" in tensors and len(tensors["gate.signatures"].shape) == 2, "weights: gate.signatures")
     count = tensors["gate.signatures"].shape[0]
+    require(0 < count <= (MAX_NODES if gated else 1), "gate.signatures: expected one row per head")
     bits = values(tensors, "gate.signatures", "U8", (count, len(gated)))
-    require(set(bits) <= {0, 1} and count > 0, "gate.signatures: expected zeros and ones, one row per head")
+    require(set(bits) <= {0, 1}, "gate.signatures: expected zeros and ones, one row per head")
     rows = [bits[c * len(gated) : (c + 1) * len(gated)] for c in range(count)]
     cells = [tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in rows]
     require(len(set(cells)) == count, "gate.signatures: the same signature twice")
@@ -834,6 +856,7 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     bounds = Bounds(spec, tensors, kind)
     heads = count - 1 if cells[-1] == () and len(gated) == len(spec.regions) else count  # the last may be free
     m, n, d = len(spec.outputs), bounds.width, len(spec.inputs)
+    check_names(tensors, clip, kind, heads < count)
     W = values(tensors, "heads.weight", "F32", (heads, m, n))
     b = values(tensors, "heads.bias", "F32", (heads, m))
     V = values(tensors, "heads.passthrough", "F32", (heads, m, d)) if "heads.passthrough" in tensors else []
@@ -846,9 +869,21 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
         )
         instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
         proved += check_head(spec, head, instead, c, cells[c], gated, proofs, block)
-    unused = [key for key in proofs if len(key) > 2]
-    require(not unused, f"proof {unused[:1]} is for no obligation")
+    require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
     return proved
+
+
+def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) -> None:
+    """Check that the weights hold what the stated program reads, and nothing else beside the backbone."""
+    prescribed = {f"domain.{side}_{fmt}" for side in ("lower", "upper") for fmt in FORMATS}
+    prescribed |= {f"gate.constants_{fmt}" for fmt in FORMATS}
+    prescribed |= {"gate.coefficients", "gate.thresholds", "gate.signatures", "heads.weight", "heads.bias"}
+    prescribed |= {"bounds.lower", "bounds.upper"} | ({"heads.fallback"} if clip == "clamp" else set())
+    prescribed |= {"bounds.lower_slope", "bounds.upper_slope"} if kind == "affine" else set()
+    prescribed |= {"free.weight", "free.bias"} if free else set()
+    names = {name for name in tensors if not name.startswith("backbone.")} - {"heads.passthrough"}
+    odd = sorted(names ^ prescribed)
+    require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
 
 
 def read_folder(folder: str) -> tuple[bytes, dict[str, Tensor], bytes, dict[str, bytes]]:
@@ -881,7 +916,7 @@ def main(arguments: list[str]) -> int:
         print(f"REJECTED: {reason}")
         return 1
     for item in proved:
-        print(f"proved: rule '{item.rule}': {item.where}: {item.sentence}   (margin {float(item.margin):.6g})")
+        print(f"proved: rule '{item.rule}': {item.where}: {item.sentence}   (margin {approximate(item.margin)})")
     print(f"PROVED: {len(proved)} statements, in exact arithmetic, for every input of the domain.")
     return 0
 

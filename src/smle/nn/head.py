@@ -199,12 +199,13 @@ class DeployedHead(nn.Module):
         embedding: int,
         affine: bool = False,
         passthrough: bool = False,
+        nan_safe_clip: bool | None = None,
     ) -> None:
         super().__init__()
         d, m = len(spec.columns), len(spec.targets)
         count = len(arrangement.cells) - arrangement.free_cell
         self.affine = affine
-        self.nan_safe_clip = affine or passthrough
+        self.nan_safe_clip = affine or passthrough if nan_safe_clip is None else nan_safe_clip
         self.domain = Domain(spec)
         self.gate = Gate(spec, arrangement)
         self.bounds = _Bounds(embedding, d, affine=affine)
