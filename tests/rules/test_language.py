@@ -170,6 +170,8 @@ def test_a_condition_on_inputs_in_then_is_the_same_as_in_when(base):
     inside = made(base, "distance <= 5 implies brake >= 0.5")
     outside = made(base, "brake >= 0.5", "distance <= 5")
     assert (inside.regions, inside.requirement) == (outside.regions, outside.requirement)
+    pair = made(base, "distance <= 5 implies not (cat and dog)")
+    assert pair.requirement.exclusions.tolist() == [[CAT, DOG]]
     icy = made(base, "road == icy implies brake >= 0.5")
     assert icy.regions == made(base, when="road == icy").regions
 
@@ -232,6 +234,10 @@ def test_a_file_on_disk(tmp_path):
         Specification.from_yaml(tmp_path)
     with pytest.raises(RuleError):
         Specification.from_yaml("no\0file")
+    with pytest.raises(RuleError, match="line break"):
+        Specification.from_yaml("inputs: {x: [0, 1]}")
+    with pytest.raises(RuleError, match="Expected a path"):
+        Specification.from_yaml(None)
 
 
 def test_yaml_types_are_not_guessed():

@@ -49,6 +49,8 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
             then = spelled_out(numbers, labels)
         terms, pairs = _requirement(then, names)
         terms, moved = _separate(terms, pairs)
+        terms, more = _exclusions(terms, names)
+        pairs = np.concatenate([pairs, more])
         regions = [(*region, *moved) for region in regions]
         _refuse_equalities(terms, names)
         requirement = CNF(tuple(Clause(tuple(_literal(a) for a in clause)) for clause in terms), pairs)
@@ -166,9 +168,8 @@ def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.i
     if any(not term for term in terms):
         raise RuleError(f"{quote(then)} can never hold: it asks for something that is always false.")
     clauses = [c for c in (_clause(term) for term in terms) if c is not None]
-    clauses, more = _exclusions(list(dict.fromkeys(clauses)), names)
-    found = np.concatenate([*pairs, more]) if pairs else more
-    clauses = _absorbed(clauses)
+    clauses = _absorbed(list(dict.fromkeys(clauses)))
+    found = np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int32)
     if not clauses and not len(found):
         raise RuleError(f"{quote(then)} asks nothing: it is always true.")
     return clauses, found

@@ -42,6 +42,8 @@ def read_yaml(source: str | os.PathLike[str]) -> Specification:
     """
     if isinstance(source, str) and "\n" in source:
         return _specification(source, None)
+    if not isinstance(source, str | os.PathLike):
+        raise RuleError(f"Expected a path or a YAML text. Got {type(source).__name__}.")
     path = Path(source)
     try:
         text = _file_text(path)
@@ -62,7 +64,8 @@ def _file_text(path: Path) -> str:
         raise RuleError("Expected a text file in UTF-8. Got other bytes.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise RuleError(f"Cannot read the rules file '{path}': {reason}.") from None
+        hint = " A YAML text needs a line break to be taken for one." if ":" in str(path) else ""
+        raise RuleError(f"Cannot read the rules file '{str(path)[:200]}': {reason}.{hint}") from None
 
 
 def _specification(text: str, folder: Path | None) -> Specification:
