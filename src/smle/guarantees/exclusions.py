@@ -21,7 +21,7 @@ from smle.guarantees.geometry import Domain
 from smle.guarantees.overapproximation import Head
 from smle.guarantees.worst_case import Envelope, HeadNumbers
 
-__all__ = ["PairValues", "verify_exclusions"]
+__all__ = ["PairValues", "best_weights", "verify_exclusions"]
 
 Array = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.float32]
@@ -105,18 +105,28 @@ def verify_exclusions(
     with `best=True` every pair is searched to the end.
     """
     values = PairValues.of(HeadNumbers.of(head, envelope, domain), envelope, domain)
-    scales = values.scales()
-    weights = np.empty((len(pairs), 2), dtype=np.float32)
-    margins = np.empty(len(pairs))
-    chunk = max(1, _CHUNK_NUMBERS // max(1, values.rows.shape[1]))
-    for start in range(0, len(pairs), chunk):
-        part = slice(start, start + chunk)
-        weights[part], margins[part] = _chunk(pairs[part], values, scales, best=best)
+    weights, bounds = best_weights(pairs, values, best=best)
+    margins = -bounds
     if head.fallback is not None:
         positive = head.fallback >= 0
         broken = positive[pairs[:, 0]] & positive[pairs[:, 1]]
         margins[broken] = np.minimum(margins[broken], 0.0)
     return weights, margins
+
+
+def best_weights(pairs: Pairs, values: PairValues, *, best: bool = True) -> tuple[Weights, Array]:
+    """Return float32 weights (p, 2) and bounds (p,) on the larger of min(y_h, y_k), in chunks.
+
+    With `best=False` the search for a pair ends once its bound is negative, or cannot become so.
+    """
+    scales = values.scales()
+    weights = np.empty((len(pairs), 2), dtype=np.float32)
+    bounds = np.empty(len(pairs))
+    chunk = max(1, _CHUNK_NUMBERS // max(1, values.rows.shape[1]))
+    for start in range(0, len(pairs), chunk):
+        part = slice(start, start + chunk)
+        weights[part], bounds[part] = _chunk(pairs[part], values, scales, best=best)
+    return weights, bounds
 
 
 def _chunk(pairs: Pairs, values: PairValues, scales: Array, *, best: bool) -> tuple[Weights, Array]:
@@ -147,7 +157,7 @@ def _chunk(pairs: Pairs, values: PairValues, scales: Array, *, best: bool) -> tu
         better = value < bound[todo]
         bound[todo[better]], found[todo[better]] = value[better], trial[better]
     weights = np.stack([found, 1.0 - found], axis=1).astype(np.float32)
-    return weights, -bound
+    return weights, bound
 
 
 def _on_grid(w: Array) -> Array:

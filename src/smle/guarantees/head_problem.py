@@ -51,7 +51,7 @@ class HeadProblem:
     pairs: dict[tuple[int, int], Region] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._whole = Region.whole(self.domain)
+        self.whole = Region.whole(self.domain)
 
     @classmethod
     def of(cls, over: Overapproximation, spec: Specification, arrangement: Arrangement, head: int) -> HeadProblem:
@@ -82,7 +82,7 @@ class HeadProblem:
 
     def note(self, pairs: npt.NDArray[np.int32]) -> None:
         """Let exclusions take part in the optimization from now on."""
-        whole = self._whole
+        whole = self.whole
         self.pairs.update({(int(h), int(k)): whole for h, k in pairs})
 
     @property

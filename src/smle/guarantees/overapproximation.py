@@ -7,11 +7,12 @@ Arrays are the float32 numbers that are deployed; nothing here is a torch tensor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AffineBounds", "Bounds", "ConstantBounds", "Head", "Overapproximation"]
+__all__ = ["AffineBounds", "Bounds", "ConstantBounds", "Head", "Layer", "NetworkBounds", "Overapproximation"]
 
 Array = npt.NDArray[np.float32]
 
@@ -66,7 +67,47 @@ class AffineBounds:
         return len(self.lower)
 
 
-Bounds = ConstantBounds | AffineBounds
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One dense layer: weight x + bias. Shapes: weight (out, in), bias (out,)."""
+
+    weight: Array
+    bias: Array
+
+    def __post_init__(self) -> None:
+        rows, columns = np.shape(self.weight)
+        object.__setattr__(self, "weight", _frozen(self.weight, rows, columns))
+        object.__setattr__(self, "bias", _frozen(self.bias, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkBounds:
+    """l(x) and u(x) by two small networks of dense layers with ReLU between them (none after the last).
+
+    They may cross: where l > u the deployed clip gives u.
+    """
+
+    lower: tuple[Layer, ...]
+    upper: tuple[Layer, ...]
+
+    def __post_init__(self) -> None:
+        for layers in (self.lower, self.upper):
+            if not layers:
+                raise ValueError("Expected networks with at least one layer. Got none.")
+            for first, second in pairwise(layers):
+                if second.weight.shape[1] != first.weight.shape[0]:
+                    raise ValueError("Expected layers that fit together. Got different widths.")
+        shapes = {(layers[0].weight.shape[1], layers[-1].weight.shape[0]) for layers in (self.lower, self.upper)}
+        if len(shapes) != 1:
+            raise ValueError("Expected both networks to have the same inputs and outputs. Got different ones.")
+
+    @property
+    def width(self) -> int:
+        """Number of embedding units."""
+        return int(self.lower[-1].weight.shape[0])
+
+
+Bounds = ConstantBounds | AffineBounds | NetworkBounds
 
 
 @dataclass(frozen=True, eq=False)

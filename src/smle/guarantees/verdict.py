@@ -38,11 +38,14 @@ class Multipliers:
     * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
     * `rows`: (row number, mu > 0) pairs; numbers as in `Arrangement.rows`, one-hot rows behind them.
     * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
+    * `parts`: number of boxes that the domain was split into; above 1 these are the multipliers of the worst box, and
+      there is no certificate.
     """
 
     weights: Array
     rows: Mu = ()
     empty: bool = False
+    parts: int = 1
 
 
 class _NoTruth:

@@ -20,6 +20,7 @@ from smle.guarantees.exclusions import verify_exclusions
 from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
 from smle.guarantees.obligations import obligation_regions
 from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.guarantees.refine import refine
 from smle.guarantees.verdict import (
     ExclusionVerdicts,
     Holds,
@@ -62,6 +63,10 @@ def verify(over: Overapproximation, spec: Specification, arrangement: Arrangemen
             polytope = Region.of(arrangement, spec, active, domain=domain, rows=rows)
             clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
             verdicts = verify_clauses([clause for *_, clause in clauses], head, envelope, polytope)
+            for n, (_, _, clause) in enumerate(clauses):
+                verdict = verdicts[n]
+                if isinstance(verdict, NotProved) and not np.isnan(verdict.z).any():
+                    verdicts[n] = refine(verdict, clause, head, bounds=over.bounds, region=polytope, judge=_judge)
             items.extend(
                 (Obligation(c, i, j, region), verdict) for (i, j, _), verdict in zip(clauses, verdicts, strict=True)
             )
@@ -71,6 +76,10 @@ def verify(over: Overapproximation, spec: Specification, arrangement: Arrangemen
                     block = verify_exclusions(pairs, head, envelope, domain)
                     blocks.append(ExclusionVerdicts(c, i, region, pairs, *block))
     return Verdicts(tuple(items), tuple(blocks))
+
+
+def _judge(clause: Clause, head: Head, envelope: Envelope, region: Region) -> Verdict:
+    return verify_clauses([clause], head, envelope, region)[0]
 
 
 def verify_clauses(clauses: list[Clause], head: Head, envelope: Envelope, region: Region) -> list[Verdict]:

@@ -18,36 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.geometry import TINY, Domain, Region, Support, U, enlarged_rows
-from smle.guarantees.overapproximation import AffineBounds, Bounds, ConstantBounds, Head
+from smle.guarantees.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, NetworkBounds
+from smle.guarantees.relaxation import Affine, network_error, relax
+from smle.guarantees.rounding import LARGEST, affine_errors
 from smle.rules import Clause
 
 __all__ = ["Envelope", "HeadNumbers", "Literals", "Worst", "enlarged_rows", "worst_case"]
 
 Array = npt.NDArray[np.float64]
 
-_LARGEST = float(np.finfo(np.float32).max)
 _UP = 1.0 + 1e-9
 _EPS = 2.0**-52
-
-
-def gamma(roundings: int) -> float:
-    """Return k u / (1 - k u) for float32, rounded up a little; inf if there is no bound."""
-    accumulated = roundings * U
-    return accumulated / (1 - accumulated) * _UP if accumulated < 1 else np.inf
-
-
-def affine_errors(weights: Array, sizes: Array, offsets: Array) -> Array:
-    """Bound |fl(w.v + c) - (w.v + c)| for |v| <= sizes; inf where float32 may overflow.
-
-    Shapes: weights (k, n), sizes (n,), offsets (k,) -> (k,).
-    """
-    n = weights.shape[1]
-    growth = gamma(n + 1)
-    magnitude = np.abs(weights)
-    size = np.abs(offsets) + magnitude @ sizes
-    tiny = TINY * (2 * n + 1 + magnitude.sum(axis=1) + sizes.sum()) * (1 + growth)
-    error: Array = (growth * size + tiny) * _UP
-    return np.where((1 + growth) * size + tiny < _LARGEST / _UP, error, np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +53,15 @@ class Envelope:
 
         Where l > u the deployed clip gives u; the box is widened by the largest l - u over the domain.
         """
+        if isinstance(bounds, NetworkBounds):
+            return cls.of_networks(bounds, domain, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         if isinstance(bounds, ConstantBounds):
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
             extra = np.where(near_zero, TINY, 0.0) + np.maximum(0.0, lower - upper)
             sizes = np.maximum(np.abs(lower), np.abs(upper)) + 2 * extra
             return cls(lower - extra, upper + extra, None, None, sizes * _UP, extra)
-        if not isinstance(bounds, AffineBounds):
-            raise TypeError(f"Expected constant or affine bounds. Got {type(bounds).__name__}.")
-        low_slope, high_slope = (
-            bounds.lower_slope.astype(np.float64),
-            bounds.upper_slope.astype(np.float64),
-        )
+        low_slope, high_slope = (bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64))
         rounding = np.maximum(
             affine_errors(low_slope, domain.sizes, lower), affine_errors(high_slope, domain.sizes, upper)
         )
@@ -92,6 +70,34 @@ class Envelope:
         top = np.maximum(upper + domain.over(high_slope), -lower + domain.over(-low_slope))
         sizes = (np.maximum(top, 0.0) + 2 * extra) * _UP
         return cls(lower - extra, upper + extra, low_slope, high_slope, sizes, extra)
+
+    @classmethod
+    def plain(cls, bounds: ConstantBounds | AffineBounds, domain: Domain) -> Envelope:
+        """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
+        lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
+        nothing = np.zeros(len(lower))
+        if isinstance(bounds, ConstantBounds):
+            return cls(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
+        slopes = bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64)
+        sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
+        return cls(lower, upper, *slopes, sizes, nothing)
+
+    @classmethod
+    def of_networks(cls, bounds: NetworkBounds, domain: Domain, low: Array, high: Array) -> Envelope:
+        """Return an affine box around bounds computed by networks, valid for x in [low, high].
+
+        Where l > u the clip gives u: the lower side is widened until it is below what lies below u, too.
+        """
+        below, _ = relax(bounds.lower, low, high)
+        below_high, above = relax(bounds.upper, low, high)
+        rounding = np.maximum(network_error(bounds.lower, domain.sizes), network_error(bounds.upper, domain.sizes))
+        gap = Affine(below.slope - below_high.slope, below.offset - below_high.offset).over(low, high)
+        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
+        sizes = (
+            np.maximum(above.over(low, high), Affine(-below.slope, -below.offset).over(low, high)) + 2 * extra
+        ) * _UP
+        sizes = np.maximum(sizes, 0.0)
+        return cls(below.offset - extra, above.offset + extra, below.slope, above.slope, sizes, extra)
 
     def worst(self, v: Array) -> tuple[Array, Array | None]:
         """Return (d, c) with max v.z = d + c.x over the box. Shapes: v (k, n) -> (k,), (k, inputs) or None."""
@@ -231,7 +237,5 @@ def float_deduction(literals: Literals, head: HeadNumbers, region: Region, *, mu
     """Bound the error of computing a worst case in float64, (k,)."""
     terms = head.W.shape[1] + 2 * len(region.domain.low) + len(region.numbers) + literals.g.shape[1] + 16
     _, size = region.price(c, mu)
-    total: Array = (
-        2 * terms * _EPS * (np.abs(literals.g) @ np.minimum(head.sizes, _LARGEST) + np.abs(literals.h) + size)
-    )
+    total: Array = 2 * terms * _EPS * (np.abs(literals.g) @ np.minimum(head.sizes, LARGEST) + np.abs(literals.h) + size)
     return total
