@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "SafeClassifier": "smle.estimators",
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
     "certify": "smle.assurance",
@@ -16,11 +17,11 @@ _HOME = {
     "verify": "smle.assurance",
 }
 
-__all__ = ["SafeRegressor", "Specification", "certify", "load", "verify"]
+__all__ = ["SafeClassifier", "SafeRegressor", "Specification", "certify", "load", "verify"]
 
 if TYPE_CHECKING:
     from smle.assurance import certify, verify
-    from smle.estimators import SafeRegressor, load
+    from smle.estimators import SafeClassifier, SafeRegressor, load
     from smle.rules import Specification
 
 

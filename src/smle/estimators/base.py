@@ -1,0 +1,382 @@
+"""What the estimators share: encode, train, certify, predict, store."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from dataclasses import replace
+from datetime import datetime, timezone
+from fractions import Fraction
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+import smle
+from smle.assurance import DeployedNetwork, arrangement_of, certify, require_same_rules, state_of
+from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.issue import rebind
+from smle.errors import DataError, ModelFormatError, NotCertifiedError
+from smle.guarantees.arrangement import Arrangement
+from smle.guarantees.cells import arrange
+from smle.nn.backbones import MLP
+from smle.nn.gauge import Frame
+from smle.nn.head import DeployedHead, Gate
+from smle.nn.network import SafeNetwork
+from smle.rules import NumericInput, Specification
+from smle.storage import FORMAT, VERSION, ModelRecord, write_record
+from smle.tables import column_names, encode_inputs, in_domain, require_in_domain, table_digest
+from smle.training.loop import History, TrainingOptions, train
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["SafeEstimator", "without_rules"]
+
+Array = npt.NDArray[np.float64]
+_CHUNK = 65536  # rows per call of the network, so that memory stays flat
+
+
+class SafeEstimator(BaseEstimator):  # type: ignore[misc]
+    """A multi-layer perceptron that provably obeys rules. See `SafeRegressor` and `SafeClassifier`."""
+
+    specification: Specification | str | PathLike[str] | None
+    hidden: tuple[int, ...]
+    embedding: int
+    bounds: str
+    learning_rate: float
+    batch_size: int
+    max_epochs: int
+    patience: int
+    validation_share: float
+    enforce_targets: bool
+    random_state: Any
+    progress: bool | None
+
+    specification_: Specification
+    certificate_: Certificate | None
+    network_: DeployedNetwork
+    history_: History
+    description_: dict[str, Any]
+
+    # --- what kinds of outputs add
+
+    def _read_specification(self, X: Any, y: Any) -> Specification:
+        """Return the specification to fit; where none was given, one without rules that fits the data."""
+        raise NotImplementedError
+
+    def _encode_targets(self, spec: Specification, y: Any) -> Array:
+        """Return the targets (rows, m) that the loss compares with."""
+        raise NotImplementedError
+
+    def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
+        """Return the nearest targets that obey the rules."""
+        raise NotImplementedError
+
+    def _frame(self, targets: Array) -> tuple[Array, Array]:
+        """Return shift and scale (m,) of the outputs."""
+        raise NotImplementedError
+
+    def _as_outputs(self, targets: Array) -> Array:
+        """Return typical outputs (m,) of rows with these targets: what the center of a cell should be near."""
+        raise NotImplementedError
+
+    def _loss(self, targets: Array) -> Any:
+        """Return the loss as a function of (outputs, targets)."""
+        raise NotImplementedError
+
+    def _facts(self) -> dict[str, Any]:
+        """Return further entries for model.json."""
+        return {}
+
+    def _restore(self, description: dict[str, Any]) -> None:
+        """Take over the entries of `_facts`."""
+
+    # --- fitting
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on a table and its targets, and certify the result.
+
+        Raises:
+            DataError: If the data do not fit the rules' columns and ranges.
+            ContradictionError: If the rules cannot be satisfied together.
+            NotCertifiedError: If no proof was found.
+        """
+        spec = self._read_specification(X, y)
+        encoded, targets = encode_inputs(spec, X), self._encode_targets(spec, y)
+        if len(encoded) != len(targets):
+            raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
+        if len(encoded) < 2:
+            raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
+        require_in_domain(spec, encoded, "training rows")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        arrangement = arrange(spec)
+        enforced = self._enforce(spec, encoded, targets) if self.enforce_targets and spec.rules else targets
+        network = self._network(spec, arrangement, encoded, enforced, seed)
+        options = TrainingOptions(
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            validation_share=self.validation_share,
+            progress=self.progress,
+        )
+        wanted = torch.tensor(enforced, dtype=torch.float32)
+        self.history_ = train(
+            network, torch.tensor(encoded), wanted, loss=self._loss(enforced), options=options, seed=seed
+        )
+        self.specification_ = spec
+        self.n_features_in_ = len(spec.inputs)
+        if column_names(X) is not None:
+            self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
+        self.description_ = self._describe(spec, encoded, targets, seed)
+        self._arrangement = network.arrangement
+        self.network_ = DeployedNetwork.of(network)
+        self._weights = state_of(self.network_)
+        self.certificate_ = None
+        if spec.rules:
+            self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
+        return self
+
+    def _network(
+        self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array, seed: int
+    ) -> SafeNetwork:
+        shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
+        frame = Frame(shift, scale, *self._frame(targets))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            backbone = MLP(self.hidden, self.embedding, shift=shift, scale=scale)
+            return SafeNetwork(
+                backbone,
+                spec,
+                embedding=self.embedding,
+                bounds=self.bounds,
+                frame=frame,
+                prefer=self._preferred(spec, arrangement, X, targets),
+                arrangement=arrangement,
+            )
+
+    def _preferred(self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array) -> Array:
+        """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
+        gate = Gate(spec, arrangement)
+        cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
+        typical = np.tile(self._as_outputs(targets), (len(arrangement.cells), 1))
+        for c in np.unique(cell):
+            typical[c] = self._as_outputs(targets[cell == c])
+        return typical
+
+    def _describe(self, spec: Specification, X: npt.NDArray[Any], targets: Array, seed: int) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": type(self).__name__,
+            "architecture": {"backbone": "mlp", "hidden": list(self.hidden), "embedding": self.embedding},
+            "inputs": [item.name for item in spec.inputs],
+            "columns": list(spec.columns),
+            "targets": list(spec.targets),
+            "provenance": {
+                "data_sha256": table_digest(X, targets),
+                "rows": len(X),
+                "seed": seed,
+                "command": " ".join(sys.argv)[:1000],
+                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "versions": {
+                    "smle": smle.__version__,
+                    "python": platform.python_version(),
+                    "torch": torch.__version__,
+                    "numpy": np.__version__,
+                },
+            },
+            "scores": {},
+            **self._facts(),
+        }
+
+    # --- using
+
+    def _outputs(self, X: Any, out_of_domain: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Return encoded inputs and the certified float32 outputs (rows, m)."""
+        check_is_fitted(self, "network_")
+        encoded = encode_inputs(self.specification_, X)
+        _apply_domain_policy(self.specification_, encoded, out_of_domain)
+        features = torch.tensor(encoded)
+        with torch.inference_mode():
+            parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
+        return encoded, torch.cat(parts).numpy()
+
+    def _information(self, encoded: npt.NDArray[Any]) -> dict[str, Any]:
+        """Return active rules per row, whether it is in the domain, and its share of clipped units."""
+        spec, arrangement, features = self.specification_, self._arrangement, torch.tensor(encoded)
+        with torch.inference_mode():
+            head = self.network_.head
+            x = head.domain(features)
+            bits = head.gate.active(x).numpy()
+            z = self.network_.backbone(features.to(torch.float32))
+            lower, upper = head.limits(x.to(torch.float32))
+            clipped = (~((z >= lower) & (z <= upper))).to(torch.float32).mean(dim=1).numpy()
+        always = set(range(len(arrangement.regions))) - set(arrangement.gated)
+        names = []
+        for row in bits:
+            on = always | {g for g, bit in zip(arrangement.gated, row, strict=True) if bit}
+            rules = sorted({rule for region in on for rule in arrangement.rules[region]})
+            names.append(tuple(spec.rules[rule].name for rule in rules))
+        return {"active_rules": names, "in_domain": in_domain(spec, encoded).all(axis=1), "clipped_share": clipped}
+
+    def explain_margins(self) -> list[dict[str, Any]]:
+        """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
+        check_is_fitted(self, "network_")
+        if self.certificate_ is None:
+            return []
+        return [
+            {"rule": p.rule, "where": p.where, "holds": p.sentence, "margin": float(p.margin)}
+            for p in self.certificate_.proved
+        ]
+
+    # --- storing
+
+    def _bound_files(self) -> dict[str, bytes]:
+        return {
+            "model": ModelRecord.description_bytes(self.description_),
+            "rules": self.specification_.to_yaml().encode(),
+        }
+
+    def set_scores(self, scores: dict[str, float]) -> None:
+        """Note scores (of this model or of its plain twin) in the description; the certificate is bound anew."""
+        check_is_fitted(self, "network_")
+        self.description_ = {**self.description_, "scores": {**self.description_["scores"], **scores}}
+        if self.certificate_ is not None:
+            self.certificate_ = rebind(self.certificate_, self._bound_files())
+
+    def record(self) -> ModelRecord:
+        """Return the model as plain data.
+
+        Raises:
+            NotCertifiedError: If the model has rules but was loaded without verification.
+        """
+        check_is_fitted(self, "network_")
+        if self.specification_.rules and self.certificate_ is None:
+            raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
+        return ModelRecord(self._weights, self.description_, self.specification_.to_yaml(), self.certificate_)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write a model folder: weights, description, rules, certificate."""
+        write_record(self.record(), folder)
+
+    @classmethod
+    def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:
+        """Rebuild a model; the certificate is checked unless `verify=False` is asked for."""
+        spec = Specification.from_yaml((record.rules or "") + "\n")
+        architecture = _architecture(record.description)
+        model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])
+        model.specification_, model.description_ = spec, record.description
+        model.n_features_in_ = len(spec.inputs)
+        model.certificate_ = None
+        model._restore(record.description)
+        program = None
+        if spec.rules:
+            certificate = record.certificate
+            if certificate is None:
+                raise NotCertifiedError("The model folder has rules but no certificate.json.")
+            if verify:
+                certificate.check()
+                require_same_rules(certificate, spec)
+                model.certificate_ = certificate
+            model._arrangement = arrangement_of(certificate, spec)
+            program = certificate.document["program"]
+        else:
+            model._arrangement = arrange(spec)
+        model.network_ = _rebuild(spec, model._arrangement, architecture, program, record.weights)
+        model._weights = record.weights
+        return model
+
+
+def without_rules(spec: Specification) -> Specification:
+    """Return the same inputs and outputs with nothing required: the specification of a plain twin."""
+    return replace(spec, rules=())
+
+
+def observed_inputs(X: Any) -> tuple[NumericInput, ...]:
+    """Return inputs named and ranged as in a table of numbers, for models without rules."""
+    names = column_names(X)
+    try:
+        array = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError("Expected a table of numbers. Got text or other values. Encode them, or state rules.") from None
+    if array.ndim != 2:
+        raise DataError(
+            f"Expected 2D array with rows and columns. Got an array of shape {array.shape}. "
+            "Reshape your data either using array.reshape(-1, 1) or array.reshape(1, -1)."
+        )
+    if array.shape[0] == 0 or array.shape[1] == 0:
+        raise DataError(f"Found array with {array.shape[0]} sample(s) and {array.shape[1]} feature(s). Expected data.")
+    if not np.isfinite(array).all():
+        raise DataError("Input X contains NaN or infinity. Expected finite numbers. Fill or drop these rows.")
+    names = [f"x{i}" for i in range(array.shape[1])] if names is None else names
+    inputs = []
+    for i, name in enumerate(names):
+        low, high = float(array[:, i].min()), float(array[:, i].max())
+        inputs.append(NumericInput(name, Fraction(low), Fraction(high) if high > low else Fraction(low) + 1))
+    return tuple(inputs)
+
+
+def spread(values: npt.NDArray[Any]) -> Array:
+    """Return the standard deviation of each column, 1 where it is zero."""
+    deviation = values.std(axis=0, dtype=np.float64)
+    return np.where(deviation > 0, deviation, 1.0)
+
+
+def _architecture(description: dict[str, Any]) -> dict[str, Any]:
+    try:
+        architecture = description["architecture"]
+        hidden, embedding = list(architecture["hidden"]), architecture["embedding"]
+        if architecture["backbone"] == "mlp" and all(type(w) is int and w > 0 for w in [*hidden, embedding]):
+            return {"hidden": hidden, "embedding": embedding}
+    except (KeyError, TypeError):
+        pass
+    raise ModelFormatError("model.json: expected the architecture of an MLP backbone.")
+
+
+def _rebuild(
+    spec: Specification,
+    arrangement: Arrangement,
+    architecture: dict[str, Any],
+    program: dict[str, Any] | None,
+    weights: dict[str, npt.NDArray[Any]],
+) -> DeployedNetwork:
+    """Rebuild the network; which program runs is what the certificate states, not what the weights suggest."""
+    try:
+        zeros = np.zeros(len(spec.columns))
+        backbone = MLP(architecture["hidden"], architecture["embedding"], shift=zeros, scale=zeros)
+        head = DeployedHead(
+            spec,
+            arrangement,
+            embedding=architecture["embedding"],
+            affine=program is not None and program["bounds"] == "affine",
+            passthrough="heads.passthrough" in weights,
+            nan_safe_clip=program is not None and program["clip"] == "where",
+        )
+        state = {name: torch.from_numpy(value) for name, value in weights.items()}
+        prefix = "backbone."
+        backbone.load_state_dict({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
+        head.load_state_dict({k: v for k, v in state.items() if not k.startswith(prefix)})
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ModelFormatError(f"The weights do not fit the architecture in model.json: {error}") from None
+    return DeployedNetwork(backbone, head)
+
+
+def _apply_domain_policy(spec: Specification, encoded: npt.NDArray[Any], policy: str) -> None:
+    if policy not in ("raise", "warn", "clip"):
+        raise ValueError(f"Expected out_of_domain to be 'raise', 'warn' or 'clip'. Got {policy!r}.")
+    if not spec.rules:
+        return
+    if policy == "raise":
+        require_in_domain(spec, encoded, "rows")
+    elif policy == "warn":
+        outside = int((~in_domain(spec, encoded).all(axis=1)).sum())
+        if outside:
+            warnings.warn(f"{outside} of {len(encoded)} rows lie outside the domain of the rules.", stacklevel=4)

@@ -1,0 +1,223 @@
+"""SafeClassifier: labels (several may apply) or one choice (exactly one applies)."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from smle.errors import DataError
+from smle.estimators.base import Array, SafeEstimator, observed_inputs
+from smle.guarantees.nearest import nearest_outputs
+from smle.rules import Choice, Label, Specification
+from smle.tables import column_names, encode_numbers
+
+__all__ = ["SafeClassifier"]
+
+_PRIOR = 4.0  # typical logits are kept within this distance of zero
+
+
+class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
+    """A multi-layer perceptron that provably obeys rules, for labels or one choice.
+
+    * `labels` in the rules: y is a 0/1 table (rows, labels); a label is predicted where its logit is >= 0.
+    * one of `choices` in the rules: y holds the names of the options; the largest score wins (`pick: min`: the
+      smallest).
+
+    Labels and choices are read off the certified logits and scores; `predict_proba` always agrees with them.
+    `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
+
+    Args:
+        specification: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
+        hidden: Widths of the hidden ReLU layers.
+        embedding: Width of the layer that is clipped; the last one before the heads.
+        bounds: `fixed` (after the linear layer of the embedding as general as any constants) or `affine`.
+        learning_rate: Step size of Adam.
+        batch_size: Rows per step.
+        max_epochs: Upper limit of epochs.
+        patience: Epochs without a better validation loss before training stops.
+        validation_share: Share of the rows that is held out for early stopping.
+        enforce_targets: Train on the nearest labels that obey the rules (choices are left as they are).
+        random_state: Seed, for repeatable results.
+        progress: Show a progress bar; None: only on a terminal.
+    """
+
+    classes_: Any
+    _choice: Choice | None
+    _sign: float
+
+    def __init__(
+        self,
+        specification: Specification | str | PathLike[str] | None = None,
+        *,
+        hidden: tuple[int, ...] = (64, 64),
+        embedding: int = 32,
+        bounds: str = "fixed",
+        learning_rate: float = 2e-3,
+        batch_size: int = 128,
+        max_epochs: int = 500,
+        patience: int = 20,
+        validation_share: float = 0.2,
+        enforce_targets: bool = True,
+        random_state: Any = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.specification = specification
+        self.hidden = hidden
+        self.embedding = embedding
+        self.bounds = bounds
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_share = validation_share
+        self.enforce_targets = enforce_targets
+        self.random_state = random_state
+        self.progress = progress
+
+    # --- using
+
+    def decision_function(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
+        """Return the certified logits or scores (rows, m), as float64 numbers that hold them exactly.
+
+        For a choice between two options: the advantage of the second (rows,).
+        """
+        scores = self._outputs(X, out_of_domain)[1].astype(np.float64)
+        if self._choice is None:
+            return scores
+        scores = scores * self._sign
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+        """Return labels as 0/1 (rows, m), or the chosen options (rows,).
+
+        Args:
+            X: Table with the rules' input columns.
+            return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
+        """
+        encoded, outputs = self._outputs(X, out_of_domain)
+        if self._choice is None:
+            result: npt.NDArray[Any] = (outputs >= 0).astype(np.int64)
+        else:
+            result = self.classes_[(outputs * self._sign).argmax(axis=1)]
+        return (result, self._information(encoded)) if return_info else result
+
+    def predict_proba(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
+        """Return probabilities (rows, m). `>= 0.5` and argmax always agree with `predict`."""
+        outputs = self._outputs(X, out_of_domain)[1].astype(np.float64)
+        below = np.nextafter(0.5, 0.0)
+        if self._choice is None:
+            chance = 0.5 * (1.0 + np.tanh(outputs / 2))
+            return np.where(outputs >= 0, np.maximum(chance, 0.5), np.minimum(chance, below))
+        scores = outputs * self._sign
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chance = weights / weights.sum(axis=1, keepdims=True)
+        rows, best = np.arange(len(scores)), scores.argmax(axis=1)
+        others = chance.copy()
+        others[rows, best] = -1.0
+        chance[rows, best] = np.maximum(chance[rows, best], np.nextafter(others.max(axis=1, initial=-1.0), 2.0))
+        return chance
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return accuracy: of the choice, or averaged over labels."""
+        if getattr(self, "_choice", None) is not None or not hasattr(self, "network_"):
+            return float(super().score(X, y, sample_weight))
+        wanted = encode_numbers(self.specification_, y)
+        right = (self.predict(X) == wanted).mean(axis=1)
+        return float(np.average(right, weights=sample_weight))
+
+    # --- what labels and choices add to fitting
+
+    def _read_specification(self, X: Any, y: Any) -> Specification:
+        given = self.specification
+        if given is None:
+            return self._observed(X, y)
+        spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
+        if all(isinstance(output, Label) for output in spec.outputs):
+            self._choice, self._sign = None, 1.0
+            self.classes_ = [np.array([0, 1]) for _ in spec.outputs]
+            return spec
+        if len(spec.outputs) == 1 and isinstance(spec.outputs[0], Choice):
+            self._choose(spec.outputs[0], np.asarray(spec.outputs[0].options, dtype=object))
+            return spec
+        raise DataError(
+            "SafeClassifier predicts labels, or one choice. Expected `labels` or one of `choices` in the rules. "
+            "For mixed kinds of outputs use smle.nn.SafeNetwork."
+        )
+
+    def _choose(self, choice: Choice, classes: npt.NDArray[Any]) -> None:
+        self._choice, self._sign = choice, 1.0 if choice.pick == "max" else -1.0
+        self.classes_ = classes
+
+    def _observed(self, X: Any, y: Any) -> Specification:
+        if y is None:
+            raise DataError("This SafeClassifier requires y to be passed, but the target y is None.")
+        inputs = observed_inputs(X)
+        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+            self._choice, self._sign = None, 1.0
+            names = column_names(y) or [f"label{i}" for i in range(np.shape(y)[1])]
+            self.classes_ = [np.array([0, 1]) for _ in names]
+            return Specification(inputs, tuple(Label(name) for name in names), ())
+        flat = np.asarray(y).reshape(-1)
+        check_classification_targets(flat)
+        classes = np.unique(flat)
+        if len(classes) < 2:
+            raise DataError(f"Expected at least two classes. Got 1 class: {classes.tolist()}.")
+        choice = Choice("choice", tuple(str(c) for c in classes.tolist()))
+        self._choose(choice, classes)
+        return Specification(inputs, (choice,), ())
+
+    def _encode_targets(self, spec: Specification, y: Any) -> Array:
+        if self._choice is None:
+            labels = encode_numbers(spec, y)
+            if not np.isin(labels, (0.0, 1.0)).all():
+                raise DataError("Expected 0 or 1 for every label. Got other numbers.")
+            return labels
+        names = column_names(y)
+        flat = np.asarray(y if names is None else y[self._choice.name]).reshape(-1)
+        known = {str(option): i for i, option in enumerate(self._choice.options)}
+        unknown = sorted({str(v) for v in flat.tolist()} - set(known))
+        if unknown:
+            raise DataError(
+                f"Choice '{self._choice.name}': unknown option {unknown[0]!r}. Expected one of {', '.join(known)}."
+            )
+        return np.eye(len(known))[[known[str(v)] for v in flat.tolist()]]
+
+    def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
+        return nearest_outputs(spec, X, targets) if self._choice is None else targets
+
+    def _frame(self, targets: Array) -> tuple[Array, Array]:
+        m = targets.shape[1]
+        return np.zeros(m), np.ones(m)
+
+    def _as_outputs(self, targets: Array) -> Array:
+        chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
+        logits = np.log(chance / (1 - chance)) if self._choice is None else np.log(chance) * self._sign
+        return np.clip(logits, -_PRIOR, _PRIOR)
+
+    def _loss(self, targets: Array) -> Any:
+        if self._choice is None:
+            return torch.nn.functional.binary_cross_entropy_with_logits
+        sign = self._sign
+
+        def loss(scores: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(sign * scores, wanted)
+
+        return loss
+
+    def _facts(self) -> dict[str, Any]:
+        return {"classes": None if self._choice is None else [str(c) for c in self.classes_.tolist()]}
+
+    def _restore(self, description: dict[str, Any]) -> None:
+        first = self.specification_.outputs[0]
+        if isinstance(first, Choice):
+            self._choose(first, np.asarray(first.options, dtype=object))
+        else:
+            self._choice, self._sign = None, 1.0
+            self.classes_ = [np.array([0, 1]) for _ in self.specification_.outputs]

@@ -1,0 +1,123 @@
+"""SafeRegressor: numeric outputs."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import RegressorMixin
+
+from smle.errors import DataError
+from smle.estimators.base import Array, SafeEstimator, observed_inputs, spread
+from smle.guarantees.nearest import nearest_outputs
+from smle.rules import Number, Specification
+from smle.tables import column_names, encode_numbers
+
+__all__ = ["SafeRegressor"]
+
+
+class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
+    """A multi-layer perceptron that provably obeys rules, for numeric outputs.
+
+    `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
+
+    Args:
+        specification: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
+        hidden: Widths of the hidden ReLU layers.
+        embedding: Width of the layer that is clipped; the last one before the heads.
+        bounds: `fixed` (after the linear layer of the embedding as general as any constants) or `affine`.
+        learning_rate: Step size of Adam.
+        batch_size: Rows per step.
+        max_epochs: Upper limit of epochs.
+        patience: Epochs without a better validation loss before training stops.
+        validation_share: Share of the rows that is held out for early stopping.
+        enforce_targets: Train on the nearest targets that obey the rules.
+        random_state: Seed, for repeatable results.
+        progress: Show a progress bar; None: only on a terminal.
+    """
+
+    def __init__(
+        self,
+        specification: Specification | str | PathLike[str] | None = None,
+        *,
+        hidden: tuple[int, ...] = (64, 64),
+        embedding: int = 32,
+        bounds: str = "fixed",
+        learning_rate: float = 2e-3,
+        batch_size: int = 128,
+        max_epochs: int = 500,
+        patience: int = 20,
+        validation_share: float = 0.2,
+        enforce_targets: bool = True,
+        random_state: Any = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.specification = specification
+        self.hidden = hidden
+        self.embedding = embedding
+        self.bounds = bounds
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_share = validation_share
+        self.enforce_targets = enforce_targets
+        self.random_state = random_state
+        self.progress = progress
+
+    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+        """Return predictions as float64 numbers that hold the certified float32 values exactly.
+
+        Args:
+            X: Table with the rules' input columns.
+            return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`. The rules are
+                guaranteed inside; outside they hold at the clamped input.
+        """
+        encoded, outputs = self._outputs(X, out_of_domain)
+        result = outputs.astype(np.float64)
+        result = result[:, 0] if self._flat and result.shape[1] == 1 else result
+        return (result, self._information(encoded)) if return_info else result
+
+    def _read_specification(self, X: Any, y: Any) -> Specification:
+        given = self.specification
+        if given is None:
+            if y is None:
+                raise DataError("This SafeRegressor requires y to be passed, but the target y is None.")
+            names = column_names(y) or [f"y{i}" for i in range(1 if np.ndim(y) == 1 else np.shape(y)[1])]
+            return Specification(observed_inputs(X), tuple(Number(name) for name in names), ())
+        spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
+        if not all(isinstance(output, Number) for output in spec.outputs):
+            raise DataError("SafeRegressor predicts numbers. Expected `outputs` in the rules. Got labels or choices.")
+        return spec
+
+    def _encode_targets(self, spec: Specification, y: Any) -> Array:
+        self._flat = np.ndim(y) == 1
+        return encode_numbers(spec, y)
+
+    def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
+        return nearest_outputs(spec, X, targets)
+
+    def _frame(self, targets: Array) -> tuple[Array, Array]:
+        return targets.mean(axis=0), spread(targets)
+
+    def _as_outputs(self, targets: Array) -> Array:
+        mean: Array = targets.mean(axis=0)
+        return mean
+
+    def _loss(self, targets: Array) -> Any:
+        scale = torch.as_tensor(spread(targets), dtype=torch.float32)
+
+        def loss(predicted: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return (((predicted - wanted) / scale) ** 2).mean()
+
+        return loss
+
+    def _facts(self) -> dict[str, Any]:
+        return {"flat": self._flat}
+
+    def _restore(self, description: dict[str, Any]) -> None:
+        self._flat = bool(description.get("flat"))

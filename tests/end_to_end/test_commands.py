@@ -1,0 +1,140 @@
+"""The command line: what it prints, its exit codes, and how it refuses."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from smle.cli import app
+from smle.demo import BRAKING_RULES
+
+runner = CliRunner()
+
+
+def run(*arguments):
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def files(tmp_path, braking_table):
+    braking_table.to_csv(tmp_path / "data.csv", index=False)
+    (tmp_path / "rules.yaml").write_text(BRAKING_RULES)
+    return tmp_path
+
+
+def test_train_verify_predict(files):
+    trained = run("train", files / "data.csv", files / "rules.yaml", "-o", files / "m", "--epochs", 5, "--hidden", "16")
+    assert trained.exit_code == 0, trained.output
+    assert "emergency braking" in trained.output
+    verified = run("verify", files / "m")
+    assert verified.exit_code == 0
+    assert "brake >= 0.8" in verified.output
+    assert "margin" in verified.output
+    predicted = run("predict", files / "m", files / "data.csv", "-o", files / "p.csv")
+    assert predicted.exit_code == 0
+    written = pd.read_csv(files / "p.csv", float_precision="round_trip")["brake"]
+    from smle import load
+
+    expected = load(files / "m").predict(pd.read_csv(files / "data.csv", float_precision="round_trip"))
+    assert np.array_equal(written.to_numpy(), np.asarray(expected).ravel())
+
+
+def test_verify_as_json(braking_folder):
+    answer = json.loads(run("verify", braking_folder, "--json").stdout)
+    assert answer["verdict"] == "proved"
+    assert min(item["margin"] for item in answer["proved"]) > 0
+
+
+def _flip(path, position, bit=0):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(bytes(data))
+
+
+def test_a_changed_bit_of_the_weights_is_named(braking_folder):
+    path = braking_folder / "model.safetensors"
+    _flip(path, path.stat().st_size - 3)
+    result = run("verify", braking_folder)
+    assert result.exit_code == 1
+    assert "model.safetensors" in result.output
+
+
+def test_a_changed_coefficient_of_the_rules_is_named(braking_folder):
+    path = braking_folder / "rules.yaml"
+    path.write_text(path.read_text().replace("brake >= 0.8", "brake >= 0.9"))
+    result = run("verify", braking_folder)
+    assert result.exit_code == 1
+    assert "rules.yaml" in result.output
+
+
+def test_a_changed_field_of_the_description_is_named(braking_folder):
+    path = braking_folder / "model.json"
+    path.write_text(path.read_text().replace('"rows": 1500', '"rows": 1501'))
+    result = run("verify", braking_folder)
+    assert result.exit_code == 1
+    assert "model.json" in result.output
+
+
+def test_a_changed_number_of_the_certificate_is_named(braking_folder):
+    path = braking_folder / "certificate.json"
+    text = path.read_text()
+    path.write_text(text.replace('"bound":"-4/5"', '"bound":"-3/5"', 1))
+    result = run("verify", braking_folder)
+    assert result.exit_code == 1
+    assert "certificate.json" in result.output
+
+
+MISTAKES = {
+    "no such rules": (["train", "{d}/data.csv", "{d}/nothing.yaml", "-o", "{d}/m"], "nothing.yaml"),
+    "no such data": (["train", "{d}/nothing.csv", "{d}/rules.yaml", "-o", "{d}/m"], "nothing.csv"),
+    "not a table": (["train", "{d}/empty.csv", "{d}/rules.yaml", "-o", "{d}/m"], "empty.csv"),
+    "columns missing": (["train", "{d}/other.csv", "{d}/rules.yaml", "-o", "{d}/m"], "brake"),
+    "rules not readable": (["train", "{d}/data.csv", "{d}/broken.yaml", "-o", "{d}/m"], "speeed"),
+    "outside the domain": (["train", "{d}/far.csv", "{d}/rules.yaml", "-o", "{d}/m"], "distance"),
+    "text in a number": (["train", "{d}/text.csv", "{d}/rules.yaml", "-o", "{d}/m"], "speed"),
+    "bad widths": (["train", "{d}/data.csv", "{d}/rules.yaml", "-o", "{d}/m", "--hidden", "x"], "hidden"),
+    "not a model": (["verify", "{d}"], "model folder"),
+    "no model": (["verify", "{d}/absent"], "model folder"),
+    "model for predict": (["predict", "{d}/absent", "{d}/data.csv"], "model folder"),
+    "place is taken": (["train", "{d}/data.csv", "{d}/rules.yaml", "-o", "{d}", "--epochs", "1"], "not a model folder"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_get_one_clear_line(mistake, files, braking_table):
+    (files / "empty.csv").write_text("")
+    braking_table.rename(columns={"brake": "brakes"}).to_csv(files / "other.csv", index=False)
+    (files / "broken.yaml").write_text(BRAKING_RULES.replace("speed >= 20", "speeed >= 20"))
+    braking_table.assign(distance=braking_table["distance"] + 500).to_csv(files / "far.csv", index=False)
+    braking_table.assign(speed="fast").to_csv(files / "text.csv", index=False)
+    arguments, expected = MISTAKES[mistake]
+    result = run(*[part.format(d=files) for part in arguments])
+    assert result.exit_code == 2, result.output
+    assert expected in result.output
+    assert "Traceback" not in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert not (files / "m").exists()
+
+
+def test_debug_shows_the_traceback(files):
+    result = run("--debug", "verify", files / "absent")
+    assert result.exit_code == 2
+    assert "Traceback" in result.output
+
+
+def test_contradiction_exits_with_1(files):
+    text = BRAKING_RULES.replace("brake <= 0.1", "brake <= 0.1 and brake >= 0.2")
+    (files / "rules.yaml").write_text(text)
+    result = run("train", files / "data.csv", files / "rules.yaml", "-o", files / "m", "--epochs", 1)
+    assert result.exit_code == 1
+    assert "no phantom braking" in result.output
+
+
+def test_help_has_examples():
+    for command in ("demo", "train", "verify", "predict"):
+        result = run(command, "--help")
+        assert result.exit_code == 0
+        assert re.search(r"Example:\s+smle", result.output)

@@ -1,0 +1,91 @@
+"""Attack by sampling: what is certified has no exact violation; what is not certified is found out."""
+
+import numpy as np
+import pytest
+import torch
+
+from smle import SafeRegressor
+from smle.bench.sampling import Judge, hard_points
+from smle.estimators import without_rules
+
+COUNT = 60_000
+
+
+def _violations(model, spec, dtype, count=COUNT, change=None):
+    judge, found = Judge(spec), []
+    for X in hard_points(spec, np.random.default_rng(0), count, dtype=dtype):
+        with torch.inference_mode():
+            Y = model(torch.from_numpy(X)).numpy()
+        found += judge.violations(X, Y if change is None else change(Y))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_certified_model_never_violates(braking_model, braking_spec, dtype):
+    assert _violations(braking_model.network_, braking_spec, dtype) == []
+
+
+def test_the_attack_finds_a_network_without_rules(braking_spec, braking_table):
+    plain = SafeRegressor(without_rules(braking_spec), max_epochs=3, random_state=0)
+    plain.fit(braking_table[list(braking_spec.columns)], braking_table["brake"])
+    assert plain.certificate_ is None
+    assert _violations(plain.network_, braking_spec, np.float32, 2000)
+
+
+def test_the_attack_finds_one_ulp(braking_model, braking_spec):
+    """A model that answers exactly on the border is safe; moved by one number of the format it is not."""
+    border = np.float32(0.8)  # above four fifths
+    below = np.nextafter(border, np.float32(0))
+    x = np.array([[10.0, 20.0, 0.5]], dtype=np.float32)
+    judge = Judge(braking_spec)
+    assert judge.violations(x, np.array([[border]])) == []
+    assert {v.rule for v in judge.violations(x, np.array([[below]]))} == {"emergency braking"}
+
+
+def test_the_attack_finds_a_plain_float32_gate(braking_model, braking_spec):
+    """A gate that evaluates an oblique row in float32 without slack misses points that are exactly inside."""
+    judge = Judge(braking_spec)
+    row = next(r for r in judge.arrangement.rows if not r.is_comparison)
+    weights = np.zeros(3, dtype=np.float32)
+    for column, value in row.coefficients:
+        weights[column] = float(value)
+    missed = 0
+    for X in hard_points(braking_spec, np.random.default_rng(1), 100_000, dtype=np.float32):
+        plain = X @ weights <= np.float32(float(row.bound))
+        exact = judge._inside(row, X)
+        missed += int((exact & ~plain).sum())
+        network = braking_model.network_.head
+        bits = network.gate.active(network.domain(torch.from_numpy(X))).numpy()
+        regions = [g for g in braking_model._arrangement.gated if row in braking_model._arrangement.polytope(g).rows]
+        for region in regions:
+            others = [r for r in braking_model._arrangement.polytope(region).rows if r != row]
+            inside = exact & np.all([judge._inside(r, X) for r in others], axis=0) if others else exact
+            assert not (inside & ~bits[:, braking_model._arrangement.gated.index(region)]).any()
+    assert missed > 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e38, -1e38])
+def test_whatever_the_backbone_computes(braking_model, braking_spec, value):
+    head, judge = braking_model.network_.head, Judge(braking_spec)
+    rng = np.random.default_rng(2)
+    units = head.bounds.lower.shape[0]
+    for X in hard_points(braking_spec, rng, 5000, dtype=np.float32):
+        z = rng.normal(size=(len(X), units)).astype(np.float32)
+        z[rng.random(z.shape) < 0.3] = value
+        with torch.inference_mode():
+            Y = head(torch.from_numpy(X), torch.from_numpy(z)).numpy()
+        cells = [i for i, v in enumerate(Y) if np.isnan(v).any()]
+        assert cells == [], "every cell of the demo is bound by a rule, so NaN never gets out"
+        assert judge.violations(X, Y) == []
+
+
+def test_corners_of_the_box_are_safe(braking_model, braking_spec):
+    """The backbone may hide a reachable corner: put the embedding there on purpose."""
+    head, judge, rng = braking_model.network_.head, Judge(braking_spec), np.random.default_rng(3)
+    W = head.heads.weight.numpy()
+    for X in hard_points(braking_spec, rng, 20_000, dtype=np.float64):
+        signs = np.sign(W[rng.integers(len(W), size=len(X)), 0])
+        z = np.where(rng.random((len(X), 1)) < 0.5, signs, -signs) * rng.choice([1.0, 1e30])
+        with torch.inference_mode():
+            Y = head(torch.from_numpy(X), torch.from_numpy(z.astype(np.float32))).numpy()
+        assert judge.violations(X, Y) == []

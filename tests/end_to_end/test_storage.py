@@ -1,0 +1,136 @@
+"""Model folders: all or nothing, verified on load, readable while they are replaced."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from smle import load
+from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
+from smle.storage import read_record, write_record
+
+
+def test_round_trip(braking_model, braking_folder, braking_table):
+    again = load(braking_folder)
+    X = braking_table[["distance", "speed", "friction"]]
+    assert np.array_equal(again.predict(X), braking_model.predict(X))
+    assert again.certificate_.text == braking_model.certificate_.text
+    again.save(braking_folder)
+    assert load(braking_folder).certificate_.check()
+
+
+def test_load_refuses_what_is_not_certified(braking_folder):
+    (braking_folder / "certificate.json").unlink()
+    with pytest.raises(NotCertifiedError):
+        load(braking_folder)
+
+
+def test_load_refuses_changed_weights_unless_told(braking_folder, braking_table):
+    path = braking_folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(CertificateError, match="safetensors"):
+        load(braking_folder)
+    unverified = load(braking_folder, verify=False)
+    assert unverified.certificate_ is None
+    with pytest.raises(NotCertifiedError):
+        unverified.save(braking_folder)
+
+
+def test_rules_must_be_those_of_the_certificate(braking_folder):
+    """Even an attacker who fixes the digest of rules.yaml cannot pass other rules off as proved."""
+    import hashlib
+    import json
+
+    from smle.certificates.checker import canonical
+
+    rules = braking_folder / "rules.yaml"
+    rules.write_text(rules.read_text().replace("brake >= 0.8", "brake >= 0.81"))
+    path = braking_folder / "certificate.json"
+    document = json.loads(path.read_text())
+    document["binds"]["rules"] = hashlib.sha256(rules.read_bytes()).hexdigest()
+    del document["digest"]
+    document["digest"] = hashlib.sha256(canonical(document)).hexdigest()
+    path.write_bytes(canonical(document))
+    with pytest.raises(CertificateError, match="emergency braking"):
+        load(braking_folder)
+
+
+def test_a_failed_save_leaves_the_old_model(braking_model, braking_folder, monkeypatch):
+    before = {p.name: p.read_bytes() for p in braking_folder.iterdir()}
+    real = os.replace
+
+    def fails_on_the_new_folder(source, target):
+        if ".new-" in str(source):
+            raise OSError("no space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", fails_on_the_new_folder)
+    with pytest.raises(OSError, match="no space"):
+        braking_model.save(braking_folder)
+    assert {p.name: p.read_bytes() for p in braking_folder.iterdir()} == before
+    assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
+
+
+def test_other_folders_are_not_overwritten(braking_model, tmp_path):
+    (tmp_path / "precious.txt").write_text("keep me")
+    with pytest.raises(ModelFormatError, match="not a model folder"):
+        braking_model.save(tmp_path)
+    assert (tmp_path / "precious.txt").read_text() == "keep me"
+
+
+WRITER = """
+import sys
+from smle.storage import read_record, write_record
+record = read_record(sys.argv[1])
+print("ready", flush=True)
+while True:
+    write_record(record, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_killed_writers_never_break_the_folder(braking_folder):
+    """SIGKILL at random moments: the folder always loads, from the old or the new copy."""
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(braking_folder)], stdout=subprocess.PIPE)
+        writer.stdout.readline()
+        time.sleep(float(rng.uniform(0.0, 0.03)))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        assert load(braking_folder).certificate_.check()
+
+
+def test_readers_see_one_model_while_it_is_replaced(braking_folder):
+    record = read_record(braking_folder)
+    stop = threading.Event()
+
+    def write():
+        while not stop.is_set():
+            write_record(record, braking_folder)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(15):
+            load(braking_folder)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_no_pickle_in_the_folder(braking_folder):
+    assert {p.name for p in braking_folder.iterdir()} == {
+        "model.safetensors",
+        "model.json",
+        "rules.yaml",
+        "certificate.json",
+    }
