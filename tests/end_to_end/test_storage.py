@@ -57,7 +57,7 @@ def test_rules_must_be_those_of_the_certificate(braking_folder):
     document["binds"]["rules"] = hashlib.sha256(rules.read_bytes()).hexdigest()
     del document["digest"]
     document["digest"] = hashlib.sha256(canonical(document)).hexdigest()
-    path.write_bytes(canonical(document))
+    path.write_bytes(canonical(document) + b"\n")
     with pytest.raises(CertificateError, match="emergency braking"):
         load(braking_folder)
 

@@ -39,7 +39,7 @@ STATEMENT = {
         "The head runs in IEEE 754 float32 with rounding to nearest; summation order, fused multiply-add, batch size, "
         "threads and flush-to-zero of results are free.",
         "Inputs are passed as finite float32 or float64 numbers; comparisons do not treat subnormal inputs as zero.",
-        "In a comparison of one input with a constant, the constant is read as the nearest number of the input's format.",
+        "Where one input is compared with a constant, constants are read as the nearest numbers of the input's format.",
         "Of the 0/1 columns of a categorical input exactly one is 1.",
         "The runtime executes the program of the format's section 'Deployed program' with the stored constants.",
     ],
@@ -321,8 +321,8 @@ class Specification:
             self.outputs.append(text(name, "output name"))
         d, m = len(self.inputs), len(self.outputs)
         require(d > 0 and m > 0, "specification: no inputs or no outputs")
-        for names in (self.inputs, self.outputs):
-            require(len(set(names)) == len(names), "specification: duplicate name")
+        names = self.inputs + self.outputs
+        require(len(set(names)) == len(names), "specification: duplicate name")
         # The cast of an input in the domain lies in [low, high], whichever float format it came in.
         self.low = [min(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.lower]
         self.high = [max(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.upper]
@@ -345,6 +345,7 @@ class Specification:
         self.regions = [[index(i, stated, "region") for i in items(r, "region")] for r in items(regions, "regions")]
         require(all(sorted(set(r)) == r for r in self.regions), "region: rows must increase")
         self.rules = [self.rule(entry, d, m, block) for entry in items(rules, "rules")]
+        require(len({rule.name for rule in self.rules}) == len(self.rules), "specification: duplicate rule name")
 
     def row(self, entry: Any, d: int) -> Row:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""
@@ -812,7 +813,7 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     *_, statement, binds, program, specification, gate, coverage, proof_data, digest = fields(
         document, names, "certificate"
     )
-    require(certificate.rstrip(b"\n") == canonical(document), "certificate: not in canonical form")
+    require(certificate == canonical(document) + b"\n", "certificate: not in canonical form")
     body = {key: value for key, value in document.items() if key != "digest"}
     require(digest == hashlib.sha256(canonical(body)).hexdigest(), "certificate.json was changed: digest differs")
     for name, expected in zip(

@@ -73,7 +73,7 @@ class Certificate:
     def __str__(self) -> str:
         lines = [f"Certificate: {len(self.proved)} statements proved in exact arithmetic."]
         for item in self.proved:
-            lines.append(f"  {item.rule}: {item.where}: {item.sentence}  (margin {float(item.margin):.4g})")
+            lines.append(f"  {item.rule}: {item.where}: {item.sentence}  (margin {checker.approximate(item.margin)})")
         lines.append(f"Claim: {self.document['statement']['claim']}")
         return "\n".join(lines)
 
