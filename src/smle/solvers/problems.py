@@ -141,7 +141,8 @@ class LinearProgram:
 def _set_linear(problem: LinearProgram | QuadraticProgram, n: int) -> None:
     if not isinstance(problem.A, Sparse):
         dense = np.asarray(problem.A, dtype=np.float64)
-        dense = dense.reshape(-1, n) if dense.size or dense.ndim != 2 else np.zeros((dense.shape[0], n))
+        if dense.ndim != 2:
+            raise ValueError(f"A: expected a matrix with {n} columns. Got {dense.ndim} dimensions.")
         if not np.isfinite(dense).all():
             raise ValueError("A: expected finite coefficients. Got NaN or infinity.")
         object.__setattr__(problem, "A", dense)

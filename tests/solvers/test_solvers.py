@@ -1,0 +1,256 @@
+"""Problems crossed with back-ends: optimum, feasibility, complementarity, and every status read."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from smle.errors import MissingDependencyError
+from smle.solvers import (
+    LinearProgram,
+    MixedIntegerProgram,
+    MixedIntegerQuadraticProgram,
+    QuadraticProgram,
+    Solution,
+    Sparse,
+    Status,
+    available_backends,
+    farkas_gap,
+    infeasibility,
+    open_session,
+    solve,
+)
+
+INF = np.inf
+
+
+def random_qp(seed: int, *, sparse: bool = False) -> QuadraticProgram:
+    rng = np.random.default_rng(seed)
+    n, m = 5, 4
+    M = rng.normal(size=(n, n))
+    P, A, x0 = M @ M.T + 0.1 * np.eye(n), rng.normal(size=(m, n)), rng.normal(size=n)
+    upper = A @ x0 + rng.uniform(0, 0.3, size=m)
+    lower = np.where(rng.random(m) < 0.3, -INF, A @ x0 - 0.1)
+    lower[0] = upper[0]
+    box = np.where(rng.random(n) < 0.5, -INF, x0 - 0.5)
+    wrap = Sparse.from_dense if sparse else np.asarray
+    return QuadraticProgram(wrap(P), rng.normal(size=n), wrap(A), lower, upper, box, x0 + 0.5)
+
+
+@pytest.mark.parametrize("backend", available_backends(QuadraticProgram))
+@pytest.mark.parametrize("sparse", [False, True])
+def test_quadratic_optimum_satisfies_kkt(backend: str, sparse: bool) -> None:
+    for seed in range(8):
+        problem = random_qp(seed, sparse=sparse)
+        found = solve(problem, backend=backend)
+        assert found.status is Status.OPTIMAL
+        assert found.x is not None
+        assert found.row_duals is not None
+        assert found.column_duals is not None
+        assert infeasibility(problem, found.x) < 1e-7
+        assert found.objective == pytest.approx(problem.value(found.x), abs=1e-6)
+        gradient = problem.hessian.times(found.x) + problem.q
+        stationarity = gradient - problem.matrix.transpose_times(found.row_duals) - found.column_duals
+        assert np.abs(stationarity).max() < 1e-5
+        rows = problem.matrix.times(found.x)
+        slack = np.where(found.row_duals > 0, rows - problem.row_lower, problem.row_upper - rows)
+        held = np.abs(found.row_duals) > 1e-5
+        assert np.abs((found.row_duals * slack)[held]).max(initial=0.0) < 1e-5
+
+
+def test_linear_duals_have_the_stated_sign() -> None:
+    found = solve(LinearProgram([-1.0, -1.0], [[1.0, 2.0]], [-INF], [4.0], [0.0, 0.0], [3.0, 3.0]))
+    assert found.status is Status.OPTIMAL
+    assert found.objective == pytest.approx(-3.5)
+    assert found.row_duals == pytest.approx([-0.5])
+    nudged = solve(LinearProgram([-1.0, -1.0], [[1.0, 2.0]], [-INF], [4.1], [0.0, 0.0], [3.0, 3.0]))
+    assert (nudged.objective - found.objective) / 0.1 == pytest.approx(found.row_duals[0])
+
+
+def test_infeasible_linear_program_comes_with_a_ray_that_proves_it() -> None:
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        A = rng.normal(size=(4, 3))
+        x = rng.uniform(size=3)
+        # Rows that all x of the box satisfy, and one combination that none does.
+        weights = rng.uniform(0.1, 1, size=3)
+        A[3] = -(weights @ A[:3])
+        upper = A @ x
+        upper[3] -= 0.5
+        problem = LinearProgram(np.zeros(3), A, np.full(4, -INF), upper, np.full(3, -INF), np.full(3, INF))
+        found = solve(problem)
+        assert found.status is Status.INFEASIBLE
+        if found.farkas is not None:
+            assert farkas_gap(problem, found.farkas) > 0
+    boxed = LinearProgram([0, 0], [[1, 1], [1, -1]], [3, -INF], [INF, 0], [0, 0], [1, 1])
+    ray = solve(boxed).farkas
+    assert ray is not None
+    assert farkas_gap(boxed, ray) > 0
+
+
+def test_unbounded_and_empty_problems_are_read() -> None:
+    free = LinearProgram([-1.0, 0.0], np.zeros((0, 2)), np.zeros(0), np.zeros(0), [0, 0], [INF, 1])
+    assert solve(free).status is Status.UNBOUNDED
+    boxed = LinearProgram([-1.0, 0.0], np.zeros((0, 2)), np.zeros(0), np.zeros(0), [0, 0], [2, 1])
+    assert solve(boxed).objective == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize("backend", available_backends(MixedIntegerProgram))
+def test_mixed_integer_optimum_equals_enumeration(backend: str) -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        c, A = rng.normal(size=4), rng.normal(size=(2, 4))
+        upper = np.abs(A).sum(axis=1) * 0.3
+        problem = MixedIntegerProgram(c, A, np.full(2, -INF), upper, np.zeros(4), np.ones(4), np.ones(4, bool))
+        points = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
+        feasible = points[(points @ A.T <= upper + 1e-9).all(axis=1)]
+        found = solve(problem, backend=backend)
+        assert found.objective == pytest.approx((feasible @ c).min(), abs=1e-6)
+
+
+@pytest.mark.parametrize("backend", available_backends(MixedIntegerQuadraticProgram))
+def test_mixed_integer_quadratic_optimum_equals_enumeration(backend: str) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        q = np.concatenate([rng.normal(size=2), 0.1 * rng.normal(size=2)])
+        A = np.hstack([rng.normal(size=(2, 2)), -np.eye(2)])
+        lower, upper = np.array([-5.0, -5, 0, 0]), np.array([5.0, 5, 1, 1])
+        P = np.diag([1.0, 1, 0, 0])
+        problem = MixedIntegerQuadraticProgram(P, q, A, np.full(2, -INF), np.zeros(2), lower, upper, [0, 0, 1, 1])
+        values = []
+        for binary in np.array(np.meshgrid([0.0, 1], [0.0, 1])).reshape(2, -1).T:
+            low, high = lower.copy(), upper.copy()
+            low[2:] = high[2:] = binary
+            values.append(solve(QuadraticProgram(P, q, A, np.full(2, -INF), np.zeros(2), low, high)).objective)
+        assert solve(problem, backend=backend).objective == pytest.approx(min(values), abs=1e-5)
+
+
+@pytest.mark.parametrize("backend", available_backends(QuadraticProgram))
+def test_contradictory_rows_are_never_optimal(backend: str) -> None:
+    bad = QuadraticProgram(np.eye(2), [0, 0], [[1, 1], [1, 1]], [1, -INF], [INF, 0], [-INF] * 2, [INF] * 2)
+    found = solve(bad, backend=backend)
+    assert found.status in (Status.INFEASIBLE, Status.LIMIT, Status.NUMERICAL)
+    assert found.x is None
+
+
+@pytest.mark.parametrize("backend", ["piqp", "clarabel", "osqp", "daqp", "highs"])
+def test_a_session_solves_again_like_a_fresh_solve(backend: str) -> None:
+    if backend not in available_backends(QuadraticProgram):
+        pytest.skip(f"{backend} is not installed")
+    problem = random_qp(3)
+    session = open_session(problem, backend=backend)
+    session.solve()
+    other = np.linspace(-1, 1, 5)
+    fresh = QuadraticProgram(
+        problem.P, other, problem.A, problem.row_lower, problem.row_upper, problem.lower, problem.upper
+    )
+    assert session.solve(other).objective == pytest.approx(solve(fresh).objective, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["LP", "QP"])
+def test_an_unknown_native_status_reads_as_error(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "LP":
+        module = importlib.import_module("smle.solvers.highs")
+        problem = LinearProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0])
+    else:
+        module = importlib.import_module("smle.solvers.piqp")
+        problem = random_qp(0)
+    monkeypatch.setattr(module, "_STATUS", {})
+    assert solve(problem).status is Status.ERROR
+    assert solve(problem).x is None
+
+
+def test_a_crash_of_a_back_end_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("smle.solvers.highs")
+
+    def crash(*_: object, **__: object) -> Solution:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(module.Adaptor, "solve", crash)
+    found = solve(LinearProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0]))
+    assert found.status is Status.ERROR
+    assert "out of luck" in found.message
+
+
+def test_a_missing_back_end_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "smle.solvers.gurobi", raising=False)
+    monkeypatch.setitem(sys.modules, "gurobipy", None)
+    problem = LinearProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0])
+    with pytest.raises(MissingDependencyError, match="pip install gurobipy"):
+        solve(problem, backend="gurobi")
+
+
+def test_a_back_end_for_another_kind_is_refused() -> None:
+    problem = LinearProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0])
+    with pytest.raises(ValueError, match="expected a back-end among"):
+        solve(problem, backend="osqp")
+
+
+def test_a_time_limit_is_a_limit() -> None:
+    rng = np.random.default_rng(0)
+    n = 60
+    A = rng.integers(1, 100, size=(20, n)).astype(float)
+    hard = MixedIntegerProgram(
+        -rng.integers(1, 100, size=n).astype(float),
+        A,
+        np.full(20, -INF),
+        A.sum(axis=1) / 3,
+        np.zeros(n),
+        np.ones(n),
+        np.ones(n),
+    )
+    found = solve(hard, time_limit=0.05)
+    assert found.status in (Status.LIMIT, Status.OPTIMAL)
+
+
+def test_every_status_says_what_it_means() -> None:
+    for status in Status:
+        assert status.message
+        assert status is Status.OPTIMAL or status.remedy
+
+
+def test_a_solution_has_no_truth_value() -> None:
+    with pytest.raises(TypeError):
+        bool(Solution(Status.OPTIMAL))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0], [[1.0, 2.0, 3.0]], [0.0], [1.0], [0.0], [1.0]), "expected 1 columns"),
+        (([1.0, np.nan], [[1.0, 2.0]], [0.0], [1.0], [0.0, 0.0], [1.0, 1.0]), "objective"),
+        (([1.0, 1.0], [[1.0, np.inf]], [0.0], [1.0], [0.0, 0.0], [1.0, 1.0]), "finite coefficients"),
+        (([1.0, 1.0], [[1.0, 1.0]], [np.nan], [1.0], [0.0, 0.0], [1.0, 1.0]), "row_lower"),
+    ],
+)
+def test_malformed_problems_are_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LinearProgram(*arguments)  # type: ignore[arg-type]
+
+
+def test_an_asymmetric_hessian_is_refused() -> None:
+    with pytest.raises(ValueError, match="symmetric"):
+        QuadraticProgram([[1, 1], [0, 1]], [0, 0], np.zeros((0, 2)), [], [], [0, 0], [1, 1])
+
+
+def test_sparse_matrices_add_up_repeated_positions() -> None:
+    matrix = Sparse(np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([1.0, 2.0, 4.0]), (2, 2))
+    assert matrix.dense().tolist() == [[0.0, 3.0], [4.0, 0.0]]
+    starts, indices, values = matrix.compressed(by_column=False)
+    assert (starts.tolist(), indices.tolist(), values.tolist()) == ([0, 1, 2], [1, 0], [3.0, 4.0])
+    assert matrix.times(np.array([1.0, 2.0])).tolist() == [6.0, 4.0]
+    assert matrix.transpose_times(np.array([1.0, 2.0])).tolist() == [8.0, 3.0]
+    with pytest.raises(ValueError, match="outside"):
+        Sparse(np.array([2]), np.array([0]), np.array([1.0]), (2, 2))
+
+
+def test_scip_words_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    scip = pytest.importorskip("smle.solvers.scip")
+    problem = MixedIntegerProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0], [1])
+    session = scip.Adaptor(problem)
+    silent = SimpleNamespace(getStatus=lambda: "something new", getNSols=lambda: 0)
+    assert session._read(silent, []).status is Status.ERROR
