@@ -77,7 +77,10 @@ class HeadParameters(nn.Module):
     """Raw head parameters in a frame; `forward` gives heads in the user's units.
 
     Shapes: raw_weight (heads, m, n), raw_bias (heads, m), raw_slope (heads, m, d) or None.
+    `relaxed` switches the gauge off, for a first phase of training without rules; such heads are not safe.
     """
+
+    relaxed: bool = False
 
     x_shift: Tensor
     x_scale: Tensor
@@ -112,7 +115,7 @@ class HeadParameters(nn.Module):
         dtype = envelope.center.dtype
         weight, bias = self.raw_weight.to(dtype), self.raw_bias.to(dtype)
         slope = None if self.raw_slope is None else self.raw_slope.to(dtype)
-        alpha = self.step(envelope)
+        alpha = None if self.relaxed else self.step(envelope)
         if alpha is not None:
             center = self.center.to(dtype)
             weight = alpha[:, None, None] * weight
@@ -226,7 +229,7 @@ class Gauge(HeadParameters):
 
     def _slope(self, g: Tensor, v: Tensor, envelope: Envelope) -> Tensor:
         """Return how the direction's worst case changes with x' (heads, k, d)."""
-        slope = torch.zeros(*g.shape[:2], len(self.x_shift), dtype=g.dtype)
+        slope = torch.zeros(*g.shape[:2], len(self.x_shift), dtype=g.dtype, device=g.device)
         if envelope.center_slope is not None and envelope.half_slope is not None:
             slope = slope + v @ envelope.center_slope + v.abs() @ envelope.half_slope
         if self.raw_slope is not None:

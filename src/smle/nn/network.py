@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from smle.nn.gauge import DirectHeads, Frame, Gauge, HeadParameters
 from smle.nn.head import DeployedHead
 from smle.rules import Specification
 
-__all__ = ["Rescale", "SafeNetwork"]
+__all__ = ["Rescale", "Rescaled", "SafeNetwork", "last_linear"]
 
 Array = npt.NDArray[np.float64]
 
@@ -37,6 +38,20 @@ class Rescale(nn.Module):
         return torch.addcmul(self.shift, z, self.scale)
 
 
+class Rescaled(nn.Module):
+    """A backbone with trained constant bounds behind it."""
+
+    def __init__(self, backbone: nn.Module, units: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.rescale = Rescale(units)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Return the rescaled embedding (batch, n)."""
+        z: Tensor = self.rescale(self.backbone(*inputs))
+        return z
+
+
 class SafeNetwork(nn.Module):
     """backbone -> clip to l(x) <= z <= u(x) -> one affine head per cell.
 
@@ -44,6 +59,7 @@ class SafeNetwork(nn.Module):
       arguments of `forward`) to an embedding (batch, n); outputs (batch, m) are in the order of `spec.targets`.
     * In training mode heads come from the gauge, so gradients reach the raw parameters and every step is safe.
       `eval()` freezes them: what then runs is the deployed program, the one that `smle.certify` speaks of.
+    * Heads that were projected or refitted are deployed as they are (`hold`) until training goes on.
 
     Args:
         backbone: Any module that returns `embedding` numbers per row.
@@ -88,7 +104,9 @@ class SafeNetwork(nn.Module):
         if passthrough is None:
             clauses = [clause for rule in spec.rules for clause in rule.requirement.clauses]
             passthrough = any(literal.inputs for clause in clauses for literal in clause.literals)
-        self.backbone = nn.Sequential(backbone, Rescale(embedding)) if bounds == "constant" else backbone
+        self.embedding = embedding
+        self.held = False
+        self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self.box = self._make_box(bounds, embedding, frame)
         needs = cell_needs(spec, self.arrangement, prefer=prefer)
         domain = Domain.of(spec)
@@ -110,12 +128,81 @@ class SafeNetwork(nn.Module):
         low, high = ((end - frame.x_shift) / frame.x_scale for end in (domain.low, domain.high))
         return AffineBox(embedding, torch.from_numpy(low), torch.from_numpy(high))
 
+    @classmethod
+    def from_model(
+        cls,
+        model: nn.Module,
+        spec: Specification,
+        *,
+        layer: str | None = None,
+        example: Tensor | tuple[Any, ...] | None = None,
+        **options: Any,
+    ) -> SafeNetwork:
+        """Take over a trained model: its last linear layer becomes the heads, the rest is the backbone.
+
+        The heads start from the weights of that layer if it has one output per target of the rules; the gauge
+        draws them back as far as the rules ask. The model itself is not changed.
+
+        Args:
+            model: A module that ends with an `nn.Linear`.
+            spec: The rules.
+            layer: Dotted name of the last linear layer, where it is not the last one registered.
+            example: Arguments of `forward` for some rows. With `bounds="constant"` the bounds are placed around
+                the embeddings seen there, so that the network starts as the model was; without it at -1 and 1.
+            options: Passed on to the constructor.
+
+        Raises:
+            ValueError: If the last linear layer cannot be found, or something follows it.
+        """
+        model = copy.deepcopy(model)
+        name = last_linear(model) if layer is None else layer
+        owner = model.get_submodule(name.rpartition(".")[0])
+        last = model.get_submodule(name)
+        if not isinstance(last, nn.Linear):
+            raise ValueError(f"Expected '{name}' to be a linear layer. Got {type(last).__name__}.")
+        setattr(owner, name.rpartition(".")[2], nn.Identity())
+        network = cls(model, spec, embedding=last.in_features, **options)
+        if example is not None:
+            network._place_bounds(example if isinstance(example, tuple) else (example,))
+        if last.out_features == len(spec.targets):
+            network._take_over(last)
+        return network
+
+    @torch.no_grad()
+    def _place_bounds(self, example: tuple[Any, ...]) -> None:
+        """Let constant bounds span the embeddings of some rows, with a tenth to spare on either side."""
+        if not isinstance(self.backbone, Rescaled):
+            return
+        mode = self.training
+        nn.Module.train(self, False)
+        z = self.embed(*example)
+        nn.Module.train(self, mode)
+        low, high = z.amin(dim=0), z.amax(dim=0)
+        half = torch.where(high > low, 0.6 * (high - low), torch.ones_like(low))
+        self.backbone.rescale.scale.copy_(1 / half)
+        self.backbone.rescale.shift.copy_(-(low + high) / (2 * half))
+
+    @torch.no_grad()
+    def _take_over(self, last: nn.Linear) -> None:
+        weight = last.weight.to(torch.float64)
+        bias = torch.zeros(len(weight), dtype=torch.float64) if last.bias is None else last.bias.to(torch.float64)
+        if isinstance(self.backbone, Rescaled):
+            scale, shift = (p.to(torch.float64) for p in (self.backbone.rescale.scale, self.backbone.rescale.shift))
+            weight, bias = weight / scale, bias - (weight / scale) @ shift
+        count, d = len(self.heads.raw_weight), len(self.spec.columns)
+        slope = None if self.heads.raw_slope is None else np.zeros((count, len(bias), d))
+        W, b = weight.cpu().numpy(), bias.cpu().numpy()
+        self.heads.assign(np.repeat(W[None], count, axis=0), slope, np.repeat(b[None], count, axis=0))
+        self._assign_free(weight, bias)
+
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m) in the user's units."""
         z = self.embed(features, *backbone_inputs)
         if not self.training:
             outputs: Tensor = self.deployed(features, z)
             return outputs
+        if self.held:  # training goes on
+            self.held = False
         with torch.autocast(device_type=z.device.type, enabled=False):
             x = self.deployed.domain(features)
             bounds = self.box.deployed(self.heads.x_shift, self.heads.x_scale)
@@ -125,7 +212,11 @@ class SafeNetwork(nn.Module):
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""
         z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(features.to(torch.float32))
-        assert isinstance(z, Tensor)
+        if not isinstance(z, Tensor) or z.shape != (len(features), self.embedding):
+            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(
+                f"Expected the backbone to return an embedding of shape {(len(features), self.embedding)}. Got {got}."
+            )
         return z
 
     def _free_head(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor] | None:
@@ -135,18 +226,64 @@ class SafeNetwork(nn.Module):
         scale, shift = self.heads.y_scale.to(dtype), self.heads.y_shift.to(dtype)
         return self.free.weight.to(dtype) * scale.unsqueeze(-1), self.free.bias.to(dtype) * scale + shift
 
+    @torch.no_grad()
+    def _assign_free(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the free head, if there is one, to one given in the user's units."""
+        if self.free is not None:
+            scale, shift = self.heads.y_scale, self.heads.y_shift
+            self.free.weight.copy_(weight / scale.unsqueeze(-1))
+            self.free.bias.copy_((bias - shift) / scale)
+
     def train(self, mode: bool = True) -> SafeNetwork:
         """Switch between training and the deployed program; leaving training freezes bounds and heads."""
         if self.training and not mode:
             self.freeze()
+        if mode:
+            self.held = False
         super().train(mode)
         return self
 
     @torch.no_grad()
     def freeze(self) -> None:
-        """Compute bounds and heads in float64, round them to float32 and store them in the deployed program."""
+        """Compute bounds and heads in float64, round them to float32 and store them in the deployed program.
+
+        Does nothing while heads are held.
+        """
+        if self.held:
+            return
         over = frozen(self.heads, self.box, free_cell=self.free is not None, fallback=not self.deployed.nan_safe_clip)
         self.deployed.store(over, self._free_head(torch.float64))
+
+    @torch.no_grad()
+    def hold(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None = None) -> None:
+        """Deploy given heads exactly as they are, until training goes on; the bounds stay.
+
+        The raw parameters follow, so that training would go on from these heads (where the gauge allows them).
+        The network is left in eval mode. `free` is the head of the free cell, weight (m, n) and bias (m,); None
+        keeps it.
+        """
+        self.eval()
+        self.deployed.store(over, free)
+        self.adopt(over)
+        if free is not None:
+            self._assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
+        self.held = True
+
+    @torch.no_grad()
+    def adopt(self, over: Overapproximation) -> None:
+        """Set the raw parameters to given heads."""
+        heads = [head for head in over.heads if head is not None]
+        if heads:
+            V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
+            self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
+
+    def get_extra_state(self) -> Tensor:
+        """Return whether heads are held, for `state_dict`."""
+        return torch.tensor(self.held)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over whether heads are held."""
+        self.held = bool(state)
 
     def overapproximation(self) -> Overapproximation:
         """Return what the deployed program can reach, as plain arrays."""
@@ -159,3 +296,24 @@ class SafeNetwork(nn.Module):
         """Return the smallest step that the gauge allows (1: the raw heads are safe as they are)."""
         alpha = self.heads.step(self.box.envelope())
         return 1.0 if alpha is None or not len(alpha) else float(alpha.min())
+
+
+def last_linear(model: nn.Module) -> str:
+    """Return the dotted name of the linear layer that a model ends with.
+
+    Raises:
+        ValueError: If there is none, or if other layers follow it.
+    """
+    leaves = [(name, module) for name, module in model.named_modules() if name and not any(module.children())]
+    after: list[str] = []
+    for name, module in reversed(leaves):
+        if type(module) is nn.Linear:
+            if after:
+                raise ValueError(
+                    f"Expected a model that ends with a linear layer. Got {', '.join(reversed(after))} after '{name}'. "
+                    "Remove what follows the layer, or name the last linear layer with layer=."
+                )
+            return str(name)
+        if not isinstance(module, nn.Identity | nn.Dropout):
+            after.append(f"{type(module).__name__} '{name}'")
+    raise ValueError("Expected a model that ends with a linear layer (nn.Linear). Got a model without one.")

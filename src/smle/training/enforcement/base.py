@@ -1,0 +1,106 @@
+"""What every enforcement does: something after each gradient step, and something at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import NotCertifiedError
+from smle.guarantees.head_problem import HeadProblem
+from smle.guarantees.overapproximation import Overapproximation
+from smle.guarantees.verdict import Holds, NotProved, Unknown, Verdict, Verdicts
+from smle.guarantees.verify import verify
+from smle.guarantees.worst_case import Envelope
+from smle.nn.gauge import Gauge as GaugedHeads
+from smle.nn.network import SafeNetwork
+
+__all__ = ["Enforcement", "Problems", "require_proved"]
+
+
+class Enforcement:
+    """A way to keep the heads of a network safe. Subclasses are final; `name` is what users choose it by.
+
+    `gauge` says with which heads the network is to be built: `SafeNetwork(..., gauge=enforcement.gauge)`.
+    """
+
+    name: ClassVar[str]
+    gauge: ClassVar[bool]
+
+    def start(self, network: SafeNetwork) -> None:
+        """Get ready for a network.
+
+        Raises:
+            ValueError: If the network has heads of the other kind.
+        """
+        if network.spec.rules and isinstance(network.heads, GaugedHeads) != self.gauge:
+            raise ValueError(
+                f"Expected a network made with gauge={self.gauge} for the enforcement '{self.name}'. "
+                f"Got gauge={not self.gauge}."
+            )
+
+    def after_step(self, network: SafeNetwork, step: int) -> None:
+        """Act after a gradient step; `step` counts from 1."""
+
+    def finish(self, network: SafeNetwork) -> None:
+        """Make the heads safe once and for all; the network is left in eval mode.
+
+        Raises:
+            NotCertifiedError: If that fails.
+        """
+        network.eval()
+
+    def margin(self, network: SafeNetwork) -> tuple[str, float]:
+        """Return what the progress bar shows about safety, and its name."""
+        verdicts = verify(network.overapproximation(), network.spec, network.arrangement)
+        return "margin", verdicts.margin
+
+    def state(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return what a checkpoint must hold besides the network."""
+        return {}
+
+    def load_state(self, state: dict[str, npt.NDArray[np.float64]]) -> None:
+        """Take over the state of a checkpoint, after `start`."""
+
+
+class Problems:
+    """The obligations of every head, kept between steps; only the bounds are taken anew."""
+
+    def __init__(self, network: SafeNetwork) -> None:
+        self._spec, self._arrangement = network.spec, network.arrangement
+        self._known: dict[int, HeadProblem] = {}
+
+    def of(self, over: Overapproximation, head: int) -> HeadProblem:
+        """Return what must hold for a head of an over-approximation."""
+        if head not in self._known:
+            self._known[head] = HeadProblem.of(over, self._spec, self._arrangement, head)
+        known = self._known[head]
+        return replace(known, envelope=Envelope.of(over.bounds, known.domain))
+
+
+def require_proved(over: Overapproximation, network: SafeNetwork, what: str) -> None:
+    """Raise NotCertifiedError with the worst failure if some obligation of the heads is not proved."""
+    verdicts = verify(over, network.spec, network.arrangement)
+    if not verdicts.hold:
+        raise NotCertifiedError(f"{what} did not make the heads safe: {_worst(verdicts, network)}")
+
+
+def _worst(verdicts: Verdicts, network: SafeNetwork) -> str:
+    rules = network.spec.rules
+    for obligation, verdict in verdicts.failures():
+        return f"rule '{rules[obligation.rule].name}', clause {obligation.clause + 1}: {_text(verdict)}"
+    for block in verdicts.exclusions:
+        if not block.proved.all():
+            broken = int((~block.proved).sum())
+            return f"rule '{rules[block.rule].name}': {broken} of {len(block.margins)} exclusions are not proved"
+    return "no obligation is left open"
+
+
+def _text(verdict: Verdict) -> str:
+    if isinstance(verdict, NotProved):
+        return f"not proved by a margin of {-verdict.margin:.3g}"
+    if isinstance(verdict, Unknown):
+        return verdict.reason
+    return "holds" if isinstance(verdict, Holds) else f"violated by {verdict.excess:.3g}"
