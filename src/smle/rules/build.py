@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from smle.errors import RuleError
+from smle.rules.affine import number
 from smle.rules.compiler import compile_rule
 from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import Node
-from smle.rules.normalize import number
 from smle.rules.operators import Condition, Term, node_of
 from smle.rules.parser import did_you_mean, parse, parse_rule
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
@@ -112,7 +112,10 @@ def build(
         made_constants[_name(key, "constant")] = to_fraction(value, f"Constant '{key}'")
     Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
     names = Vocabulary(made_inputs, made_outputs, made_constants)
-    made_rules = tuple(_rules(rules, names))
+    try:
+        made_rules = tuple(_rules(rules, names))
+    except RecursionError:  # a caller far down the stack leaves little room
+        raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
     return Specification(made_inputs, made_outputs, made_rules, tuple(made_constants.items()))
 
 

@@ -56,8 +56,6 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
         requirement = CNF(tuple(Clause(tuple(_literal(a) for a in clause)) for clause in terms), pairs)
     except RuleError as error:
         raise RuleError(f"Rule '{name}', {part}: {error}") from None
-    except RecursionError:
-        raise RuleError(f"Rule '{name}': the conditions are nested too deeply. Split the rule.") from None
     polytopes = _polytopes(regions, names)
     return Rule(name, polytopes, requirement, None if when is None else to_text(when), to_text(then))
 

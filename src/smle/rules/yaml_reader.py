@@ -79,17 +79,14 @@ def _specification(text: str, folder: Path | None) -> Specification:
     for part in ("inputs", "rules"):
         if part not in data:
             raise RuleError(f"Expected the part '{part}' in the rules file. Got {', '.join(data) or 'nothing'}.")
-    try:
-        return build(
-            inputs=_part(data, "inputs", {}),
-            outputs=_part(data, "outputs", []),
-            labels=_part(data, "labels", []),
-            choices=_part(data, "choices", {}),
-            constants=_part(data, "constants", {}),
-            rules=list(_rule_texts(data["rules"], folder)),
-        )
-    except RecursionError:
-        raise RuleError("The rules are nested too deeply. Split them.") from None
+    return build(
+        inputs=_part(data, "inputs", {}),
+        outputs=_part(data, "outputs", []),
+        labels=_part(data, "labels", []),
+        choices=_part(data, "choices", {}),
+        constants=_part(data, "constants", {}),
+        rules=list(_rule_texts(data["rules"], folder)),
+    )
 
 
 def _part(data: dict[str, Any], key: str, default: Any) -> Any:
