@@ -1,0 +1,145 @@
+"""Changed models: refused as they lie; with digests made new accepted only where an exact judge agrees."""
+
+import random
+import shutil
+import sys
+from collections import Counter
+
+import pytest
+from builder import CASES, Package, case
+from mutations import attacked, changed_bytes, check_files, files_of, flip_bit
+
+from exact_judge import Judge, doubts, solve_with_qsopt
+from smle.certificates import checker
+
+NAMES = list(CASES)
+
+
+def accepted(package: Package) -> bool:
+    """Any exception but Rejected is a defect, and fails the test."""
+    try:
+        package.check()
+    except checker.Rejected:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_judge_confirms_what_is_issued(name):
+    package = case(name)
+    assert package.check()
+    assert doubts(package.document, package.weights, package.block) is None
+
+
+def run_plain(name: str, count: int, seed: int) -> Counter:
+    rng, files = random.Random(seed), files_of(case(name))
+    tensors = checker.read_weights(files["model.safetensors"])
+    tally: Counter = Counter()
+    for _ in range(count):
+        what, changed = changed_bytes(rng, files)
+        if changed == files:
+            tally["no change"] += 1
+            continue
+        if not {"certificate.json", "model.safetensors"} <= set(changed):
+            tally["file missing"] += 1
+            continue
+        try:
+            check_files(changed)
+        except checker.Rejected:
+            tally["rejected"] += 1
+            continue
+        # The digest is over names, types, shapes and bytes of the tensors: blanks in the header are not weights.
+        same = {**changed, "model.safetensors": b""} == {**files, "model.safetensors": b""}
+        assert same, f"accepted: {what}"
+        assert checker.read_weights(changed["model.safetensors"]) == tensors, f"accepted: {what}"
+        tally["same tensors"] += 1
+    return tally
+
+
+def run_attacks(name: str, count: int, seed: int) -> Counter:
+    rng, tally = random.Random(seed), Counter()
+    for _ in range(count):
+        what, package = attacked(rng, case(name))
+        if not accepted(package):
+            tally["rejected"] += 1
+            continue
+        reason = doubts(package.document, package.weights, package.block)
+        assert reason is None, f"{what}: accepted, but {reason}"
+        tally["accepted, judge agrees"] += 1
+    return tally
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_bytes_are_refused(name):
+    tally = run_plain(name, 100, seed=1)
+    assert tally["rejected"] > 80
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_content_is_accepted_only_if_true(name):
+    tally = run_attacks(name, 100, seed=2)
+    assert tally["rejected"] > 20
+
+
+@pytest.mark.slow
+def test_ten_thousand_changed_models(capsys):
+    plain, attacks = Counter(), Counter()
+    for name in NAMES:
+        plain += run_plain(name, 500, seed=3)
+        attacks += run_attacks(name, 700, seed=4)
+    with capsys.disabled():
+        print(f"\nas they lie: {dict(plain)}; digests made new: {dict(attacks)}", file=sys.stderr)
+    assert plain["rejected"] + sum(attacks.values()) >= 10_000
+    assert attacks["accepted, judge agrees"] > 500  # otherwise the judge was not asked much
+
+
+HEAD = ["heads.weight", "heads.bias", "heads.fallback", "bounds.lower", "bounds.upper"]
+GATE = ["gate.constants_float32", "gate.constants_float64", "gate.coefficients", "gate.thresholds", "gate.signatures"]
+DOMAIN = ["domain.lower_float32", "domain.upper_float32", "domain.lower_float64", "domain.upper_float64"]
+
+
+def test_every_bit_of_a_head():
+    """With digests made new: a flipped bit is accepted only if the claim stays true. Without: never."""
+    tally: Counter = Counter()
+    for name in HEAD:
+        for bit in range(8 * case("strict").weights[name].nbytes):
+            package = case("strict")
+            flip_bit(package, name, bit)
+            assert not accepted(package), f"bit {bit} of {name} with the old digests"
+            verdict = accepted(package.seal())
+            if verdict:
+                reason = doubts(package.document, package.weights, package.block)
+                assert reason is None, f"bit {bit} of {name}: {reason}"
+            tally[verdict] += 1
+    assert tally[True] > 100
+    assert tally[False] > 10
+
+
+@pytest.mark.parametrize("name", [pytest.param("braking", marks=pytest.mark.slow), "strict"])
+def test_every_bit_of_gate_and_domain(name):
+    """Gate and domain are prescribed: no flip is accepted, except of the sign of a zero."""
+    for tensor in GATE + DOMAIN:
+        for bit in range(8 * case(name).weights[tensor].nbytes):
+            package = case(name)
+            before = package.weights[tensor]
+            flip_bit(package, tensor, bit)
+            if accepted(package.seal()):
+                assert (package.weights[tensor] == before).all(), f"bit {bit} of {tensor}"
+
+
+def test_judge_agrees_with_another_exact_solver(tmp_path):
+    esolver = shutil.which("esolver")
+    if esolver is None:
+        pytest.skip("QSopt-ex is not installed (Debian package qsopt-ex)")
+    rng, compared = random.Random(5), Counter()
+    for name in NAMES:
+        for _ in range(6):
+            _, package = attacked(rng, case(name))
+            if not accepted(package):
+                continue
+            judge = Judge(package.document, package.weights, package.block)
+            for _, program, _ in list(judge.obligations())[:8]:
+                value = program.value()
+                assert solve_with_qsopt(program, tmp_path, esolver) == value
+                compared[value is None] += 1
+    assert compared[False] > 50
