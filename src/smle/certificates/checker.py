@@ -26,7 +26,8 @@ from typing import Any, NamedTuple, NoReturn
 
 VERSION = 1
 MAX_FILE = 1 << 31  # bytes
-MAX_NODES = 1_000_000  # steps of the search over regions
+MAX_STEPS = 50_000_000  # of the search over regions
+MAX_HEADS = 100_000
 NUMBER = re.compile(r"-?(\d+(/[1-9]\d*)?|0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4})", re.ASCII)
 U = Fraction(1, 2**24)  # unit round-off of float32
 TINY = Fraction(1, 2**126)  # smallest normal float32
@@ -527,7 +528,7 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
     while stack:
         depth, inside, outside = stack.pop()
         nodes += 1
-        require(nodes <= MAX_NODES, "coverage: too many signatures")
+        require(nodes * (1 + len(nogoods) + len(implied)) <= MAX_STEPS, "coverage: too many signatures")
         if any(s <= inside for s in nogoods) or any(s <= inside and t in outside for s, t in implied):
             continue
         if depth == len(gated):
@@ -816,22 +817,11 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     require(certificate == canonical(document) + b"\n", "certificate: not in canonical form")
     body = {key: value for key, value in document.items() if key != "digest"}
     require(digest == hashlib.sha256(canonical(body)).hexdigest(), "certificate.json was changed: digest differs")
-    for name, expected in zip(
-        ("weights", "model", "rules", "block"), fields(binds, "weights model rules block", "binds"), strict=True
-    ):
-        if name == "weights":
-            actual: str | None = weights_digest(tensors)
-        elif name == "block":
-            actual = hashlib.sha256(block).hexdigest() if block else None
-        else:
-            actual = hashlib.sha256(bound_files[name]).hexdigest() if name in bound_files else None
-        files = {
-            "weights": "model.safetensors",
-            "model": "model.json",
-            "rules": "rules.yaml",
-            "block": "certificate.bin",
-        }
-        require(expected == actual, f"{files[name]} is not the file that was certified: digest differs")
+    actual = {name: hashlib.sha256(data).hexdigest() for name, data in {**bound_files, "block": block}.items() if data}
+    actual["weights"] = weights_digest(tensors)
+    roles = {"weights": "model.safetensors", "model": "model.json", "rules": "rules.yaml", "block": "certificate.bin"}
+    for role, expected in zip(roles, fields(binds, " ".join(roles), "binds"), strict=True):
+        require(expected == actual.get(role), f"{roles[role]} is not the file that was certified: digest differs")
     require(statement == STATEMENT, "certificate: the statement is not that of this version")
     precision, clip, kind = fields(program, "precision clip bounds", "program")
     require(precision == "float32", "program: only float32 heads are supported")
@@ -846,7 +836,7 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     check_guard(spec, tensors, gated)
     require("gate.signatures" in tensors and len(tensors["gate.signatures"].shape) == 2, "weights: gate.signatures")
     count = tensors["gate.signatures"].shape[0]
-    require(0 < count <= (MAX_NODES if gated else 1), "gate.signatures: expected one row per head")
+    require(0 < count <= (MAX_HEADS if gated else 1), "gate.signatures: expected one row per head")
     bits = values(tensors, "gate.signatures", "U8", (count, len(gated)))
     require(set(bits) <= {0, 1}, "gate.signatures: expected zeros and ones, one row per head")
     rows = [bits[c * len(gated) : (c + 1) * len(gated)] for c in range(count)]
