@@ -56,7 +56,7 @@ class Adaptor(Session):
         problem, model = self._problem, pyscipopt.Model()
         model.hideOutput()
         model.setParam("limits/gap", 1e-9)
-        model.setParam("numerics/feastol", 1e-9)
+        model.setParam("numerics/feastol", 1e-7)
         if self._time_limit is not None:
             model.setParam("limits/time", float(self._time_limit))
         x = [

@@ -1,0 +1,210 @@
+"""The paper's MILPs and our faster searches agree; so do per-clause verdicts and the existence of counterexamples."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from guarantee_instances import Instance, random_instance, random_over
+
+from smle.guarantees.clause_lp import clause_optimum
+from smle.guarantees.counterexample import (
+    _ascend,
+    exclusion_counterexample,
+    exclusion_counterexample_milp,
+    linear_counterexample,
+    linear_counterexample_milp,
+    plain_numbers,
+)
+from smle.guarantees.exclusions import verify_exclusions
+from smle.guarantees.geometry import Domain, Region, Support
+from smle.guarantees.milp import worst_clause_milp
+from smle.guarantees.overapproximation import AffineBounds
+from smle.guarantees.verdict import Holds, NotProved
+from smle.guarantees.verify import verify_clauses
+from smle.guarantees.worst_case import Envelope, Literals
+from smle.solvers import LinearProgram, Status, solve
+
+MANY = pytest.mark.parametrize(
+    "seeds", [range(30), pytest.param(range(30, 150), marks=pytest.mark.slow)], ids=["some", "many"]
+)
+PAIRS = np.array([[0, 1], [0, 2], [1, 2]], dtype=np.int32)
+
+
+def plain(instance: Instance) -> tuple[Envelope, Region, Literals]:
+    domain = Domain.of(instance.spec)
+    bounds = instance.over.bounds
+    assert not hasattr(bounds, "layers")
+    region = Region.of(instance.arrangement, instance.spec, [1], domain=domain)
+    clauses = [clause for rule in instance.spec.rules for clause in rule.requirement.clauses]
+    m = len(instance.spec.targets)
+    return Envelope.plain(bounds, domain), region, Literals.of(clauses, m, len(domain.low))  # type: ignore[arg-type]
+
+
+@MANY
+@pytest.mark.parametrize("affine", [False, True])
+def test_linear_search_has_the_optimum_of_the_papers_milp(affine: bool, seeds: range) -> None:
+    found = 0
+    for seed in seeds:
+        instance = random_instance(seed, affine=affine, n=4, m=3)
+        envelope, region, rows = plain(instance)
+        head = instance.over.heads[0]
+        assert head is not None
+        fast = linear_counterexample(rows, plain_numbers(head), envelope, Support(region))
+        slow = linear_counterexample_milp(rows, instance.over.bounds, head, region)
+        assert (fast.found is None) == (slow.found is None)
+        if fast.found is not None and slow.found is not None:
+            found += 1
+            assert fast.found.strength == pytest.approx(slow.found.strength, abs=1e-6)
+    assert found > len(seeds) // 5
+
+
+@MANY
+@pytest.mark.parametrize("affine", [False, True])
+def test_exclusion_search_has_the_optimum_of_the_papers_milp(affine: bool, seeds: range) -> None:
+    both = set()
+    for seed in seeds:
+        instance = random_instance(seed, affine=affine, n=4, m=3)
+        rng = np.random.default_rng(seed)
+        over = random_over(rng, 1, affine=affine, passthrough=True, d=2, n=4, m=3)
+        head = over.heads[0]
+        assert head is not None
+        head = type(head)(head.W, head.b - rng.uniform(0, 6), V=head.V)
+        domain = Domain.of(instance.spec)
+        region = Region.of(instance.arrangement, instance.spec, [1], domain=domain)
+        envelope = Envelope.plain(over.bounds, domain)  # type: ignore[arg-type]
+        fast = exclusion_counterexample(PAIRS, plain_numbers(head), envelope, region)
+        slow = exclusion_counterexample_milp(PAIRS, over.bounds, head, region)
+        assert (fast.found is None) == (slow.found is None)
+        both.add(fast.found is None)
+        if fast.found is not None and slow.found is not None:
+            assert fast.found.strength == pytest.approx(slow.found.strength, abs=1e-6)
+    assert both == {True, False}
+
+
+@MANY
+@pytest.mark.parametrize("affine", [False, True])
+def test_verdicts_agree_with_the_papers_milp_about_linear_rules(affine: bool, seeds: range) -> None:
+    judged = set()
+    for seed in seeds:
+        instance = random_instance(seed, affine=affine, n=4, m=3)
+        _, region, rows = plain(instance)
+        head = instance.over.heads[0]
+        assert head is not None
+        envelope = Envelope.of(instance.over.bounds, region.domain)
+        clauses = [clause for rule in instance.spec.rules for clause in rule.requirement.clauses]
+        verdicts = verify_clauses(clauses, head, envelope, region)
+        search = linear_counterexample_milp(rows, instance.over.bounds, head, region)
+        worst = min(v.margin for v in verdicts if isinstance(v, Holds | NotProved))
+        if abs(worst) < 1e-4:
+            continue  # between "holds over the reals" and "holds with rounding": the two may differ
+        assert all(isinstance(v, Holds) for v in verdicts) == search.none_exists
+        judged.add(search.none_exists)
+    assert judged == {True, False}
+
+
+@MANY
+def test_verdicts_agree_with_the_papers_milp_about_exclusions(seeds: range) -> None:
+    judged = set()
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        over = random_over(rng, 1, affine=False, passthrough=False, d=2, n=4, m=3)
+        head = over.heads[0]
+        assert head is not None
+        head = type(head)(head.W, head.b - rng.uniform(0, 4))
+        domain = Domain(-np.ones(2), np.ones(2), np.ones(2))
+        _, margins = verify_exclusions(PAIRS, head, Envelope.of(over.bounds, domain), domain, best=True)
+        if np.abs(margins).min() < 1e-4:
+            continue
+        search = exclusion_counterexample_milp(PAIRS, over.bounds, head, Region.whole(domain))
+        assert bool((margins > 0).all()) == search.none_exists
+        judged.add(search.none_exists)
+    assert judged == {True, False}
+
+
+def test_pair_weights_equal_the_lp_of_the_pair() -> None:
+    for seed in range(40):
+        instance = random_instance(seed, affine=bool(seed % 2), n=5, m=3)
+        domain = Domain.of(instance.spec)
+        envelope = Envelope.of(instance.over.bounds, domain)
+        head = instance.over.heads[0]
+        assert head is not None
+        _, margins = verify_exclusions(PAIRS, head, envelope, domain, best=True)
+        from smle.guarantees.counterexample import pair_literals
+        from smle.guarantees.worst_case import HeadNumbers
+
+        numbers = HeadNumbers.of(head, envelope, domain)
+        for (h, k), margin in zip(PAIRS, margins, strict=True):
+            optimum = clause_optimum(pair_literals(h, k, 3, 2), numbers, envelope, Region.whole(domain))
+            assert -margin == pytest.approx(optimum.value, abs=2e-6)
+
+
+def test_ascent_finds_a_counterexample_whenever_there_is_one() -> None:
+    for seed in range(60):
+        instance = random_instance(seed, n=4, m=3)
+        envelope, region, rows = plain(instance)
+        head = instance.over.heads[0]
+        assert head is not None
+        support = Support(region)
+        exact = linear_counterexample(rows, plain_numbers(head), envelope, support)
+        active = np.arange(len(rows.h))
+        rough = _ascend(rows, plain_numbers(head), envelope, support, margin=0.0, active=active)
+        assert (exact.found is None) == (rough.found is None)
+        if exact.found is not None and rough.found is not None:
+            assert rough.found.strength <= exact.found.strength + 1e-9
+
+
+def enumerate_crossings(literals: Literals, bounds: AffineBounds, head: object, region: Region) -> float:
+    """max min_j literal_j by one LP per pattern of units that stand at u (the others lie between l and u)."""
+    d, n = region.A.shape[1], len(bounds.lower)
+    W, V, b = head.W.astype(float), head.V.astype(float), head.b.astype(float)  # type: ignore[attr-defined]
+    L, U = bounds.lower_slope.astype(float), bounds.upper_slope.astype(float)
+    best = -np.inf
+    for pattern in itertools.product([False, True], repeat=n):
+        at_upper = np.array(pattern)
+        rows = [np.hstack([-literals.g @ V - literals.s, -literals.g @ W, np.ones((len(literals.h), 1))])]
+        upper = [literals.g @ b - literals.h]
+        rows.append(np.hstack([region.A, np.zeros((len(region.a), n + 1))]))
+        upper.append(region.a)
+        below = np.hstack([-U, np.eye(n), np.zeros((n, 1))])
+        rows.append(below)
+        upper.append(bounds.upper.astype(float))
+        rows.append(-below[at_upper])
+        upper.append(-bounds.upper.astype(float)[at_upper])
+        above = np.hstack([L, -np.eye(n), np.zeros((n, 1))])
+        rows.append(above[~at_upper])
+        upper.append(-bounds.lower.astype(float)[~at_upper])
+        A, right = np.vstack(rows), np.concatenate(upper)
+        cost = np.zeros(d + n + 1)
+        cost[-1] = -1.0
+        low = np.concatenate([region.domain.low, np.full(n + 1, -np.inf)])
+        high = np.concatenate([region.domain.high, np.full(n + 1, np.inf)])
+        found = solve(LinearProgram(cost, A, np.full(len(right), -np.inf), right, low, high))
+        if found.status is Status.OPTIMAL:
+            best = max(best, -found.objective)
+        else:
+            assert found.status is Status.INFEASIBLE
+    return best
+
+
+@MANY
+def test_milp_with_crossing_bounds_equals_enumeration(seeds: range) -> None:
+    crossed = 0
+    for seed in seeds:
+        instance = random_instance(seed, affine=True, degenerate=True, literals=1 + seed % 2)
+        bounds, head = instance.over.bounds, instance.over.heads[0]
+        assert isinstance(bounds, AffineBounds)
+        assert head is not None
+        region = Region.of(instance.arrangement, instance.spec, [1])
+        crossed += bool((Envelope.of(bounds, region.domain).extra > 1e-3).any())
+        clause = instance.spec.rules[0].requirement.clauses[0]
+        literals = Literals.of(clause, len(head.b), region.A.shape[1])
+        found, x, z = worst_clause_milp(literals, bounds, head, region)
+        assert found.objective == pytest.approx(enumerate_crossings(literals, bounds, head, region), abs=1e-6)
+        assert x is not None
+        assert z is not None
+        lower, upper = bounds.lower + bounds.lower_slope @ x, bounds.upper + bounds.upper_slope @ x
+        assert (z <= upper + 1e-6).all()
+        assert ((z >= lower - 1e-6) | (np.abs(z - upper) < 1e-6)).all()
+    assert crossed > len(seeds) // 4

@@ -1,0 +1,236 @@
+"""Exact projection: feasible, idempotent, optimal (KKT, and against any other safe head), never farther than PDCG."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from guarantee_instances import Instance, random_instance
+
+from smle.guarantees.head_problem import HeadProblem
+from smle.guarantees.overapproximation import Head
+from smle.guarantees.pdcg import Memory, memory_projection, memory_projection_miqp, pdcg
+from smle.guarantees.project import Objective, nearest_safe_head, project, safe_head
+from smle.guarantees.refit import Samples, logistic_loss, refit, softmax_loss, squared_error
+from smle.guarantees.robust import robust_rows
+from smle.solvers import MixedIntegerQuadraticProgram, QuadraticProgram, Sparse, Status, available_backends, solve
+
+MANY = pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.slow)], ids=["some", "many"]
+)
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"affine": True},
+        {"affine": True, "passthrough": False, "inputs": False},
+        {"literals": 2},
+        {"affine": True, "literals": 3},
+    ],
+    ids=["constant", "affine", "affine without pass-through", "two literals", "three literals"],
+)
+
+
+def parts(instance: Instance, c: int = 0) -> tuple[Head, HeadProblem]:
+    head = instance.over.heads[c]
+    assert head is not None
+    return head, HeadProblem.of(instance.over, instance.spec, instance.arrangement, c)
+
+
+def theta(head: Head, problem: HeadProblem) -> np.ndarray:
+    V = None if head.V is None else head.V.astype(np.float64)
+    return problem.layout(head).pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
+
+
+@MANY
+@KINDS
+def test_projection_is_proved_safe_and_idempotent(kind: dict[str, object], seeds: range) -> None:
+    done = 0
+    for seed in seeds:
+        instance = random_instance(seed, **kind)  # type: ignore[arg-type]
+        first = project(instance.over, instance.spec, instance.arrangement)
+        if not first.succeeded:
+            # Random rules may contradict each other: then the outcome must say so.
+            assert all(r is None or r.head is not None or r.reason for r in first.heads)
+            continue
+        done += 1
+        again = project(first.over, instance.spec, instance.arrangement)
+        assert again.distance == 0.0
+        for a, b in zip(first.over.heads, again.over.heads, strict=True):
+            assert a is b
+    assert done >= len(seeds) // 3
+
+
+@MANY
+def test_projection_satisfies_kkt(seeds: range) -> None:
+    """The QP's optimum is stationary with multipliers of the right sign on active rows only."""
+    for seed in seeds:
+        head, problem = parts(random_instance(seed, affine=bool(seed % 2)))
+        weights, layout = problem.weights(head), problem.layout(head)
+        safe = robust_rows(problem.rows(weights, head), problem.envelope, layout)
+        start = np.concatenate([theta(head, problem), np.zeros(safe.A.shape[1] - layout.size)])
+        index = np.arange(layout.size, dtype=np.intp)
+        P = Sparse(index, index, np.ones(layout.size), (len(start), len(start)))
+        program = QuadraticProgram(P, -start, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
+        found = solve(program)
+        if found.status is not Status.OPTIMAL:
+            continue
+        assert found.x is not None
+        assert found.row_duals is not None
+        assert found.column_duals is not None
+        gradient = P.times(found.x) - start
+        assert np.abs(gradient - safe.A.transpose_times(found.row_duals) - found.column_duals).max() < 1e-6
+        rows = safe.A.times(found.x)
+        inactive = (rows < safe.row_upper - 1e-5) & (rows > safe.row_lower + 1e-5)
+        assert np.abs(found.row_duals[inactive]).max(initial=0.0) < 1e-5
+
+
+@MANY
+@pytest.mark.parametrize("affine", [False, True])
+def test_projection_is_nearer_than_any_other_safe_head(affine: bool, seeds: range) -> None:
+    """Single literals: the safe heads are convex, so moving toward another safe head never helps."""
+    for seed in seeds:
+        head, problem = parts(random_instance(seed, affine=affine))
+        result = nearest_safe_head(head, problem)
+        if result.head is None or result.value == 0.0:
+            continue
+        start, best = theta(head, problem), theta(result.head, problem)
+        rng = np.random.default_rng(seed)
+        other = safe_head(Objective.distance(rng.normal(size=len(start))), problem, current=head)
+        if other.head is None:
+            continue
+        direction = theta(other.head, problem) - best
+        # Variational inequality of a projection, up to the margin for rounding and float32.
+        assert (best - start) @ direction >= -1e-3 * (1 + np.linalg.norm(direction))
+
+
+@MANY
+@KINDS
+def test_projection_is_never_farther_than_pdcg(kind: dict[str, object], seeds: range) -> None:
+    converged = 0
+    for seed in seeds:
+        head, problem = parts(random_instance(seed, **kind))  # type: ignore[arg-type]
+        run = pdcg(head, problem, n_it=25, n_xs=25)
+        if not run.succeeded:
+            continue
+        converged += 1
+        assert problem.safe(run.head)
+        result = nearest_safe_head(head, problem, start=run.head)
+        assert result.head is not None
+        assert np.sqrt(2 * result.value) <= run.distance + 1e-4 * (1 + run.distance)
+    assert converged >= len(seeds) // 3
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_pdcg_with_enough_memory_ends_at_the_projection(affine: bool) -> None:
+    """Linear rules: when no counterexample is left, the memory's QP is a relaxation with a feasible optimum."""
+    for seed in range(25):
+        head, problem = parts(random_instance(seed, affine=affine))
+        run = pdcg(head, problem, n_it=100, n_xs=100)
+        result = nearest_safe_head(head, problem)
+        assert run.succeeded == (result.head is not None)
+        if run.succeeded:
+            assert run.distance == pytest.approx(np.sqrt(2 * result.value), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("backend", available_backends(MixedIntegerQuadraticProgram))
+def test_branching_over_the_memory_equals_the_papers_miqp(backend: str) -> None:
+    compared = 0
+    for seed in range(4):
+        head, problem = parts(random_instance(seed, literals=2, n=1, passthrough=False, inputs=False))
+        head = Head(head.W, head.b + np.float32(3.0) * np.sign(problem.parts[0].literals[0].g.sum(axis=0)))
+        rng = np.random.default_rng(seed)
+        layout, memory = problem.layout(head), Memory(2)
+        for _ in range(2):
+            x = rng.uniform(-1, 1, size=2)
+            lower, upper = problem.envelope.at(x)
+            memory.append(x, np.where(rng.random(1) < 0.5, lower, upper), 0)
+        start = theta(head, problem)
+        ours = memory_projection(start, memory, problem, layout=layout, like=head, tolerance=1e-4)
+        theirs = memory_projection_miqp(
+            start, memory, problem, layout=layout, like=head, tolerance=1e-4, big=60.0, backend=backend, time_limit=20
+        )
+        assert ours.status is Status.OPTIMAL
+        assert theirs.status is Status.OPTIMAL
+        assert ours.objective == pytest.approx(theirs.objective, abs=1e-4)
+        compared += ours.objective > 1e-6
+    assert compared
+
+
+def samples_of(instance: Instance, rows: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    head, problem = parts(instance)
+    inputs = rng.uniform(-1, 1, size=(rows, 2))
+    embedding = np.array([rng.uniform(*problem.envelope.at(x)) for x in inputs])
+    targets = rng.normal(size=(rows, len(head.b)))
+    return Samples(embedding, inputs, np.zeros(rows, dtype=np.intp), targets)
+
+
+@pytest.mark.parametrize("literals", [1, 2])
+def test_refit_is_safe_and_fits_no_worse_than_the_projection(literals: int) -> None:
+    for seed in range(8):
+        instance = random_instance(seed, affine=bool(seed % 2), literals=literals)
+        projection = project(instance.over, instance.spec, instance.arrangement)
+        if not projection.succeeded:
+            continue
+        data = samples_of(instance, 60, seed)
+        result = refit(projection.over, instance.spec, instance.arrangement, samples=data)
+        assert result.verdicts.hold
+        outcome = result.heads[0]
+        assert outcome is not None
+        before, after, _ = outcome
+        assert after <= before
+
+
+def test_refit_without_binding_rules_is_least_squares() -> None:
+    for seed in range(10):
+        instance = random_instance(seed)
+        projection = project(instance.over, instance.spec, instance.arrangement)
+        if not projection.succeeded:
+            continue
+        data = samples_of(instance, 80, seed)
+        head = projection.over.heads[0]
+        assert head is not None
+        free = Samples(data.embedding, data.inputs, data.head, data.outputs(head))
+        result = refit(projection.over, instance.spec, instance.arrangement, samples=free)
+        outcome = result.heads[0]
+        assert outcome is not None
+        assert outcome[1] < 1e-6
+
+
+@pytest.mark.parametrize("loss", [logistic_loss, softmax_loss])
+def test_quadratic_models_touch_the_loss_and_lie_above_it(loss: object) -> None:
+    rng = np.random.default_rng(0)
+    at = rng.normal(size=(5, 3))
+    targets = np.eye(3)[rng.integers(3, size=5)]
+    local = loss(at, targets)  # type: ignore[operator]
+    for _ in range(200):
+        move = rng.normal(size=at.shape) * rng.choice([1e-4, 0.1, 3.0])
+        model = local.value + (local.gradient * move).sum() + 0.5 * (local.curvature * move**2).sum()
+        assert loss(at + move, targets).value <= model + 1e-9  # type: ignore[operator]
+
+
+def test_logistic_refit_improves_and_keeps_the_rules() -> None:
+    improved = 0
+    for seed in range(10):
+        instance = random_instance(seed)
+        projection = project(instance.over, instance.spec, instance.arrangement)
+        if not projection.succeeded:
+            continue
+        data = samples_of(instance, 60, seed)
+        labels = Samples(data.embedding, data.inputs, data.head, (data.targets > 0).astype(float))
+        result = refit(
+            projection.over,
+            instance.spec,
+            instance.arrangement,
+            samples=labels,
+            loss=logistic_loss,
+            validation=labels,
+            steps=5,
+        )
+        assert result.verdicts.hold
+        outcome = result.heads[0]
+        assert outcome is not None
+        assert outcome[1] <= outcome[0]
+        improved += outcome[1] < outcome[0] - 1e-6
+    assert improved > 2
+    assert squared_error(np.ones((1, 1)), np.zeros((1, 1))).value == 1.0
