@@ -20,11 +20,11 @@ import numpy.typing as npt
 from smle.errors import ContradictionError
 from smle.guarantees.affine_center import AffineSearch, evaluate_affine
 from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.center_search import CenterSearch, evaluate
-from smle.guarantees.requirement import Polytopes, requirement_of
+from smle.guarantees.center_search import CenterSearch, Found, evaluate
+from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
 from smle.rules import Specification
 
-__all__ = ["Center", "find_center"]
+__all__ = ["MINIMUM_ROOM", "Center", "find_center", "search_center"]
 
 Array = npt.NDArray[np.float64]
 
@@ -97,12 +97,9 @@ def find_center(
     if not 0 <= share < 1:
         raise ValueError(f"Expected 0 <= share < 1. Got {share}.")
     need = requirement_of(polytopes or Polytopes(spec, arrangement), cell_index)
-    target = np.zeros(m) if wish is None else wish
     if need.has_x_terms:
         need = need.without_pairs()
-        found = AffineSearch(need, target, prefers=wish is not None, share=share).run()
-    else:
-        found = CenterSearch(need, target, prefers=wish is not None, share=share).run()
+    found = search_center(need, wish, share=share)
     if found is None or found.room < MINIMUM_ROOM * need.scale:
         _refuse(spec, arrangement, cell_index, tight=found is not None)
     assert found is not None
@@ -122,6 +119,14 @@ def find_center(
         pair_lambdas=pair_lambdas,
         pair_slacks=pair_slacks,
     )
+
+
+def search_center(need: Requirement, prefer: Array | None = None, *, share: float = 0.8) -> Found | None:
+    """Return the center with its room, or None if none was found. Affine if the rules have x-terms."""
+    target = np.zeros(len(need.polytopes.spec.targets)) if prefer is None else prefer
+    if need.has_x_terms:
+        return AffineSearch(need.without_pairs(), target, prefers=prefer is not None, share=share).run()
+    return CenterSearch(need, target, prefers=prefer is not None, share=share).run()
 
 
 def _pair_weights(y: Array, pairs: npt.NDArray[np.int32]) -> tuple[Array, Array]:

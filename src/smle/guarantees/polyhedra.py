@@ -1,0 +1,167 @@
+"""Nearest points of polyhedra and of unions of polyhedra, for many points at once.
+
+    minimize ||y' - y||^2   subject to   G y' <= h        (h may differ from point to point)
+
+A few sweeps of Hildreth's method guess the active rows; then an active-set method, batched over points, solves
+the equality-constrained problems until the KKT conditions hold. What is left goes to the QP solver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.solvers import QuadraticProgram, Status, solve
+
+__all__ = ["Choices", "nearest_in_polyhedron", "nearest_in_union"]
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+_SWEEPS = 12
+_ROUNDS = 30
+_TOLERANCE = 1e-11
+MAX_NODES = 20_000
+
+
+def nearest_in_polyhedron(G: Array, H: Array, Y: Array) -> Array:
+    """Return the nearest points, NaN where none was found. Shapes: G (k, m) rows of norm 1, H (n, k), Y (n, m)."""
+    result = Y.copy()
+    scale = 1 + np.abs(H).max(axis=1, initial=0.0) + np.abs(Y).max(axis=1, initial=0.0)
+    todo = np.flatnonzero((Y @ G.T > H).any(axis=1))
+    if not len(todo):
+        return result
+    if len(G) == 1:
+        over = Y[todo] @ G[0] - H[todo, 0]
+        result[todo] = Y[todo] - over[:, None] * G[0]
+        return result
+    for start in range(0, len(todo), 4096):
+        part = todo[start : start + 4096]
+        points, solved = _active_set(G, H[part], Y[part], scale[part])
+        result[part] = points
+        for k in part[~solved]:
+            result[k] = _by_solver(G, H[k], Y[k])
+    return result
+
+
+def _hildreth(G: Array, H: Array, Y: Array) -> Array:
+    """Improve one multiplier at a time. Returns multipliers (n, k)."""
+    y = np.ascontiguousarray(Y.T)
+    sparse = [(np.flatnonzero(row), row[row != 0]) for row in G]
+    multipliers = np.zeros_like(H, order="F")
+    for _ in range(_SWEEPS):
+        moved = 0.0
+        for r, (used, row) in enumerate(sparse):
+            step = np.maximum(row @ y[used] - H[:, r], -multipliers[:, r])
+            multipliers[:, r] += step
+            y[used] -= row[:, None] * step
+            moved = max(moved, float(np.abs(step).max(initial=0.0)))
+        if moved == 0.0:
+            break
+    return multipliers
+
+
+def _active_set(G: Array, H: Array, Y: Array, scale: Array) -> tuple[Array, Mask]:
+    """Return points (n, m) and whether each satisfies the KKT conditions within rounding."""
+    k = len(G)
+    gram = G @ G.T + 1e-13 * np.eye(k)
+    excess = Y @ G.T - H
+    active = _hildreth(G, H, Y) > 1e-9 * scale[:, None]
+    points, done = Y.copy(), np.zeros(len(Y), dtype=bool)
+    for _ in range(_ROUNDS):
+        open_ = np.flatnonzero(~done)
+        if not len(open_):
+            break
+        on = active[open_]
+        multipliers = _equality_multipliers(gram, on, excess[open_])
+        moved = Y[open_] - multipliers @ G
+        left = moved @ G.T - H[open_]
+        tolerance = _TOLERANCE * scale[open_][:, None]
+        negative, broken = multipliers < -tolerance, (left > tolerance) & ~on
+        fine = ~negative.any(axis=1) & (left <= tolerance).all(axis=1)
+        points[open_], done[open_] = moved, fine
+        # Drop the most negative multiplier, or else add the row that is broken most.
+        worst = np.where(negative, multipliers, 0.0).argmin(axis=1)
+        most = np.where(broken, left, -np.inf).argmax(axis=1)
+        span = np.arange(len(open_))
+        drops = negative.any(axis=1)
+        adds = ~drops & broken.any(axis=1)
+        on[span[drops], worst[drops]] = False
+        on[span[adds], most[adds]] = True
+        active[open_] = on
+    return points, done
+
+
+def _equality_multipliers(gram: Array, on: Mask, excess: Array) -> Array:
+    """Solve gram[on, on] mu = excess[on] for each point; mu is 0 elsewhere. Shapes: (k, k), (n, k), (n, k)."""
+    most = int(on.sum(axis=1).max())
+    order = np.argsort(~on, axis=1, kind="stable")[:, :most]
+    used = np.take_along_axis(on, order, axis=1)
+    systems = gram[order[:, :, None], order[:, None, :]]
+    systems = np.where(used[:, :, None] & used[:, None, :], systems, np.eye(most))
+    sides = np.where(used, np.take_along_axis(excess, order, axis=1), 0.0)
+    multipliers = np.zeros_like(excess)
+    np.put_along_axis(multipliers, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
+    return multipliers
+
+
+def _by_solver(G: Array, h: Array, y: Array) -> Array:
+    unit = max(float(np.abs(h).max(initial=0.0)), float(np.abs(y).max(initial=0.0))) or 1.0
+    m = len(y)
+    free = np.full(m, np.inf)
+    found = solve(QuadraticProgram(np.eye(m), -y / unit, G, np.full(len(h), -np.inf), h / unit, -free, free))
+    if found.status is not Status.OPTIMAL or found.x is None:
+        return np.full(m, np.nan)
+    point: Array = found.x * unit
+    if (G @ point - h).max(initial=0.0) > 1e-6 * (1 + unit):
+        return np.full(m, np.nan)
+    return point
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Rows of all literals, and clauses as lists of row numbers: at least one of each must hold.
+
+    Shapes: G (k, m) rows of norm 1; H (n, k) bounds per point.
+    """
+
+    G: Array
+    H: Array
+    clauses: tuple[tuple[int, ...], ...]
+
+
+def nearest_in_union(choices: Choices, Y: Array) -> Array:
+    """Return the nearest points that satisfy all clauses, NaN where none was found. Shape: Y (n, m).
+
+    Branch and bound over literals, for all points that share a choice at once. After too many nodes the best
+    points found so far are returned.
+    """
+    G, H = choices.G, choices.H
+    units = tuple(clause[0] for clause in choices.clauses if len(clause) == 1)
+    several = [clause for clause in choices.clauses if len(clause) > 1]
+    best, cost = np.full_like(Y, np.nan), np.full(len(Y), np.inf)
+    slack = 1e-9 * (1 + np.abs(H).max(axis=1, initial=0.0))
+    stack: list[tuple[npt.NDArray[np.intp], tuple[int, ...]]] = [(np.arange(len(Y)), units)]
+    for _ in range(MAX_NODES):
+        if not stack:
+            break
+        rows, chosen = stack.pop()
+        points = nearest_in_polyhedron(G[list(chosen)], H[rows][:, list(chosen)], Y[rows]) if chosen else Y[rows].copy()
+        distance = ((points - Y[rows]) ** 2).sum(axis=1)
+        keep = distance < cost[rows]  # also drops NaN
+        rows, points, distance = rows[keep], points[keep], distance[keep]
+        if not len(rows):
+            continue
+        room = H[rows] - points @ G.T + slack[rows][:, None]
+        waiting = np.ones(len(rows), dtype=bool)
+        for clause in several:
+            failed = waiting & (room[:, list(clause)].max(axis=1) < 0)
+            if failed.any():
+                # The nearest literal is looked at first (last pushed).
+                order = np.argsort(room[failed][:, list(clause)].mean(axis=0))
+                stack.extend((rows[failed], (*chosen, clause[j])) for j in order)
+                waiting &= ~failed
+        best[rows[waiting]], cost[rows[waiting]] = points[waiting], distance[waiting]
+    return best
