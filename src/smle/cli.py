@@ -210,8 +210,7 @@ def predict(
         table = _read_table(data)
         values = np.asarray(loaded.predict(table, out_of_domain=out_of_domain)).reshape(len(table), -1)
         result = pd.DataFrame(values, columns=list(loaded.specification_.targets))
-        # repr-style digits read back as the same numbers
-        text = result.to_csv(index=False, float_format=repr)
+        text = result.to_csv(index=False)  # shortest digits that read back as the same numbers
         if output is None:
             sys.stdout.write(text)
         else:
@@ -224,12 +223,20 @@ def _read_table(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise ValueError(f"Cannot read '{path}': no such file. Expected a CSV file.")
     try:
-        table = pd.read_csv(path, float_precision="round_trip")
+        table = pd.read_csv(path, **_exact_digits())
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not readable as CSV ({error}).") from None
     if table.empty:
         raise ValueError(f"{path}: expected rows. Got an empty table.")
     return table
+
+
+def _exact_digits() -> dict[str, Any]:
+    """Ask pandas to read decimals as the nearest floats; from 3.1 on it does so by itself."""
+    import pandas as pd
+
+    version = tuple(int(part) for part in pd.__version__.split(".")[:2])
+    return {} if version >= (3, 1) else {"float_precision": "round_trip"}
 
 
 def _positive(text: str, option: str) -> int:

@@ -35,11 +35,20 @@ def test_train_verify_predict(files):
     assert "margin" in verified.output
     predicted = run("predict", files / "m", files / "data.csv", "-o", files / "p.csv")
     assert predicted.exit_code == 0
-    written = pd.read_csv(files / "p.csv", float_precision="round_trip")["brake"]
+    written = pd.read_csv(files / "p.csv", converters={"brake": float})["brake"]
     from smle import load
 
-    expected = load(files / "m").predict(pd.read_csv(files / "data.csv", float_precision="round_trip"))
+    columns = dict.fromkeys(("distance", "speed", "friction"), float)
+    expected = load(files / "m").predict(pd.read_csv(files / "data.csv", converters=columns))
     assert np.array_equal(written.to_numpy(), np.asarray(expected).ravel())
+
+
+def test_tables_are_read_exactly(tmp_path):
+    numbers = np.random.default_rng(0).uniform(0, 1, 2000)
+    (tmp_path / "numbers.csv").write_text("x\n" + "\n".join(repr(float(v)) for v in numbers) + "\n")
+    from smle.cli import _read_table
+
+    assert np.array_equal(_read_table(tmp_path / "numbers.csv")["x"].to_numpy(), numbers)
 
 
 def test_verify_as_json(braking_folder):

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from smle import SafeRegressor
+from smle import SafeRegressor, Specification
 from smle.bench.sampling import Judge, hard_points
 from smle.estimators import without_rules
+from smle.guarantees.cells import arrange
+from smle.nn.head import Domain, Gate
 
 COUNT = 60_000
 
@@ -42,25 +44,34 @@ def test_the_attack_finds_one_ulp(braking_model, braking_spec):
     assert {v.rule for v in judge.violations(x, np.array([[below]]))} == {"emergency braking"}
 
 
-def test_the_attack_finds_a_plain_float32_gate(braking_model, braking_spec):
-    """A gate that evaluates an oblique row in float32 without slack misses points that are exactly inside."""
-    judge = Judge(braking_spec)
-    row = next(r for r in judge.arrangement.rows if not r.is_comparison)
-    weights = np.zeros(3, dtype=np.float32)
-    for column, value in row.coefficients:
-        weights[column] = float(value)
+OBLIQUE = """
+inputs: {a: [-3, 5], b: [-7, 2], c: [0.1, 90]}
+outputs: [y]
+rules:
+  - {name: one, when: a - 0.7 * b + 0.3 * c <= 1.7, then: y <= 1}
+  - {name: two, when: 0.1 * a + 0.7 * b >= -0.9 and c < 0.7, then: y >= 0}
+"""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_guard_never_misses_and_a_plain_float32_gate_does(dtype):
+    """Without slack, float32 rows call points outside that are exactly inside; the deployed gate calls none."""
+    spec = Specification.from_yaml(OBLIQUE)
+    judge, arrangement = Judge(spec), arrange(spec)
+    domain, gate = Domain(spec), Gate(spec, arrangement)
     missed = 0
-    for X in hard_points(braking_spec, np.random.default_rng(1), 100_000, dtype=np.float32):
-        plain = X @ weights <= np.float32(float(row.bound))
-        exact = judge._inside(row, X)
-        missed += int((exact & ~plain).sum())
-        network = braking_model.network_.head
-        bits = network.gate.active(network.domain(torch.from_numpy(X))).numpy()
-        regions = [g for g in braking_model._arrangement.gated if row in braking_model._arrangement.polytope(g).rows]
-        for region in regions:
-            others = [r for r in braking_model._arrangement.polytope(region).rows if r != row]
-            inside = exact & np.all([judge._inside(r, X) for r in others], axis=0) if others else exact
-            assert not (inside & ~bits[:, braking_model._arrangement.gated.index(region)]).any()
+    for X in hard_points(spec, np.random.default_rng(1), 100_000, dtype=dtype):
+        bits = gate.active(domain(torch.from_numpy(X))).numpy()
+        for position, region in enumerate(arrangement.gated):
+            rows = arrangement.polytope(region).rows
+            inside = np.all([judge._inside(row, X) for row in rows], axis=0)
+            assert not (inside & ~bits[:, position]).any()
+            for row in (r for r in rows if not r.is_comparison):
+                weights = np.zeros(3, dtype=np.float32)
+                for column, value in row.coefficients:
+                    weights[column] = float(value)
+                plain = X.astype(np.float32) @ weights <= np.float32(float(row.bound))
+                missed += int((judge._inside(row, X) & ~plain).sum())
     assert missed > 0
 
 
