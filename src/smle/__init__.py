@@ -13,14 +13,16 @@ _HOME = {
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
     "certify": "smle.assurance",
+    "diagnose": "smle.diagnosis",
     "load": "smle.estimators",
     "verify": "smle.assurance",
 }
 
-__all__ = ["SafeClassifier", "SafeRegressor", "Specification", "certify", "load", "verify"]
+__all__ = ["SafeClassifier", "SafeRegressor", "Specification", "certify", "diagnose", "load", "verify"]
 
 if TYPE_CHECKING:
     from smle.assurance import certify, verify
+    from smle.diagnosis import diagnose
     from smle.estimators import SafeClassifier, SafeRegressor, load
     from smle.rules import Specification
 

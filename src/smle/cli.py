@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,6 +105,59 @@ def demo(
         _out.print("Certificate: proved in exact arithmetic, for every input in the domain.")
         _out.print(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
         _out.print(f"Check again: smle verify {output}/model")
+
+
+@app.command()
+def rules(
+    files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
+    data: Annotated[Path | None, typer.Option("--data", help="CSV file to hold the rules against.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
+
+    Exit code 0: fine, 1: contradictory, 2: not readable.
+
+    Example: smle rules braking.yaml --data drives.csv
+
+    Example: smle rules diff old.yaml new.yaml
+    """
+    with _reported():
+        if files[0] == "diff" and len(files) == 3:
+            _compare(files[1], files[2], as_json)
+        elif len(files) == 1:
+            _diagnose(Path(files[0]), data, as_json)
+        else:
+            raise ValueError("Expected one rules file, or `diff OLD NEW`. Got: " + " ".join(files))
+
+
+def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
+    from smle.diagnosis import diagnose
+    from smle.rules import Specification
+
+    spec = Specification.from_yaml(path)
+    table = None if data is None else _read_table(data)
+    targets = [output.name for output in spec.outputs]
+    known = table is not None and all(name in table.columns for name in targets)
+    result = diagnose(spec, table, table if known else None)
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        print(result.table())
+        if table is not None and not known:
+            print(f"The table does not have all outputs ({', '.join(targets)}), so only its inputs were looked at.")
+    if result.contradictory:
+        raise typer.Exit(1)
+
+
+def _compare(old: str, new: str, as_json: bool) -> None:
+    from smle.guarantees.compare import compare
+    from smle.rules import Specification
+
+    result = compare(Specification.from_yaml(Path(old)), Specification.from_yaml(Path(new)))
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        print(result.table())
 
 
 @app.command()
@@ -223,7 +276,7 @@ def _read_table(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise ValueError(f"Cannot read '{path}': no such file. Expected a CSV file.")
     try:
-        table = pd.read_csv(path, **_exact_digits())
+        table: pd.DataFrame = pd.read_csv(path, **_exact_digits())
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not readable as CSV ({error}).") from None
     if table.empty:
@@ -261,7 +314,7 @@ def _proved_json(proved: tuple[Proved, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _print_json(value: dict[str, Any]) -> None:
+def _print_json(value: Mapping[str, object]) -> None:
     print(json.dumps(value, indent=1, sort_keys=True))
 
 

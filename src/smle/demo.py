@@ -41,7 +41,7 @@ rules:
 
 
 def braking_data(rows: int = 6000, *, seed: int = 0) -> pd.DataFrame:
-    """Simulate drivers: the brake that stopping would need, a late reaction, and noise."""
+    """Simulate drivers: the brake that stopping would need, a late reaction, noise, and a few who do not look."""
     rng = np.random.default_rng(seed)
     speed = rng.uniform(0, 40, rows)
     near = rng.random(rows) < 0.4
@@ -50,6 +50,7 @@ def braking_data(rows: int = 6000, *, seed: int = 0) -> pd.DataFrame:
     reaction = 0.4 * speed
     needed = speed**2 / (2 * 9.81 * friction * np.maximum(distance - reaction, 1.0))
     brake = np.tanh(needed) + rng.normal(0, 0.06, rows)
+    brake = np.where(rng.random(rows) < 0.02, rng.uniform(0, 0.4, rows), brake)
     columns = {"distance": distance.round(2), "speed": speed.round(2), "friction": friction.round(3)}
     return pd.DataFrame({**columns, "brake": brake.clip(-0.1, 1.1).round(4)})
 

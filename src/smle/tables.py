@@ -11,9 +11,17 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.exact import BINARY32, BINARY64, nearest
-from smle.rules import Categorical, NumericInput, Specification
+from smle.rules import Categorical, Choice, NumericInput, Specification
 
-__all__ = ["column_names", "encode_inputs", "encode_numbers", "in_domain", "require_in_domain", "table_digest"]
+__all__ = [
+    "column_names",
+    "encode_choices",
+    "encode_inputs",
+    "encode_numbers",
+    "in_domain",
+    "require_in_domain",
+    "table_digest",
+]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -83,6 +91,27 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
             f"Expected finite targets. Got missing or infinite values in: {counts}. Drop or fill these rows."
         )
     return array
+
+
+def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
+    """Return the options of a choice as 0/1 columns (rows, options); a table is read at the choice's name.
+
+    Raises:
+        DataError: If an option is unknown.
+    """
+    names = column_names(y)
+    if names is not None:
+        _require_columns(names, [choice.name], "outputs")
+    flat = np.asarray(y if names is None else y[choice.name]).reshape(-1)
+    known = {option: i for i, option in enumerate(choice.options)}
+    texts = [str(v) for v in flat.tolist()]
+    unknown = sorted(set(texts) - set(known))
+    if unknown:
+        raise DataError(
+            f"Choice '{choice.name}': unknown option {unknown[0]!r}. Expected one of {', '.join(choice.options)}."
+        )
+    result: npt.NDArray[np.float64] = np.eye(len(known))[[known[text] for text in texts]]
+    return result
 
 
 def in_domain(spec: Specification, X: FloatArray) -> npt.NDArray[np.bool_]:

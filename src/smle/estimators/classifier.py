@@ -15,7 +15,7 @@ from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator, observed_inputs
 from smle.guarantees.nearest import nearest_outputs
 from smle.rules import Choice, Label, Specification
-from smle.tables import column_names, encode_numbers
+from smle.tables import column_names, encode_choices, encode_numbers
 
 __all__ = ["SafeClassifier"]
 
@@ -122,7 +122,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         others = chance.copy()
         others[rows, best] = -1.0
         chance[rows, best] = np.maximum(chance[rows, best], np.nextafter(others.max(axis=1, initial=-1.0), 2.0))
-        return chance
+        return np.asarray(chance)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return accuracy: of the choice, or averaged over labels."""
@@ -179,15 +179,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
             if not np.isin(labels, (0.0, 1.0)).all():
                 raise DataError("Expected 0 or 1 for every label. Got other numbers.")
             return labels
-        names = column_names(y)
-        flat = np.asarray(y if names is None else y[self._choice.name]).reshape(-1)
-        known = {str(option): i for i, option in enumerate(self._choice.options)}
-        unknown = sorted({str(v) for v in flat.tolist()} - set(known))
-        if unknown:
-            raise DataError(
-                f"Choice '{self._choice.name}': unknown option {unknown[0]!r}. Expected one of {', '.join(known)}."
-            )
-        return np.eye(len(known))[[known[str(v)] for v in flat.tolist()]]
+        return encode_choices(self._choice, y)
 
     def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
         return nearest_outputs(spec, X, targets) if self._choice is None else targets
@@ -199,7 +191,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     def _as_outputs(self, targets: Array) -> Array:
         chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
         logits = np.log(chance / (1 - chance)) if self._choice is None else np.log(chance) * self._sign
-        return np.clip(logits, -_PRIOR, _PRIOR)
+        return np.asarray(np.clip(logits, -_PRIOR, _PRIOR))
 
     def _loss(self, targets: Array) -> Any:
         if self._choice is None:
