@@ -1,133 +1,381 @@
-"""Training loop: Adam, early stopping with the best weights restored, a progress bar. Deterministic with a seed."""
+"""Training loop: epochs of gradient steps, validation, early stopping, checkpoints. Deterministic with a seed."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import logging
 import math
-import sys
+import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from smle.errors import TrainingError
+from smle.errors import NotCertifiedError, TrainingError
+from smle.nn.network import SafeNetwork
+from smle.training.batches import Batch, Batches, Inputs, Loader, Rows, batches_of, split_rows
+from smle.training.checkpoints import Checkpoint, load_optimizer, optimizer_state, read_checkpoint, write_checkpoint
+from smle.training.distributed import Group
+from smle.training.enforcement import Enforcement, enforcement_of
+from smle.training.options import Callback, EpochInfo, History, Loss, TrainingOptions
+from smle.training.progress import Bar
 
-__all__ = ["History", "TrainingOptions", "train"]
+__all__ = ["Callback", "EpochInfo", "History", "Loss", "TrainingOptions", "train"]
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 _LOG = logging.getLogger("smle.training")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """How to train. `patience` counts epochs without a better validation loss."""
-
-    learning_rate: float = 1e-3
-    batch_size: int = 128
-    max_epochs: int = 500
-    patience: int = 20
-    validation_share: float = 0.2
-    progress: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "batch_size", "max_epochs", "patience"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"Expected {name} > 0. Got {getattr(self, name)}.")
-        if not 0 < self.validation_share < 1:
-            raise ValueError(f"Expected 0 < validation_share < 1. Got {self.validation_share}.")
-
-
-@dataclass
-class History:
-    """Loss per epoch, and which epoch was kept."""
-
-    loss: list[float] = field(default_factory=list)
-    validation_loss: list[float] = field(default_factory=list)
-    best_epoch: int = 0
-    seconds: float = 0.0
+Data = Inputs | Loader
 
 
 def train(
     network: nn.Module,
-    X: Tensor,
-    y: Tensor,
+    X: Data,
+    y: Tensor | None = None,
     *,
     loss: Loss,
-    options: TrainingOptions,
+    options: TrainingOptions | None = None,
     seed: int = 0,
     title: str = "train",
+    enforcement: str | Enforcement | None = None,
+    validation: tuple[Inputs, Tensor] | Loader | None = None,
+    sample_weight: Tensor | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> History:
-    """Train in place on rows of X and y, keep the weights of the best validation loss, and leave eval mode on.
+    """Train in place and leave eval mode on; with an enforcement the heads are then safe.
+
+    Args:
+        network: A SafeNetwork, or any module if there is no enforcement.
+        X: Features (N, d), a tuple (features, *backbone_inputs), or a loader of batches (inputs, targets[, weights]).
+        y: Targets (N, m); None with a loader.
+        loss: (predicted, wanted) -> mean over the rows, or a value per row.
+        options: How to train.
+        seed: Fixes the held-out rows, the order of rows, and what layers draw at random.
+        title: Name of the run in progress bar and log.
+        enforcement: `gauge`, `pdcg`, `exact`, an object, or None: nothing is done about the rules.
+        validation: (X, y) or a loader. None: a share of the rows is held out; with a loader for X, the training
+            loss takes the place of a validation loss.
+        sample_weight: Weight per row (N,); the loss must then give a value per row.
+        checkpoint: File to go on from if it exists, and to write to after epochs.
+        callbacks: Called after each epoch; one that returns True ends training.
 
     Raises:
-        TrainingError: If the loss becomes NaN or infinite.
+        TrainingError: If the loss becomes NaN or infinite, or a checkpoint belongs to another run.
+        NotCertifiedError: If the enforcement cannot make the heads safe at the end.
     """
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
-    held = max(1, round(options.validation_share * len(X))) if len(X) > 1 else 0
-    validation, rows = order[:held], order[held:]
-    X_val, y_val = (X[validation], y[validation]) if held else (X, y)
-    X_fit, y_fit = X[rows], y[rows]
-    optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
-    history, best, best_state = History(), math.inf, copy.deepcopy(network.state_dict())
-    started = time.monotonic()
-    with _progress(options.progress) as bar:
-        task = bar.add_task(title, total=options.max_epochs, loss=math.nan, validation=math.nan)
-        for epoch in range(options.max_epochs):
-            history.loss.append(_epoch(network, optimizer, X_fit, y_fit, loss, options.batch_size, generator))
-            history.validation_loss.append(_evaluate(network, X_val, y_val, loss))
-            value = history.validation_loss[-1]
-            if not math.isfinite(history.loss[-1]) or not math.isfinite(value):
-                raise TrainingError(
-                    f"The loss became {history.loss[-1]} in epoch {epoch + 1}. Expected a finite number. "
-                    "Try a smaller learning_rate, and check the targets for extreme values."
-                )
-            if value < best:
-                best, history.best_epoch, best_state = value, epoch, copy.deepcopy(network.state_dict())
-            bar.update(task, advance=1, loss=history.loss[-1], validation=value)
-            if epoch - history.best_epoch >= options.patience:
+    run = _Run(network, loss, options or TrainingOptions(), seed=seed, title=title, callbacks=callbacks)
+    run.set_data(batches_of(X, y, sample_weight), validation)
+    run.set_enforcement(enforcement)
+    run.path = None if checkpoint is None else Path(checkpoint)
+    with _settings(network, run.options, seed):
+        return run.execute()
+
+
+class _Run:
+    """The state of one run. Phase 0 is without rules, phase 1 with them."""
+
+    def __init__(
+        self, network: nn.Module, loss: Loss, options: TrainingOptions, *,
+        seed: int, title: str, callbacks: Sequence[Callback],
+    ) -> None:  # fmt: skip
+        self.network, self.loss, self.options = network, loss, options
+        self.seed, self.title, self.callbacks = seed, title, callbacks
+        self.group, self.history = Group(), History()
+        self.device = options.torch_device()
+        self.generator = torch.Generator().manual_seed(seed + 1)
+        self.path: Path | None = None
+        self.enforcement: Enforcement | None = None
+        self.phase, self.step, self.finished = 0 if options.warmup_epochs else 1, 0, False
+
+    def set_data(self, data: Batches, validation: tuple[Inputs, Tensor] | Loader | None) -> None:
+        """Take over training and validation data, holding out rows if there is none for validation."""
+        self.data, self.validation = data, None if validation is None else _validation(validation)
+        if validation is None and isinstance(data, Rows) and len(data) > 1:
+            kept, held = split_rows(len(data), share=self.options.validation_share, seed=self.seed)
+            self.data, self.validation = data.take(kept), data.take(held)
+
+    def set_enforcement(self, choice: str | Enforcement | None) -> None:
+        """Take over the enforcement."""
+        if choice is None:
+            return
+        if not isinstance(self.network, SafeNetwork):
+            raise ValueError(f"Expected a SafeNetwork for an enforcement. Got {type(self.network).__name__}.")
+        self.enforcement = enforcement_of(choice)
+        self.enforcement.start(self.network)
+
+    def execute(self) -> History:
+        """Train through both phases, going on from a checkpoint if there is one, and finish."""
+        self.network.to(self.device)
+        self.group.broadcast(self.network)
+        self.new_phase()
+        if self.path is not None and self.path.exists():
+            self.restore(read_checkpoint(self.path))
+        started = time.monotonic() - self.history.seconds
+        options = self.options
+        shown = options.progress if self.group.is_first else False
+        with Bar(self.title, options.warmup_epochs + options.max_epochs, shown=shown) as bar:
+            while not self.finished:
+                self.relax(self.phase == 0)
+                self.epoch()
+                self.history.seconds = time.monotonic() - started
+                bar.show(self.history)
+                self.close_epoch()
+        self.relax(False)
+        self.finish()
+        self.history.seconds = time.monotonic() - started
+        _LOG.info(
+            "%s: %d epochs (%s), best %d, validation loss %.6g, %.1f s", self.title, len(self.history.loss),
+            self.history.stopped, self.history.best_epoch + 1, self.history.best, self.history.seconds,
+        )  # fmt: skip
+        return self.history
+
+    def new_phase(self) -> None:
+        """Start with a new optimizer and no best epoch."""
+        self.optimizer = self.options.make_optimizer(self.network.parameters())
+        epochs = self.options.warmup_epochs if self.phase == 0 else self.options.max_epochs
+        self.schedule = self.options.make_schedule(self.optimizer, epochs)
+        self.first_epoch, self.best = len(self.history.loss), math.inf
+        self.best_state = copy.deepcopy(self.network.state_dict())
+
+    def relax(self, relaxed: bool) -> None:
+        """Switch the gauge off or on."""
+        if isinstance(self.network, SafeNetwork):
+            self.network.heads.relaxed = relaxed
+
+    # --- one epoch
+
+    def epoch(self) -> None:
+        """Take all steps of an epoch, then validate."""
+        history, number = self.history, len(self.history.loss)
+        history.learning_rate.append(float(self.optimizer.param_groups[0]["lr"]))
+        history.loss.append(self.gradient_steps(number))
+        if self.enforcement is not None and self.phase == 1:
+            self.enforce(self.enforcement.after_epoch)
+        self.network.eval()
+        value = history.loss[-1] if self.validation is None else self.evaluate(self.validation)
+        history.validation_loss.append(value)
+        self.require_finite(value, "validation loss", number)
+        if self.enforcement is not None and isinstance(self.network, SafeNetwork):
+            history.safety_name, safety = self.enforcement.margin(self.network)
+            history.safety.append(safety)
+        if value < self.best:
+            self.best, history.best_epoch = value, number
+            self.best_state = copy.deepcopy(self.network.state_dict())
+        if isinstance(self.schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            self.schedule.step(value)
+        elif self.schedule is not None:
+            self.schedule.step()
+        _LOG.debug("%s: epoch %d, loss %.6g, validation %.6g", self.title, number + 1, history.loss[-1], value)
+
+    def gradient_steps(self, number: int) -> float:
+        """Take the steps of an epoch; return the mean loss. All processes take the same number of steps."""
+        self.network.train()
+        total = weight = 0.0
+        batches = self.data.shuffled(self.options.batch_size, self.generator, self.group)
+        while True:
+            batch = next(batches, None)
+            self.optimizer.zero_grad(set_to_none=True)
+            rows, value = (0, 0.0) if batch is None or not len(batch.targets) else self.backward(batch)
+            all_rows, all_value = self.group.sums(rows, rows * value)
+            if not all_rows:  # every process is through
                 break
-        bar.update(task, total=len(history.loss))
-    network.load_state_dict(best_state)
-    network.train()
-    network.eval()
-    history.seconds = time.monotonic() - started
-    _LOG.info("%s: best epoch %d of %d, validation loss %.6g", title, history.best_epoch + 1, len(history.loss), best)
-    return history
+            self.require_finite(all_value / all_rows, "loss", number)
+            self.group.average_gradients(self.network.parameters(), rows / all_rows)
+            self.optimizer.step()
+            self.step += 1
+            if self.enforcement is not None and self.phase == 1:
+                self.enforce(self.enforcement.after_step, self.step)
+            total, weight = total + all_value, weight + all_rows
+        if not weight:
+            raise TrainingError("There are no rows to train on. Check the loader, and the share held out.")
+        return total / weight
 
-
-def _epoch(
-    network: nn.Module, optimizer: torch.optim.Optimizer, X: Tensor, y: Tensor, loss: Loss, batch: int,
-    generator: torch.Generator,
-) -> float:  # fmt: skip
-    network.train()
-    order, total = torch.randperm(len(X), generator=generator), 0.0
-    for rows in order.split(batch):
-        optimizer.zero_grad(set_to_none=True)
-        value = loss(network(X[rows]), y[rows])
+    def backward(self, batch: Batch) -> tuple[int, float]:
+        """Compute gradients; return rows and mean loss."""
+        value = self.mean_loss(batch.to(self.device))
         value.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        total += float(value.detach()) * len(rows)
-    return total / max(len(X), 1)
+        return len(batch.targets), float(value.detach())
+
+    def mean_loss(self, batch: Batch) -> Tensor:
+        """Return the (weighted) mean loss of a batch."""
+        value = self.loss(self.network(*batch.inputs), batch.targets)
+        if batch.weight is None:
+            return value if value.ndim == 0 else value.mean()
+        if value.ndim == 0 or len(value) != len(batch.targets):
+            raise ValueError(
+                "Expected a loss that returns one value per row, for sample weights (reduction='none'). "
+                f"Got shape {tuple(value.shape)}."
+            )
+        return (value.reshape(len(value), -1).mean(dim=1) * batch.weight).mean()
+
+    def enforce(self, action: Any, *arguments: Any) -> None:
+        """Let the first process act on the heads, and give them to the others."""
+        assert self.enforcement is not None
+        assert isinstance(self.network, SafeNetwork)
+        if self.enforcement.gauge:
+            return
+        if self.group.is_first:
+            action(self.network, *arguments)
+        self.group.broadcast(self.network.heads)
+
+    @torch.no_grad()
+    def evaluate(self, data: Batches) -> float:
+        """Return the mean loss of the network as it would be deployed."""
+        rows = total = 0.0
+        for batch in data.ordered(self.group):
+            if len(batch.targets):
+                total += len(batch.targets) * float(self.mean_loss(batch.to(self.device)))
+                rows += len(batch.targets)
+        rows, total = self.group.sums(rows, total)
+        return total / rows if rows else math.nan
+
+    def require_finite(self, value: float, what: str, epoch: int) -> None:
+        """Raise if a loss is no number."""
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"The {what} became {value} in epoch {epoch + 1}, step {self.step + 1}. Expected a finite number. "
+                "Try a smaller learning_rate, and check inputs and targets for missing or extreme values."
+            )
+
+    # --- between epochs
+
+    def close_epoch(self) -> None:
+        """Decide whether the phase is over, and write a checkpoint."""
+        history, options = self.history, self.options
+        done = len(history.loss) - self.first_epoch
+        limit = options.warmup_epochs if self.phase == 0 else options.max_epochs
+        info = EpochInfo(len(history.loss) - 1, history, self.network, self.phase == 0)
+        asked = sum(bool(callback(info)) for callback in self.callbacks)
+        stopped = ""
+        if self.group.sums(asked)[0]:
+            stopped = "callback"
+        elif options.patience is not None and len(history.loss) - 1 - history.best_epoch >= options.patience:
+            stopped = "patience"
+        elif done >= limit:
+            stopped = "max_epochs"
+        if stopped:
+            self.end_phase(stopped)
+        if self.path is not None and (self.finished or not len(history.loss) % options.checkpoint_every):
+            self.save(self.path)
+
+    def end_phase(self, stopped: str) -> None:
+        """Restore the weights to keep and go to the next phase."""
+        if self.options.keep == "best":
+            self.network.load_state_dict(self.best_state)
+        if self.phase == 0 and stopped != "callback":
+            self.phase, self.history.warmup_epochs = 1, len(self.history.loss)
+            self.new_phase()
+            return
+        self.finished, self.history.stopped = True, stopped
+
+    def finish(self) -> None:
+        """Make the heads safe, on the first process, and give everyone its network."""
+        network = self.network
+        network.train()
+        message = ""
+        if self.enforcement is not None and isinstance(network, SafeNetwork) and self.group.is_first:
+            try:
+                self.enforcement.finish(network)
+            except NotCertifiedError as error:
+                message = str(error)
+        message = self.group.failures(message)
+        if message:
+            raise NotCertifiedError(message)
+        network.eval()
+        self.group.broadcast(network)
+        if isinstance(network, SafeNetwork):
+            network.held = bool(self.group.sums(float(network.held))[0])
+        network.to("cpu")
+
+    # --- checkpoints
+
+    def fingerprint(self) -> str:
+        """Return what must be the same for a run to go on."""
+        ignored = ("progress", "checkpoint_every", "threads", "device")
+        options = {f.name: _plain(getattr(self.options, f.name)) for f in fields(self.options) if f.name not in ignored}
+        shapes = {name: list(value.shape) for name, value in self.network.state_dict().items()}
+        enforcement = None if self.enforcement is None else self.enforcement.name
+        parts = [options, shapes, self.seed, enforcement, self.group.size, self.data.fingerprint()]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint from the first process."""
+        if not self.group.is_first:
+            return
+        tensors, numbers = optimizer_state(self.optimizer)
+        generators = [self.generator, *self.data.generators()]
+        states = {"torch": torch.get_rng_state(), **{str(i): g.get_state() for i, g in enumerate(generators)}}
+        memory = {} if self.enforcement is None else self.enforcement.state()
+        content = Checkpoint(
+            tensors={
+                "network": self.network.state_dict(),
+                "best": self.best_state,
+                "optimizer": tensors,
+                "random": states,
+                "enforcement": {name: torch.from_numpy(value) for name, value in memory.items()},
+            },
+            data={
+                "fingerprint": self.fingerprint(),
+                "optimizer": numbers,
+                "schedule": None if self.schedule is None else self.schedule.state_dict(),
+                "history": asdict(self.history),
+                "progress": [self.phase, self.step, self.finished, self.first_epoch, self.best],
+            },
+        )
+        write_checkpoint(content, path)
+
+    def restore(self, content: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        data = content.data
+        if data["fingerprint"] != self.fingerprint():
+            raise TrainingError(
+                f"The checkpoint {self.path} belongs to another run: data, rules, network, options or seed differ. "
+                "Delete it, or name another file."
+            )
+        self.phase, self.step, self.finished, first, best = data["progress"]
+        self.history = History(**data["history"])
+        self.new_phase()
+        self.first_epoch, self.best, self.best_state = first, best, content.tensors["best"]
+        self.network.load_state_dict(content.tensors["network"])
+        load_optimizer(self.optimizer, content.tensors["optimizer"], data["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(data["schedule"])
+        states = content.tensors["random"]
+        torch.set_rng_state(states["torch"])
+        for i, generator in enumerate([self.generator, *self.data.generators()]):
+            generator.set_state(states[str(i)])
+        if self.enforcement is not None:
+            self.enforcement.load_state({k: v.numpy() for k, v in content.tensors["enforcement"].items()})
+        _LOG.info("%s: going on after epoch %d from %s", self.title, len(self.history.loss), self.path)
 
 
-@torch.no_grad()
-def _evaluate(network: nn.Module, X: Tensor, y: Tensor, loss: Loss) -> float:
-    return float(loss(network(X), y))
+def _validation(given: tuple[Inputs, Tensor] | Loader) -> Batches:
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Tensor):
+        return batches_of(given[0], given[1])
+    return batches_of(given, None)
 
 
-def _progress(wanted: bool | None) -> Progress:
-    shown = sys.stderr.isatty() if wanted is None else wanted
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4g}  validation {task.fields[validation]:.4g}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True), disable=not shown, transient=True)
+def _plain(value: Any) -> Any:
+    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
+
+
+@contextmanager
+def _settings(network: nn.Module, options: TrainingOptions, seed: int) -> Iterator[None]:
+    """Set threads and seed for the time of training."""
+    before = torch.get_num_threads()
+    device = options.torch_device()
+    torch.set_num_threads(options.torch_threads(network))
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(before)
+        if isinstance(network, SafeNetwork):
+            network.heads.relaxed = False

@@ -44,6 +44,9 @@ class Enforcement:
     def after_step(self, network: SafeNetwork, step: int) -> None:
         """Act after a gradient step; `step` counts from 1."""
 
+    def after_epoch(self, network: SafeNetwork) -> None:
+        """Act at the end of an epoch, before the network is judged."""
+
     def finish(self, network: SafeNetwork) -> None:
         """Make the heads safe once and for all; the network is left in eval mode.
 

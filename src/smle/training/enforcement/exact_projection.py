@@ -38,8 +38,11 @@ class ExactProjection(Enforcement):
 
     def after_step(self, network: SafeNetwork, step: int) -> None:
         """Project the heads; one for which that fails stays as it is, the end decides."""
-        if step % self.every:
-            return
+        if not step % self.every:
+            self.after_epoch(network)
+
+    def after_epoch(self, network: SafeNetwork) -> None:
+        """Project the heads, so that safe ones are judged."""
         over = network.overapproximation()
         results = self._project(network, rounds=1)
         if any(result is not None and result.rounds for result in results):

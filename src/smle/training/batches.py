@@ -1,0 +1,163 @@
+"""Rows of a data set as batches: tensors in memory, or a loader that is iterated anew in every epoch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from smle.errors import DataError
+from smle.training.distributed import Group
+
+__all__ = ["Batch", "Batches", "Inputs", "Loader", "Rows", "Stream", "batches_of", "split_rows"]
+
+Inputs = Tensor | Sequence[Tensor]
+"""Arguments of the network's `forward`: features (N, d), or (features, *backbone_inputs) with N rows each."""
+
+Loader = Iterable[Any]
+"""Yields (inputs, targets) or (inputs, targets, weights) in every epoch; for example a torch DataLoader."""
+
+_EVALUATION_ROWS = 4096
+
+
+class Batch(NamedTuple):
+    """Arguments of the network, targets (rows, m) and weights (rows,) or None."""
+
+    inputs: tuple[Any, ...]
+    targets: Tensor
+    weight: Tensor | None
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on a device."""
+        if device.type == "cpu":
+            return self
+        inputs = tuple(v.to(device) if isinstance(v, Tensor) else v for v in self.inputs)
+        weight = None if self.weight is None else self.weight.to(device)
+        return Batch(inputs, self.targets.to(device), weight)
+
+
+class Batches(Protocol):
+    """Something that gives batches, in one order for training and in another for evaluation."""
+
+    def shuffled(self, size: int, generator: torch.Generator, group: Group) -> Iterator[Batch]:
+        """Yield the batches of one epoch, this process's share of each."""
+
+    def ordered(self, group: Group) -> Iterator[Batch]:
+        """Yield all rows of this process, for evaluation."""
+
+    def fingerprint(self) -> str:
+        """Return what identifies the data, for checkpoints."""
+
+    def generators(self) -> list[torch.Generator]:
+        """Return random generators whose state a checkpoint must hold."""
+
+
+class Rows:
+    """Tensors in memory; every process holds all of them and takes every size-th row of each batch."""
+
+    def __init__(self, X: Inputs, y: Tensor, weight: Tensor | None = None) -> None:
+        self.inputs = (X,) if isinstance(X, Tensor) else tuple(X)
+        self.targets = y
+        self.weight = weight
+        lengths = [len(part) for part in (*self.inputs, y, *([] if weight is None else [weight]))]
+        if len(set(lengths)) != 1:
+            raise DataError(f"Expected as many rows in inputs, targets and weights. Got {lengths}.")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, rows: Tensor) -> Rows:
+        """Return some rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return Rows(tuple(part[rows] for part in self.inputs), self.targets[rows], weight)
+
+    def _batch(self, rows: Tensor) -> Batch:
+        weight = None if self.weight is None else self.weight[rows]
+        return Batch(tuple(part[rows] for part in self.inputs), self.targets[rows], weight)
+
+    def shuffled(self, size: int, generator: torch.Generator, group: Group) -> Iterator[Batch]:
+        """Yield batches in random order."""
+        order = torch.randperm(len(self), generator=generator)
+        for start in range(0, len(self), size):
+            yield self._batch(order[start : start + size][group.rank :: group.size])
+
+    def ordered(self, group: Group) -> Iterator[Batch]:
+        """Yield large batches in order."""
+        mine = torch.arange(group.rank, len(self), group.size)
+        for start in range(0, len(mine), _EVALUATION_ROWS):
+            yield self._batch(mine[start : start + _EVALUATION_ROWS])
+
+    def fingerprint(self) -> str:
+        """Return a digest of all numbers."""
+        digest = hashlib.sha256()
+        for part in (*self.inputs, self.targets, *([] if self.weight is None else [self.weight])):
+            digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def generators(self) -> list[torch.Generator]:
+        """Return none: the order comes from the run's own generator."""
+        return []
+
+
+class Stream:
+    """A loader, in its own order and batch size. With several processes each brings a loader for its own rows."""
+
+    def __init__(self, loader: Loader) -> None:
+        if iter(loader) is loader:
+            raise DataError(
+                "Expected a loader that can be iterated once per epoch, for example a DataLoader or a list of "
+                "batches. Got an iterator, which is empty after the first epoch."
+            )
+        self.loader = loader
+
+    def shuffled(self, size: int, generator: torch.Generator, group: Group) -> Iterator[Batch]:
+        """Yield the loader's batches."""
+        return self.ordered(group)
+
+    def ordered(self, group: Group) -> Iterator[Batch]:
+        """Yield the loader's batches."""
+        for item in self.loader:
+            parts = tuple(item) if isinstance(item, list | tuple) else ()
+            if len(parts) not in (2, 3):
+                raise DataError(
+                    "Expected a loader to yield (inputs, targets) or (inputs, targets, weights). "
+                    f"Got {type(item).__name__}{f' of length {len(parts)}' if parts else ''}."
+                )
+            inputs = (parts[0],) if isinstance(parts[0], Tensor) else tuple(parts[0])
+            yield Batch(inputs, parts[1], parts[2] if len(parts) == 3 else None)
+
+    def fingerprint(self) -> str:
+        """Return the kind of loader; its data are not read."""
+        return type(self.loader).__name__
+
+    def generators(self) -> list[torch.Generator]:
+        """Return the loader's own generators."""
+        found = [getattr(part, "generator", None) for part in (self.loader, getattr(self.loader, "sampler", None))]
+        distinct = {id(g): g for g in found if isinstance(g, torch.Generator)}
+        return list(distinct.values())
+
+
+def batches_of(X: Inputs | Loader, y: Tensor | None, weight: Tensor | None = None) -> Rows | Stream:
+    """Return tensors or a loader as batches. Weights are scaled to a mean of 1."""
+    if y is None:
+        if weight is not None:
+            raise DataError("Expected the weights inside the loader's batches. Got sample_weight beside a loader.")
+        return Stream(X)
+    if weight is not None:
+        weight = torch.as_tensor(weight, dtype=torch.float32)
+        if not bool((weight >= 0).all()) or not float(weight.sum()) > 0:
+            raise DataError("Expected sample weights >= 0 with a positive sum.")
+        weight = weight / weight.mean()
+    inputs = X if isinstance(X, Tensor) else tuple(X)
+    return Rows(inputs, y, weight)
+
+
+def split_rows(count: int, *, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the row numbers that training uses and those it holds out, as `train` chooses them for a seed."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    held = max(1, round(share * count)) if count > 1 else 0
+    return order[held:], order[:held]

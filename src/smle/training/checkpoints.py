@@ -1,0 +1,113 @@
+"""Checkpoints: one file that holds everything a run needs to go on, written atomically and without pickle.
+
+Tensors are stored as safetensors, everything else as JSON in the same file's header. A kill at any moment leaves
+either the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from smle.errors import TrainingError
+
+__all__ = ["Checkpoint", "load_optimizer", "optimizer_state", "read_checkpoint", "write_checkpoint"]
+
+_FORMAT = "smle-checkpoint-1"
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Checkpoint:
+    """Named groups of tensors, and plain data (what JSON can hold)."""
+
+    tensors: dict[str, Tensors] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
+    """Write to a file beside the path and move it there."""
+    flat = {
+        f"{group}/{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for group, members in checkpoint.tensors.items()
+        for name, value in members.items()
+    }
+    header = json.dumps({"groups": list(checkpoint.tensors), "data": checkpoint.data})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file(flat, beside, metadata={"format": _FORMAT, "checkpoint": header})
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        TrainingError: If the file is not one.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        if metadata.get("format") != _FORMAT:
+            raise ValueError("unknown format")
+        header = json.loads(metadata["checkpoint"])
+        tensors: dict[str, Tensors] = {group: {} for group in header["groups"]}
+        for name, value in flat.items():
+            group, _, rest = name.partition("/")
+            tensors[group][rest] = value
+        return Checkpoint(tensors, header["data"])
+    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        raise TrainingError(f"{path} is not a checkpoint of this version of smle ({error}). Delete it.") from None
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
+    """Return the state of an optimizer as tensors by name and plain data.
+
+    Raises:
+        TrainingError: If it holds something else.
+    """
+    state = optimizer.state_dict()
+    tensors: Tensors = {}
+    numbers: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            elif value is None or isinstance(value, bool | int | float | str):
+                numbers[f"{index}.{name}"] = value
+            else:
+                raise TrainingError(
+                    f"{type(optimizer).__name__} keeps a {type(value).__name__} ('{name}'), which a checkpoint cannot "
+                    "hold. Train without a checkpoint, or use another optimizer."
+                )
+    groups = [{k: v for k, v in group.items() if not isinstance(v, Tensor)} for group in state["param_groups"]]
+    return tensors, {"numbers": numbers, "groups": groups}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors, data: dict[str, Any]) -> None:
+    """Give an optimizer of the same kind its state back."""
+    current = optimizer.state_dict()["param_groups"]
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in [*tensors.items(), *data["numbers"].items()]:
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    groups = []
+    for fresh, stored in zip(current, data["groups"], strict=True):
+        # JSON has no tuples.
+        restored = {k: tuple(v) if isinstance(fresh.get(k), tuple) else v for k, v in stored.items()}
+        groups.append({**fresh, **restored})
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

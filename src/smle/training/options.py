@@ -1,0 +1,130 @@
+"""How to train, and what happened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Callback", "EpochInfo", "History", "Loss", "TrainingOptions"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(predicted, wanted) -> a mean over the rows, or one number per row (needed with sample weights)."""
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
+ScheduleFactory = Callable[[torch.optim.Optimizer], Any]
+
+SMALL_NETWORK = 500_000
+"""Parameters up to which one thread is faster than several (docs/training.md has the measurement)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """How to train.
+
+    * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam.
+    * `schedule`: `cosine`, or optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
+    * `max_epochs` at most; `patience` epochs without a better validation loss end training, None: never.
+    * `keep`: `best` restores the weights of the best validation loss, `last` keeps those of the last epoch.
+    * `warmup_epochs`: at most so many epochs without rules first, with the same patience; then training with
+      rules starts from there with a new optimizer.
+    * `validation_share`: rows held out if no validation set is given.
+    * `threads` of torch; None: one for small networks, as torch has it for others. `device`: `auto`, `cpu`, ...
+    * `checkpoint_every`: epochs between two checkpoints. `progress`: show a bar; None: only on a terminal.
+    """
+
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    max_epochs: int = 500
+    patience: int | None = 20
+    validation_share: float = 0.2
+    progress: bool | None = None
+    optimizer: OptimizerFactory | None = None
+    schedule: str | ScheduleFactory | None = None
+    keep: str = "best"
+    warmup_epochs: int = 0
+    threads: int | None = None
+    device: str = "auto"
+    checkpoint_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "batch_size", "max_epochs", "patience", "threads", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"Expected {name} > 0. Got {value}.")
+        if not 0 < self.validation_share < 1:
+            raise ValueError(f"Expected 0 < validation_share < 1. Got {self.validation_share}.")
+        if self.warmup_epochs < 0:
+            raise ValueError(f"Expected warmup_epochs >= 0. Got {self.warmup_epochs}.")
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"Expected keep to be 'best' or 'last'. Got {self.keep!r}.")
+        if isinstance(self.schedule, str) and self.schedule != "cosine":
+            raise ValueError(f"Expected schedule to be 'cosine', a function or None. Got {self.schedule!r}.")
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer for given parameters."""
+        if self.optimizer is None:
+            return torch.optim.Adam(parameters, lr=self.learning_rate)
+        return self.optimizer(parameters, self.learning_rate)
+
+    def make_schedule(self, optimizer: torch.optim.Optimizer, epochs: int) -> Any:
+        """Return the scheduler, or None."""
+        if self.schedule == "cosine":
+            return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+        return self.schedule(optimizer) if callable(self.schedule) else None
+
+    def torch_threads(self, network: nn.Module) -> int:
+        """Return how many threads to use for a network."""
+        if self.threads is not None:
+            return self.threads
+        small = sum(p.numel() for p in network.parameters()) <= SMALL_NETWORK
+        return 1 if small else torch.get_num_threads()
+
+    def torch_device(self) -> torch.device:
+        """Return the device; `auto` is a GPU if torch has one."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+
+@dataclass
+class History:
+    """What happened, epoch by epoch (those without rules come first), and which epoch was kept.
+
+    * `safety`: what the enforcement reports per epoch; `safety_name` says what it is: `step`, the share of the way
+      to the raw heads that the gauge allows, or `margin`, the worst margin of the heads at that time.
+    * `stopped`: `patience`, `max_epochs` or `callback`.
+    """
+
+    loss: list[float] = field(default_factory=list)
+    validation_loss: list[float] = field(default_factory=list)
+    safety: list[float] = field(default_factory=list)
+    safety_name: str = ""
+    learning_rate: list[float] = field(default_factory=list)
+    warmup_epochs: int = 0
+    best_epoch: int = 0
+    seconds: float = 0.0
+    stopped: str = ""
+
+    @property
+    def best(self) -> float:
+        """Validation loss of the best epoch."""
+        return self.validation_loss[self.best_epoch] if self.validation_loss else math.inf
+
+
+@dataclass(frozen=True)
+class EpochInfo:
+    """What a callback gets after each epoch; `epoch` counts from 0."""
+
+    epoch: int
+    history: History
+    network: nn.Module
+    warmup: bool
+
+
+Callback = Callable[[EpochInfo], bool | None]
+"""Called after each epoch; True ends training."""
