@@ -99,9 +99,9 @@ def read_tasks(folder: str | Path) -> list[SyntheticTask]:
     path = Path(folder) / "synthetic" / "properties.json"
     if not path.is_file():
         raise DataError(f"Expected the properties in '{path}'. Point --data-dir or SMLE_DATA to the data.")
-    return [
-        SyntheticTask(
-            e["inputs"], e["task"], e["property"], *(np.array(e[k]) for k in ("Q", "q", "R", "r")), e["oracle_r2"]
-        )
-        for e in json.loads(path.read_text())
-    ]
+    tasks = []
+    for entry in json.loads(path.read_text()):
+        Q, q, R, r = (np.array(entry[key]) for key in ("Q", "q", "R", "r"))
+        name, oracle = entry["property"], entry["oracle_r2"]
+        tasks.append(SyntheticTask(entry["inputs"], entry["task"], name, Q, q, R, r, oracle))
+    return tasks
