@@ -94,8 +94,8 @@ def _enlarged(row: Row, sizes: Array) -> float:
     stored = [nearest(q, BINARY32) for q in coefficients]
     slack = guard_slack(coefficients, stored, [Fraction(float(s)) for s in sizes])
     threshold = round_up(row.bound + slack, BINARY32)
-    # One more slack than needed pays for coefficients that float64 cannot hold.
-    return float(round_up(threshold + 2 * slack, BINARY64))
+    # A little more than needed pays for coefficients that float64 cannot hold.
+    return float(round_up(threshold + slack * Fraction(1025, 1024), BINARY64))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -135,21 +135,36 @@ class HeadProblem:
         return best
 
     def rows(
-        self, weights: Sequence[Array], head: Head, *, margin: float = 0.0, share: float = 1e-9
+        self,
+        weights: Sequence[Array],
+        head: Head,
+        *,
+        first: Head | None = None,
+        margin: float = 0.0,
+        share: float = 1e-9,
     ) -> list[RobustRow]:
         """Return the combinations of literals as robust rows, rounding margin included.
 
-        The margin is that of `head` doubled (parameters move), plus a share of the row's terms for the solver
-        and for rounding the parameters to float32.
+        The margin is that of `head` doubled (parameters move), at least a tenth of that of `first`, plus a share of
+        the terms for the solver and for rounding the parameters to float32.
         """
         numbers = self.numbers(head)
+        if first is not None:
+            start = self.numbers(first)
+            numbers = replace(
+                numbers,
+                errors=np.maximum(numbers.errors, 0.1 * start.errors),
+                sizes=np.maximum(numbers.sizes, 0.1 * start.sizes),
+            )
         items = [(literals, part.region) for part in self.parts for literals in part.literals]
         items += [(self._pair(h, k), region) for (h, k), region in self.pairs.items()]
+        mixed = [literals.combined(lam[None] / lam.sum()) for (literals, _), lam in zip(items, weights, strict=True)]
+        sizes = [float((np.abs(one.g) @ np.minimum(numbers.sizes, 1e30))[0]) + abs(float(one.h[0])) for one in mixed]
+        largest = max(sizes, default=0.0)
         result = []
-        for (literals, region), lam in zip(items, weights, strict=True):
-            one = literals.combined(lam[None] / lam.sum())
-            size = float((np.abs(one.g) @ np.minimum(numbers.sizes, 1e30))[0]) + abs(float(one.h[0]))
-            room = 2 * float(rounding_margin(one, numbers, self.domain)[0]) + (share + 2.0**-23) * size + margin
+        for one, size, (_, region) in zip(mixed, sizes, items, strict=True):
+            rounding = 2 * float(rounding_margin(one, numbers, self.domain)[0])
+            room = rounding + share * largest + 2.0**-23 * size + margin
             result.append(RobustRow(one.g[0], one.s[0], float(one.h[0]), region, room))
         return result
 

@@ -22,7 +22,7 @@ from smle.guarantees.robust import Layout, RobustRow, RobustRows, robust_rows
 from smle.guarantees.verdict import Verdicts
 from smle.guarantees.verify import verify
 from smle.rules import Specification
-from smle.solvers import LinearProgram, QuadraticProgram, Solution, Sparse, Status, solve
+from smle.solvers import LinearProgram, QuadraticProgram, Solution, Sparse, Status, available_backends, solve
 
 __all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "project", "safe_head"]
 
@@ -174,7 +174,9 @@ def _take_turns(objective: Objective, problem: HeadProblem, *, current: Head, ma
     best: _Optimum | None = None
     reference, reason, solved = current, "", 0
     for _ in range(rounds):
-        found, count = _optimum(objective, problem, layout, weights=weights, reference=reference, margin=margin)
+        found, count = _optimum(
+            objective, problem, layout, weights=weights, reference=reference, first=current, margin=margin
+        )
         solved += count
         if isinstance(found, Solution):
             reason = f"the QP failed: {found.status} ({found.message})"
@@ -199,12 +201,19 @@ class _Optimum:
 
 
 def _optimum(
-    objective: Objective, problem: HeadProblem, layout: Layout, *, weights: list[Array], reference: Head, margin: float
+    objective: Objective,
+    problem: HeadProblem,
+    layout: Layout,
+    *,
+    weights: list[Array],
+    reference: Head,
+    first: Head,
+    margin: float,
 ) -> tuple[_Optimum | Solution, int]:
     """Solve the QP at given weights, again if the optimum outgrows the rounding margin that was assumed."""
     solved = 0
     for _ in range(4):
-        rows = problem.rows(weights, reference, margin=margin, share=_SOLVER_SHARE)
+        rows = problem.rows(weights, reference, first=first, margin=margin, share=_SOLVER_SHARE)
         found, count = _solve_lazily(objective, rows, problem, layout)
         solved += count
         if found.x is None:
@@ -274,8 +283,9 @@ def _solve(objective: Objective, safe: RobustRows, layout: Layout) -> Solution:
     problem = QuadraticProgram(P, q, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
     found = solve(problem)
     if found.status is not Status.OPTIMAL:
-        second = solve(problem, backend="highs", time_limit=30.0)
-        found = second if second.status is Status.OPTIMAL else found
+        for other in available_backends(QuadraticProgram)[1:2]:
+            second = solve(problem, backend=other, time_limit=30.0)
+            found = second if second.status is Status.OPTIMAL else found
     return found
 
 
@@ -297,7 +307,7 @@ def _deploy(
     center = None
     for step in range(-1, 25):
         if step == 0:
-            center = _center(best.rows, layout, problem)
+            center = _center(best.rows, layout, problem, best.theta)
             if center is None:
                 break
         alpha = 1.0 if center is None else 1.0 - min(1.0, 1e-7 * 2.0**step)
@@ -318,37 +328,54 @@ def _parameters(head: Head, layout: Layout) -> Array:
     return layout.pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
 
 
-def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem) -> Array | None:
-    """Return parameters with W = 0 that satisfy all rows with room to spare, as a full vector; or None."""
+def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, near: Array | None = None) -> Array | None:
+    """Return parameters with W = 0 that satisfy all rows with room to spare, as a full vector; or None.
+
+    The first LP finds the largest room; with `near`, a second one finds the nearest center that keeps half of it.
+    """
     small = Layout(layout.outputs, 0, layout.inputs, layout.passthrough)
     safe = robust_rows(rows, problem.envelope, small)
-    total = safe.A.shape[1]
-    # One more unknown: the room t, shared by the rows that state a requirement.
-    scale = max(1.0, float(np.abs(safe.row_upper).max(initial=0.0)))
+    total, size = safe.A.shape[1], small.size
+    scale = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
     required = _requirement_positions(rows, small)
+    # Further unknowns: the room t, shared by the rows that state a requirement, and |parameter - near|.
+    index = np.arange(size, dtype=np.intp)
+    below, above = safe.A.shape[0] + index, safe.A.shape[0] + size + index
     A = Sparse(
-        np.concatenate([safe.A.rows, required]),
-        np.concatenate([safe.A.columns, np.full(len(required), total, dtype=np.intp)]),
-        np.concatenate([safe.A.values, np.ones(len(required))]),
-        (safe.A.shape[0], total + 1),
+        np.concatenate([safe.A.rows, required, below, below, above, above]),
+        np.concatenate(
+            [
+                safe.A.columns,
+                np.full(len(required), total, dtype=np.intp),
+                index,
+                total + 1 + index,
+                index,
+                total + 1 + index,
+            ]
+        ),
+        np.concatenate([safe.A.values, np.ones(len(required)), *[np.ones(size)] * 3, -np.ones(size)]),
+        (safe.A.shape[0] + 2 * size, total + 1 + size),
     )
-    objective = np.zeros(total + 1)
-    objective[-1] = -1.0
-    found = solve(
-        LinearProgram(
-            objective,
-            A,
-            safe.row_lower,
-            safe.row_upper,
-            np.append(np.maximum(safe.lower, -1e8 * scale), 0.0),
-            np.append(safe.upper, scale),
-        )
-    )
-    if found.status is not Status.OPTIMAL or found.x is None or not found.x[-1] > 0:
+    target = np.zeros(size)
+    if near is not None:
+        _, V, b = layout.unpack(near)
+        target = small.pack(np.zeros((layout.outputs, 0)), V, b)
+    row_lower = np.concatenate([safe.row_lower, target, np.full(size, -np.inf)])
+    row_upper = np.concatenate([safe.row_upper, np.full(size, np.inf), target])
+    lower, upper = np.append(safe.lower, np.zeros(1 + size)), np.append(safe.upper, [scale, *np.full(size, np.inf)])
+    objective = np.zeros(total + 1 + size)
+    objective[total] = -1.0
+    found = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
+    if found.status is not Status.OPTIMAL or found.x is None or not found.x[total] > 0:
         return None
-    W0 = np.zeros((layout.outputs, layout.width))
-    _, V, b = small.unpack(found.x[: small.size])
-    return layout.pack(W0, V, b)
+    if near is not None:
+        objective = np.concatenate([np.zeros(total + 1), np.ones(size)])
+        lower[total] = 0.5 * found.x[total]
+        second = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
+        found = second if second.status is Status.OPTIMAL and second.x is not None else found
+    assert found.x is not None
+    _, V, b = small.unpack(found.x[:size])
+    return layout.pack(np.zeros((layout.outputs, layout.width)), V, b)
 
 
 def _requirement_positions(rows: Sequence[RobustRow], layout: Layout) -> npt.NDArray[np.intp]:
