@@ -22,8 +22,8 @@ from smle.certificates import checker
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import compiled, issue
 from smle.exact import BINARY32, BINARY64, nearest, previous, round_up
-from smle.guarantees.cells import Arrangement, arrange
-from smle.guarantees.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.cells import Arrangement, arrange, distinct
+from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.rules import Row, Specification
 
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)
@@ -233,6 +233,30 @@ def without_gate(arrangement: Arrangement) -> Arrangement:
     return Arrangement(arrangement.rows, arrangement.regions, arrangement.rules, (), ((),), (), ())
 
 
+def deployed_head(package: Package, *, load: bool = False) -> Any:
+    """Return the torch program that a package describes; with `load`, with its weights."""
+    import torch
+
+    from smle.nn.head import DeployedHead
+
+    spec = Specification.from_yaml(package.files["rules"].decode())
+    gated = tuple(package.document["gate"]["regions"])
+    signatures = package.weights["gate.signatures"]
+    cells = tuple(tuple(g for g, bit in zip(gated, row, strict=True) if bit) for row in signatures)
+    bare = distinct(spec)
+    arrangement = Arrangement(bare.rows, bare.regions, bare.rules, gated, cells, (), ())
+    deployed = DeployedHead(
+        spec,
+        arrangement,
+        embedding=len(package.weights["bounds.lower"]),
+        affine=package.document["program"]["bounds"] == "affine",
+        passthrough="heads.passthrough" in package.weights,
+    )
+    if load:
+        deployed.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in package.weights.items()})
+    return deployed
+
+
 # --- The cases. Each is small, hand-made, and accepted. ---------------------------------------------------------
 
 BRAKING = """
@@ -402,6 +426,3 @@ def case(name: str) -> Package:
     if name not in _made:
         _made[name] = CASES[name]()
     return _made[name].copy()
-
-
-BoundsLike = Bounds

@@ -1,0 +1,290 @@
+"""Certificates for every part of the format, also for what nothing issues: accepted, and close to refused."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from builder import CASES, Package, case, clause_proof, deployed_head, unit_box, without_gate, written
+
+from exact_judge import Judge, doubts
+from smle.certificates import checker
+from smle.guarantees.cells import arrange, distinct
+from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.rules import Specification
+
+
+def accepted(package: Package) -> bool:
+    try:
+        package.check()
+    except checker.Rejected:
+        return False
+    return True
+
+
+def one_head(yaml: str, head: Head, proofs: list, *, bounds=None) -> Package:
+    """A package with one head for all inputs and proofs by hand."""
+    spec = Specification.from_yaml(yaml)
+    bounds = unit_box(head.W.shape[1]) if bounds is None else bounds
+    return written(spec, without_gate(distinct(spec)), Overapproximation(bounds, (head,)), proofs)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_builder_agrees_with_torch(name):
+    """The tensors written from the format's text are those of the deployed program, bit by bit."""
+    package = case(name)
+    deployed = deployed_head(package)
+    state = {key: value.numpy() for key, value in deployed.state_dict().items()}
+    assert set(state) == set(package.weights)
+    for key, value in state.items():
+        assert value.dtype == package.weights[key].dtype, key
+        assert value.shape == package.weights[key].shape, key
+        if key.startswith(("domain.", "gate.")):
+            assert value.tobytes() == package.weights[key].tobytes(), key
+
+
+def test_clause_needs_a_mixture_of_its_literals():
+    package = case("clauses")
+    proof = next(p for p in package.document["proofs"] if len(p["lambda"]) == 2)
+    weights = [checker.number(w, "lambda") for w in proof["lambda"]]
+    assert min(weights) > 0
+    for alone in (["1", "0"], ["0", "1"]):
+        other = case("clauses")
+        next(p for p in other.document["proofs"] if len(p["lambda"]) == 2)["lambda"] = alone
+        assert not accepted(other.seal())
+
+
+def test_lambda_is_a_direction():
+    """Only the ratio of lambda counts, in whatever way it is written."""
+    for scale in (Fraction(1), Fraction(1, 3), Fraction(10**30), Fraction(1, 10**30)):
+        package = case("clauses")
+        for proof in package.document["proofs"]:
+            proof["lambda"] = [str(checker.number(w, "lambda") * scale) for w in proof["lambda"]]
+            proof["mu"] = [[r, str(checker.number(v, "mu") * scale)] for r, v in proof["mu"]]
+        assert {p.margin for p in package.seal().check()} == {p.margin for p in case("clauses").check()}
+
+
+@pytest.mark.parametrize("name", ["affine", "affine without gate"])
+def test_affine_bounds_need_multipliers_of_oblique_rows(name):
+    package = case(name)
+    assert any(proof["mu"] for proof in package.document["proofs"])
+    for proof in package.document["proofs"]:
+        proof["mu"] = []
+    with pytest.raises(checker.Rejected, match="is not proved"):
+        package.seal().check()
+
+
+def test_rational_multipliers_by_hand():
+    """z in [a + b, a + b + 1/16], y = z: y <= 1.1 where a + b <= 1 is proved by mu = 1, with the residual priced."""
+    yaml = """
+inputs: {a: [0, 1], b: [0, 1]}
+outputs: [y]
+rules: [{name: corner, when: a + b <= 1, then: y <= 1.1}]
+"""
+    slope = np.ones((1, 2), "f4")
+    bounds = AffineBounds(np.float32([0.0]), slope, np.float32([0.0625]), slope)
+    head = Head(np.float32([[1.0]]), np.float32([0.0]))
+
+    def margin(mu: Fraction) -> bool:
+        return accepted(one_head(yaml, head, [clause_proof([1], [[0, mu]], region=0)], bounds=bounds))
+
+    assert margin(Fraction(1))
+    assert margin(Fraction(99, 100))  # pays 1/100 of the domain's size for the rest
+    assert not margin(Fraction(9, 10))
+    assert margin(Fraction(101, 100))
+    assert not margin(Fraction(2))
+
+
+def test_x_terms_need_the_pass_through():
+    package = case("dose")
+    assert len(package.check()) == 5
+    package.weights["heads.passthrough"] = np.zeros_like(package.weights["heads.passthrough"])
+    package.weights["heads.bias"] = package.weights["heads.bias"] + np.float32(24)
+    assert not accepted(package.seal())  # dose <= 0.5 weight fails at weight 40
+
+
+def test_x_terms_pay_for_the_cast():
+    """y = x exactly, but y <= x is not proved: inputs in float64 are cast, and sums are rounded."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= x + %s}]\n"
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), V=np.ones((1, 1), "f4"))
+    for allowance, expected in (("0", False), ("1/33554432", False), ("1/1048576", True)):
+        spec = Specification.from_yaml(yaml % allowance.replace("1/33554432", "2.9e-8").replace("1/1048576", "9.5e-7"))
+        over = Overapproximation(unit_box(1), (head,))
+        package = written(spec, without_gate(distinct(spec)), over, [clause_proof([1], region=0)])
+        assert accepted(package) is expected
+
+
+def test_constant_literals_are_judged_by_strictness():
+    """The bound is exactly 0: enough for <=, not for <."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
+    for strict, expected in ((False, True), (True, False)):
+        package = one_head(yaml, head, [clause_proof([1], region=0)])
+        literal = {"y": [], "x": [], "bound": "0", "strict": strict}
+        package.document["specification"]["rules"][0]["clauses"] = [[literal]]
+        assert accepted(package.seal()) is expected
+
+
+def test_mixture_at_zero_needs_weight_on_a_non_strict_literal():
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
+    for weights, expected in ((["1", "0"], False), (["0", "1"], True), (["1", "1/1000"], True)):
+        package = one_head(yaml, head, [])
+        zero = {"y": [], "x": [], "bound": "0"}
+        package.document["specification"]["rules"][0]["clauses"] = [
+            [{**zero, "strict": True}, {**zero, "strict": False}]
+        ]
+        package.document["proofs"] = [clause_proof(weights, region=0)]
+        assert accepted(package.seal()) is expected
+
+
+def test_huge_numbers_are_no_trouble_where_the_claim_is_true():
+    package = case("strict")
+    package.document["specification"]["rules"][0]["clauses"][0][0]["bound"] = "9" * 500
+    assert package.seal().check()
+
+
+def test_strict_comparisons_conflict_in_both_formats():
+    """speed < 0.3 and speed >= 0.3 share no float32 and no float64 number, though 0.3 is neither."""
+    package = case("strict")
+    (conflict,) = package.document["coverage"]["conflicts"]
+    assert conflict["regions"] == [0, 1]
+    below, above = package.weights["gate.constants_float32"]
+    assert -above == np.float32(0.3)
+    assert below == np.nextafter(np.float32(0.3), np.float32(0))
+
+
+def test_plain_comparisons_that_touch_are_no_conflict():
+    spec = Specification.from_yaml(
+        "inputs: {x: [0, 1]}\noutputs: [y]\nrules:\n"
+        "  - {name: low, when: x <= 0.3, then: y <= 1}\n  - {name: high, when: x >= 0.3, then: y >= -1}\n"
+    )
+    arrangement = arrange(spec)
+    assert arrangement.conflicts == ()
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
+    heads = (head,) * (len(arrangement.cells) - arrangement.free_cell) + (None,) * arrangement.free_cell
+    proofs = [
+        clause_proof([1], head=h, rule=r)
+        for h, cell in enumerate(arrangement.cells)
+        for r in range(2)
+        if any(r in arrangement.rules[g] for g in cell)
+    ]
+    over = Overapproximation(unit_box(1), heads)
+    assert accepted(written(spec, arrangement, over, proofs))
+    false = [{"regions": [0, 1], "multipliers": [[0, "1"], [1, "1"]]}]
+    with pytest.raises(checker.Rejected, match="prove nothing"):
+        written(spec, arrangement, over, proofs, conflicts=false).check()
+
+
+def test_implications_prune_signatures():
+    package = case("clauses")
+    (implication,) = package.document["coverage"]["implications"]
+    assert implication["regions"] != []
+    package.document["coverage"]["implications"] = []
+    with pytest.raises(checker.Rejected, match="coverage: no head"):
+        package.seal().check()
+
+
+def test_categories_exclude_each_other_by_their_one_hot_rows():
+    package = case("roads")
+    stated = len(package.document["specification"]["rows"])
+    used = {row for c in package.document["coverage"]["conflicts"] for row, _ in c["multipliers"]}
+    assert used & {stated, stated + 1}, "the proof uses that at most one column is 1"
+    package.document["specification"]["one_hot"] = []
+    assert not accepted(package.seal())
+
+
+def test_categories_in_multipliers_of_clauses():
+    """One head for all roads: its bounds on y hold only because exactly one column is 1."""
+    package = case("roads without gate")
+    stated = len(package.document["specification"]["rows"])
+    assert any(row >= stated for proof in package.document["proofs"] for row, _ in proof["mu"])
+
+
+def test_emptiness_frees_from_obligations():
+    """A region that meets no input of the cell needs no clause, if multipliers say so."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: never, when: x >= 0.5 and x <= 0.25, then: y <= -9}]\n"
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
+    package = one_head(yaml, head, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1"]]}])
+    assert package.check() == []
+    assert doubts(package.document, package.weights) is None
+    package = one_head(yaml, head, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1/2"]]}])
+    assert not accepted(package)
+
+
+def test_emptiness_of_touching_strict_regions_is_not_claimed():
+    """x < 1/2 and x >= 1/2 share no input, but a cell's polytope is closed: 0 < 0 does not hold."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: never, when: x < 0.5 and x >= 0.5, then: y <= -9}]\n"
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
+    assert not accepted(one_head(yaml, head, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1"]]}]))
+
+
+def test_rule_with_several_regions_binds_in_each():
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: ends, when: x <= 0.25 or x >= 0.75, then: y <= 1}]\n"
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
+    both = [clause_proof([1], region=0), clause_proof([1], region=1)]
+    assert len(one_head(yaml, head, both).check()) == 2
+    for missing in (both[:1], both[1:]):
+        with pytest.raises(checker.Rejected, match="no proof"):
+            one_head(yaml, head, missing).check()
+
+
+def test_degenerate_bounds_give_the_upper_one():
+    """Where l > u the clip gives u; the proof covers both ends."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: -1 <= y <= 1}]\n"
+    proofs = [clause_proof([1], region=0), clause_proof([1], region=0, clause=1)]
+    head = Head(np.float32([[1.0]]), np.float32([0.0]), fallback=np.float32([0.0]))
+    assert accepted(one_head(yaml, head, proofs, bounds=ConstantBounds(np.float32([0.25]), np.float32([-0.25]))))
+    assert not accepted(one_head(yaml, head, proofs, bounds=ConstantBounds(np.float32([0.25]), np.float32([-2.0]))))
+
+
+def test_exclusions_margin_is_that_of_the_clause():
+    """The fast integer path of exclusions and the general path of clauses give the same bound."""
+    package = case("labels")
+    margin = next(item.margin for item in package.check() if item.rule == "one")
+    other = case("labels")
+    rule = other.document["specification"]["rules"][0]
+    pairs = np.frombuffer(other.block, "<u4", 2 * rule["exclusions"]["count"]).reshape(-1, 2)
+    rule["exclusions"] = None
+    rule["clauses"] = [[{"y": [[int(i), "1"]], "x": [], "bound": "0", "strict": True} for i in pair] for pair in pairs]
+    proofs = []
+    for proof in other.document["proofs"]:
+        if "exclusions" not in proof:
+            proofs.append(proof)
+            continue
+        weights = np.frombuffer(other.block, "<f4", 2 * len(pairs), proof["exclusions"]["offset"]).reshape(-1, 2)
+        place = {key: proof[key] for key in ("head", "rule", "region")}
+        proofs += [clause_proof([float(w).hex() for w in row], clause=c, **place) for c, row in enumerate(weights)]
+    other.document["proofs"], other.block = proofs, b""
+    margins = [item.margin for item in other.seal().check() if item.rule == "one"]
+    assert len(margins) > len(pairs)
+    assert abs(min(margins) - margin) <= Fraction(1, 2**190)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_margins_are_not_above_the_exact_optimum(name):
+    """What the checker calls the margin is at most the true one (an exact linear program)."""
+    package = case(name)
+    judge = Judge(package.document, package.weights, package.block)
+    optima = [program.value() for what, program, _ in judge.obligations() if "fallback" not in what]
+    best = -max(value for value in optima if value is not None)
+    assert min(item.margin for item in package.check()) <= best
+
+
+def test_weights_are_complete(tmp_path):
+    """A folder written by hand passes through the reader of folders."""
+    for name in CASES:
+        folder = case(name).write(tmp_path / name.replace(" ", "-"))
+        assert checker.check(*checker.read_folder(str(folder)))
+
+
+def test_free_head_is_not_bound():
+    package = case("strict")
+    package.weights["free.weight"] = package.weights["free.weight"] * np.float32(1e30)
+    assert accepted(package.seal())
+
+
+def test_backbone_may_be_anything():
+    package = case("strict")
+    package.weights["backbone.0.weight"] = np.float32([np.nan, np.inf])
+    package.weights["backbone.1.mean"] = np.float64([1e300])
+    assert accepted(package.seal())

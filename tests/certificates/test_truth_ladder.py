@@ -1,0 +1,200 @@
+"""Constructed models whose worst corner is reachable: violations of 2^-10 .. 2^-22 or 0, and margins of those sizes.
+
+A violation is never accepted, and the torch program shows that it is real. A margin above the rounding bound is
+always accepted. Below it "not proved" is the right answer.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from builder import Package, clause_proof, deployed_head, without_gate, written
+
+from smle.certificates import checker
+from smle.guarantees.cells import distinct
+from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.rules import Specification
+
+TINY = Fraction(1, 2**126)
+RUNGS = [Fraction(sign, 2**k) for k in range(10, 23) for sign in (1, -1)] + [Fraction(0)]
+
+
+def rounding_bound(weights: np.ndarray, sizes: np.ndarray, bias: float) -> Fraction:
+    """The error of one output, as the format states it: gamma_(n+1) S + underflow."""
+    w, s = [Fraction(float(v)) for v in weights], [Fraction(float(v)) for v in sizes]
+    n = len(w)
+    gamma = Fraction(n + 1, 2**24 - n - 1)
+    size = sum((abs(a) * b for a, b in zip(w, s, strict=True)), abs(Fraction(float(bias))))
+    spread = sum((abs(a) + b for a, b in zip(w, s, strict=True)), Fraction(0))
+    return gamma * size + TINY * (2 * n + 1 + spread) * (1 + gamma)
+
+
+def zero_one(n: int) -> ConstantBounds:
+    return ConstantBounds(np.zeros(n, "f4"), np.ones(n, "f4"))
+
+
+def package_of(yaml: str, head: Head, proofs: list, bounds) -> Package:
+    spec = Specification.from_yaml(yaml)
+    return written(spec, without_gate(distinct(spec)), Overapproximation(bounds, (head,)), proofs)
+
+
+def accepted(package: Package) -> bool:
+    try:
+        package.check()
+    except checker.Rejected:
+        return False
+    return True
+
+
+def output(package: Package, x: float, z: float) -> list[Fraction]:
+    """Run the deployed torch program on a backbone that answers z in every unit; exact values."""
+    n = package.weights["bounds.lower"].shape[0]
+    y = deployed_head(package, load=True)(torch.tensor([[x]]), torch.full((1, n), z))
+    return [Fraction(float(v)) for v in y[0]]
+
+
+@pytest.mark.parametrize("n", [1, 8, 64])
+@pytest.mark.parametrize("operator", ["<=", "<"])
+def test_single_literal(n, operator):
+    """y = sum z_i / (2 n) + 1/2 + excess over [0, 1]^n reaches exactly 1 + excess."""
+    yaml = f"inputs: {{x: [0, 1]}}\noutputs: [y]\nrules: [{{name: r, then: y {operator} 1}}]\n"
+    verdicts = []
+    for excess in RUNGS:
+        W, b = np.full((1, n), 0.5 / n, "f4"), np.float32([0.5 + float(excess)])
+        head = Head(W, b, fallback=np.float32([0.5]))
+        package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(n))
+        (y,) = output(package, 0.5, 100.0)
+        assert y == 1 + excess, "the corner is reached, and nothing is rounded there"
+        violated = y > 1 if operator == "<=" else y >= 1
+        verdict = accepted(package)
+        assert not (violated and verdict), f"a violation by {excess} was accepted"
+        tiny = Fraction(0) + TINY * sum(Fraction(float(v)) for v in W[0])  # zero is an end of the box: flush-to-zero
+        bound = rounding_bound(W[0], 1 + np.zeros(n) + 2 * float(TINY), b[0])
+        if abs(-excess - bound) > Fraction(1, 2**60) + tiny:
+            assert verdict is (-excess > bound)
+        verdicts.append(verdict)
+    assert any(verdicts)
+    assert not all(verdicts)
+
+
+@pytest.mark.parametrize("n", [1, 4, 16])
+def test_steps_of_an_ulp_around_the_rounding_bound(n):
+    """Every step of 2^-25: accepted exactly where the margin exceeds the bound."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
+    seen = set()
+    for step in range(4 * (n + 3)):
+        b = np.float32([0.5 - step * 2.0**-25])
+        W = np.full((1, n), 0.5 / n, "f4")
+        package = package_of(yaml, Head(W, b, fallback=b), [clause_proof([1], region=0)], zero_one(n))
+        bound = rounding_bound(W[0], np.ones(n), b[0])
+        expected = Fraction(step, 2**25) > bound
+        assert accepted(package) is expected
+        seen.add(expected)
+    assert seen == {True, False}
+
+
+def test_exclusions():
+    """Both logits reach `excess` at the same corner: together they are a violation unless excess < 0."""
+    yaml = "inputs: {x: [0, 1]}\nlabels: [a, b]\nrules: [{name: r, then: 'at_most_one(a, b)'}]\n"
+    for excess in RUNGS:
+        W = np.float32([[0.25, 0.25], [0.25, 0.25]])
+        b = np.full(2, -0.5 + float(excess), "f4")
+        head = Head(W, b, fallback=np.float32([-1, -1]))
+        spec = Specification.from_yaml(yaml)
+        over = Overapproximation(zero_one(2), (head,))
+        package = written(spec, without_gate(distinct(spec)), over, [])
+        offset = len(package.block)
+        package.block += np.float32([0.5, 0.5]).tobytes()
+        package.document["proofs"] = [{"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": offset}}]
+        y = output(package, 0.5, 100.0)
+        assert y == [excess, excess]
+        verdict = accepted(package.seal())
+        assert not (verdict and excess >= 0), f"both labels on, by {excess}, was accepted"
+        assert verdict is (-excess > rounding_bound(W[0], np.ones(2), b[0]))
+
+
+def test_mixture_of_literals():
+    """p + q is constant: p > 1 and q > 1 - excess cannot be told apart by one literal alone."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [p, q]\nrules: [{name: r, then: p <= 1 or q <= 1}]\n"
+    for excess in RUNGS:
+        W = np.float32([[0.5], [-0.5]])
+        b = np.float32([0.75, 1.25]) + np.float32(excess)
+        head = Head(W, b, fallback=np.float32([0, 0]))
+        package = package_of(yaml, head, [clause_proof([1, 1], region=0)], zero_one(1))
+        y = output(package, 0.5, 0.5)
+        assert y == [1 + excess, 1 + excess]
+        verdict = accepted(package)
+        assert not (verdict and excess > 0)
+        bound = rounding_bound(W[0], np.ones(1), b[0]) / 2 + rounding_bound(W[1], np.ones(1), b[1]) / 2
+        assert verdict is (-excess > bound)
+
+
+def test_affine_bounds_and_region():
+    """z is held at x, and the rule speaks of x <= 3/4 alone: the worst corner is at x = 3/4."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: x <= 0.75, then: y <= 1}]\n"
+    one = np.ones((1, 1), "f4")
+    bounds = AffineBounds(np.float32([0.0]), one, np.float32([0.0]), one)
+    verdicts = []
+    for excess in RUNGS:
+        head = Head(np.float32([[1.0]]), np.float32([0.25 + float(excess)]))
+        package = package_of(yaml, head, [clause_proof([1], [[0, 1]], region=0)], bounds)
+        (y,) = output(package, 0.75, -100.0)
+        assert y == 1 + excess
+        verdict = accepted(package)
+        assert not (verdict and excess > 0)
+        # The computed bounds cost gamma_2 |x|, the head gamma_2 (|z| + |b|): about 2^-22 altogether.
+        assert verdict or -excess < Fraction(1, 2**21)
+        assert not (verdict and -excess < Fraction(1, 2**23))
+        verdicts.append(verdict)
+    assert any(verdicts)
+
+
+def test_pass_through_against_an_input():
+    """y = (1/2 + excess) x against y <= x / 2: violated most at x = 1, the margin is least at x = 1/2."""
+    yaml = "inputs: {x: [0.5, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 0.5 * x}]\n"
+    verdicts = []
+    for excess in RUNGS:
+        V = np.float32([[0.5 + float(excess)]])
+        head = Head(np.zeros((1, 1), "f4"), np.float32([0.0]), V=V)
+        package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(1))
+        (y,) = output(package, 1.0, 0.0)
+        assert y == Fraction(1, 2) + excess
+        verdict = accepted(package)
+        assert not (verdict and excess > 0)
+        assert verdict or -excess < Fraction(1, 2**20)
+        verdicts.append(verdict)
+    assert any(verdicts)
+
+
+def test_nan_takes_the_fallback():
+    """The rung of the fallback: it is an output like any other, and exact."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
+    for excess in RUNGS:
+        head = Head(np.float32([[0.25]]), np.float32([0.25]), fallback=np.float32([1 + float(excess)]))
+        package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(1))
+        (y,) = output(package, 0.5, float("nan"))
+        assert y == 1 + excess
+        assert accepted(package) is (excess <= 0)
+
+
+def test_nan_and_infinities_in_the_embedding_stay_inside():
+    """The NaN-safe clip: whatever the backbone says, the output is one of the box."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: 0 <= y <= 1}]\n"
+    proofs = [clause_proof([1], region=0), clause_proof([1], region=0, clause=1)]
+    head = Head(np.float32([[0.5]]), np.float32([0.25]), V=np.zeros((1, 1), "f4"))
+    package = package_of(yaml, head, proofs, zero_one(1))
+    assert accepted(package)
+    for z in (float("nan"), float("inf"), float("-inf"), 1e38, -1e38, 1e-45):
+        (y,) = output(package, 0.5, z)
+        assert Fraction(1, 4) <= y <= Fraction(3, 4)
+
+
+def test_a_proof_for_float64_weights_is_not_one_for_float32():
+    """0.1 + 0.2 <= 0.3 in the reals; the stored float32 numbers exceed it."""
+    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 0.3}]\n"
+    head = Head(np.float32([[0.2]]), np.float32([0.1]), fallback=np.float32([0.1]))
+    package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(1))
+    (y,) = output(package, 0.5, 1.0)
+    assert y > Fraction(3, 10)
+    assert not accepted(package)
