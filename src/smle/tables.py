@@ -53,7 +53,7 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
         raw = [array[:, i] for i in range(len(wanted))]
     else:
         _require_columns(names, wanted, "inputs")
-        raw = [np.asarray(table[name]) for name in wanted]
+        raw = [_column(table, name) for name in wanted]
     parts: list[FloatArray] = []
     for item, values in zip(spec.inputs, raw, strict=True):
         if isinstance(item, Categorical):
@@ -73,7 +73,7 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     names = column_names(y)
     if names is not None:
         _require_columns(names, list(spec.targets), "outputs")
-        y = np.stack([np.asarray(y[name]) for name in spec.targets], axis=1)
+        y = np.stack([_column(y, name) for name in spec.targets], axis=1)
     try:
         array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
@@ -102,7 +102,7 @@ def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
     names = column_names(y)
     if names is not None:
         _require_columns(names, [choice.name], "outputs")
-    flat = np.asarray(y if names is None else y[choice.name]).reshape(-1)
+    flat = (np.asarray(y) if names is None else _column(y, choice.name)).reshape(-1)
     known = {option: i for i, option in enumerate(choice.options)}
     texts = [str(v) for v in flat.tolist()]
     unknown = sorted(set(texts) - set(known))
@@ -148,6 +148,12 @@ def table_digest(*arrays: npt.NDArray[Any]) -> str:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
+
+
+def _column(table: Any, name: str) -> npt.NDArray[Any]:
+    """Return a column by its name as text (pandas also allows numbers as names)."""
+    labels = {str(label): label for label in table.columns}
+    return np.asarray(table[labels[name]])
 
 
 def _require_columns(names: list[str], wanted: list[str], what: str) -> None:

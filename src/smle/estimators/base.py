@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import smle
@@ -108,6 +108,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             ContradictionError: If the rules cannot be satisfied together.
             NotCertifiedError: If no proof was found.
         """
+        X = plain_table(X, categorical=not self._is_numeric())
         spec = self._read_specification(X, y)
         encoded, targets = encode_inputs(spec, X), self._encode_targets(spec, y)
         if len(encoded) != len(targets):
@@ -143,6 +144,11 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         if spec.rules:
             self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
         return self
+
+    def _is_numeric(self) -> bool:
+        """Whether all inputs of the given specification are numbers, so that arrays can be checked as such."""
+        given = self.specification
+        return not isinstance(given, Specification) or not given.one_hot
 
     def _network(
         self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array, seed: int
@@ -202,6 +208,12 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any, out_of_domain: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Return encoded inputs and the certified float32 outputs (rows, m)."""
         check_is_fitted(self, "network_")
+        X = plain_table(X, categorical=bool(self.specification_.one_hot))
+        if column_names(X) is None and X.shape[1] != self.n_features_in_:
+            raise DataError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                "as input."
+            )
         encoded = encode_inputs(self.specification_, X)
         _apply_domain_policy(self.specification_, encoded, out_of_domain)
         features = torch.tensor(encoded)
@@ -300,22 +312,23 @@ def without_rules(spec: Specification) -> Specification:
     return replace(spec, rules=())
 
 
+def plain_table(X: Any, *, categorical: bool) -> Any:
+    """Return tables with column names as they are, and anything else as a checked two-dimensional array.
+
+    Raises:
+        ValueError: If it is sparse, complex, empty, one-dimensional, or has NaN or infinities.
+    """
+    if column_names(X) is not None:
+        return X
+    if categorical:
+        return np.asarray(X, dtype=object)
+    return check_array(X, dtype=[np.float64, np.float32])
+
+
 def observed_inputs(X: Any) -> tuple[NumericInput, ...]:
     """Return inputs named and ranged as in a table of numbers, for models without rules."""
     names = column_names(X)
-    try:
-        array = np.asarray(X, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError("Expected a table of numbers. Got text or other values. Encode them, or state rules.") from None
-    if array.ndim != 2:
-        raise DataError(
-            f"Expected 2D array with rows and columns. Got an array of shape {array.shape}. "
-            "Reshape your data either using array.reshape(-1, 1) or array.reshape(1, -1)."
-        )
-    if array.shape[0] == 0 or array.shape[1] == 0:
-        raise DataError(f"Found array with {array.shape[0]} sample(s) and {array.shape[1]} feature(s). Expected data.")
-    if not np.isfinite(array).all():
-        raise DataError("Input X contains NaN or infinity. Expected finite numbers. Fill or drop these rows.")
+    array = check_array(X, dtype=np.float64)
     names = [f"x{i}" for i in range(array.shape[1])] if names is None else names
     inputs = []
     for i, name in enumerate(names):

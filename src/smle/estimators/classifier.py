@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
 
 from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator, observed_inputs
@@ -79,6 +80,12 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         self.enforce_targets = enforce_targets
         self.random_state = random_state
         self.progress = progress
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that several labels are fine."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
     # --- using
 
@@ -159,12 +166,13 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         if y is None:
             raise DataError("This SafeClassifier requires y to be passed, but the target y is None.")
         inputs = observed_inputs(X)
-        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        values = np.asarray(y)
+        if values.ndim == 2 and values.shape[1] > 1:
             self._choice, self._sign = None, 1.0
-            names = column_names(y) or [f"label{i}" for i in range(np.shape(y)[1])]
+            names = column_names(y) or [f"label{i}" for i in range(values.shape[1])]
             self.classes_ = [np.array([0, 1]) for _ in names]
             return Specification(inputs, tuple(Label(name) for name in names), ())
-        flat = np.asarray(y).reshape(-1)
+        flat = column_or_1d(values, warn=True)
         check_classification_targets(flat)
         classes = np.unique(flat)
         if len(classes) < 2:

@@ -68,6 +68,12 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.progress = progress
 
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that several outputs are fine."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
         """Return predictions as float64 numbers that hold the certified float32 values exactly.
 
@@ -87,7 +93,8 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         if given is None:
             if y is None:
                 raise DataError("This SafeRegressor requires y to be passed, but the target y is None.")
-            names = column_names(y) or [f"y{i}" for i in range(1 if np.ndim(y) == 1 else np.shape(y)[1])]
+            shape = np.asarray(y).shape
+            names = column_names(y) or [f"y{i}" for i in range(1 if len(shape) == 1 else shape[1])]
             return Specification(observed_inputs(X), tuple(Number(name) for name in names), ())
         spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
         if not all(isinstance(output, Number) for output in spec.outputs):
@@ -95,7 +102,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         return spec
 
     def _encode_targets(self, spec: Specification, y: Any) -> Array:
-        self._flat = np.ndim(y) == 1
+        self._flat = np.asarray(y).ndim == 1
         return encode_numbers(spec, y)
 
     def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:

@@ -1,0 +1,188 @@
+"""The estimators among scikit-learn's own tools: its estimator checks, pipelines, searches, clones."""
+
+import numpy as np
+import pandas as pd
+import polars
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle.errors import DataError
+
+QUICK = {"max_epochs": 20, "hidden": (16,), "embedding": 8}
+
+
+@pytest.mark.filterwarnings("ignore")  # the checks pass deliberately odd data
+@parametrize_with_checks([SafeRegressor(max_epochs=20), SafeClassifier(max_epochs=20)])
+def test_scikit_learn_estimator_checks(estimator, check):
+    check(estimator)
+
+
+SPEC = """
+inputs: {a: [0, 10], b: [-1, 1], kind: {categories: [x, y]}}
+outputs: [u, v]
+rules:
+  - {name: order, then: u <= v}
+  - {name: cap, when: a >= 5 and kind == x, then: v <= 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"b": rng.uniform(-1, 1, 400), "a": rng.uniform(0, 10, 400), "kind": rng.choice(["x", "y"], 400)})
+    u = X["a"] * X["b"]
+    return X, pd.DataFrame({"v": u + rng.normal(0.5, 0.3, 400), "u": u})
+
+
+def test_columns_are_matched_by_name(table):
+    X, y = table
+    model = SafeRegressor(SPEC, **QUICK, random_state=0).fit(X, y)
+    turned = model.predict(X[["kind", "b", "a"]].assign(more=1))
+    assert np.array_equal(turned, model.predict(X))
+    assert (turned[:, 0] <= turned[:, 1]).all()
+    again = SafeRegressor(SPEC, **QUICK, random_state=0).fit(X, y[["u", "v"]])
+    assert np.array_equal(again.predict(X), turned)
+
+
+def test_polars_and_arrays_give_the_same(table):
+    X, y = table
+    model = SafeRegressor(SPEC, **QUICK, random_state=0).fit(X, y)
+    frame = polars.DataFrame({name: X[name].to_numpy() for name in X})
+    assert np.array_equal(model.predict(frame), model.predict(X))
+
+
+def test_object_arrays_hold_categories(table):
+    X, y = table
+    model = SafeRegressor(SPEC, **QUICK, random_state=0).fit(X, y)
+    array = X[["a", "b", "kind"]].to_numpy(dtype=object)
+    assert np.array_equal(model.predict(array), model.predict(X))
+
+
+def test_clone_search_pipeline(table):
+    X, y = table
+    numeric = Specification.from_yaml(
+        "inputs: {a: [0, 10], b: [-1, 1]}\noutputs: [u, v]\nrules:\n  - {name: order, then: u <= v}\n"
+    )
+    model = clone(SafeRegressor(numeric, **QUICK, random_state=0))
+    assert len(cross_val_score(model, X[["a", "b"]], y, cv=2)) == 2
+    search = GridSearchCV(model, {"embedding": [4, 8]}, cv=2).fit(X[["a", "b"]], y)
+    assert search.best_estimator_.certificate_.check()
+    pipeline = make_pipeline(FunctionTransformer(lambda t: t[["a", "b"]]), model).fit(X, y)
+    assert pipeline.predict(X).shape == (400, 2)
+
+
+def test_fit_is_repeatable(table):
+    X, y = table
+    first, second = (SafeRegressor(SPEC, **QUICK, random_state=3).fit(X, y).predict(X) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_info_and_domain_policies(table):
+    X, y = table
+    model = SafeRegressor(SPEC, **QUICK, random_state=0).fit(X, y)
+    _, info = model.predict(X, return_info=True)
+    inside = (X["a"] >= 5) & (X["kind"] == "x")
+    assert [("cap" in names) for names in info["active_rules"]] == inside.tolist()
+    assert all("order" in names for names in info["active_rules"])
+    assert info["in_domain"].all()
+    assert ((info["clipped_share"] >= 0) & (info["clipped_share"] <= 1)).all()
+    far = X.assign(a=99.0)
+    with pytest.raises(DataError, match="'a' 400 rows outside"):
+        model.predict(far)
+    with pytest.warns(UserWarning, match="400 of 400 rows"):
+        model.predict(far, out_of_domain="warn")
+    assert np.array_equal(model.predict(far, out_of_domain="clip")[:, 0].shape, (400,))
+    with pytest.raises(ValueError, match="out_of_domain"):
+        model.predict(X, out_of_domain="ignore")
+
+
+def _refused(match, X=None, y=None, spec=SPEC):
+    with pytest.raises(DataError, match=match):
+        SafeRegressor(spec, **QUICK).fit(X, y)
+
+
+def test_bad_tables_are_refused_with_names_and_counts(table):
+    X, y = table
+    _refused("did you mean 'kinds'", X.rename(columns={"kind": "kinds"}), y)
+    _refused("unknown category 'z' in 400 rows", X.assign(kind="z"), y)
+    _refused("3 of 400 values are missing", X.assign(a=X["a"].where(X.index > 2)), y)
+    _refused("expected numbers", X.assign(a="much"), y)
+    _refused("outside the domain.*'a' 400 rows", X.assign(a=-1.0), y)
+    _refused("finite targets.*'v' 1", X, y.assign(v=y["v"].where(y.index > 0)))
+    _refused("Missing: 'u'", X, y[["v"]])
+    _refused("as many rows", X, y.head(10))
+    _refused("several columns named a", pd.concat([X, X[["a"]]], axis=1), y)
+    _refused(
+        "predicts numbers",
+        X,
+        y,
+        SPEC.replace("outputs: [u, v]", "labels: [u, v]").replace("u <= v", "u implies v").replace("v <= 2", "not v"),
+    )
+
+
+LABELS = """
+inputs: {a: [-3, 3], b: [-3, 3]}
+labels: [cat, dog, animal]
+rules:
+  - {name: one pet, then: not (cat and dog)}
+  - {name: cats are animals, then: cat implies animal}
+  - {name: dogs are animals, then: dog implies animal}
+  - {name: quiet corner, when: a >= 2, then: not dog}
+"""
+
+
+def test_labels(tmp_path):
+    rng = np.random.default_rng(1)
+    X = pd.DataFrame(rng.uniform(-3, 3, (600, 2)), columns=["a", "b"])
+    cat, dog = X["a"] + rng.normal(0, 0.3, 600) > 0.5, X["b"] + rng.normal(0, 0.3, 600) > 0.5
+    y = pd.DataFrame({"cat": cat, "dog": dog, "animal": cat | dog}).astype(int)
+    model = SafeClassifier(LABELS, **QUICK, random_state=0).fit(X, y)
+    labels, chance, logits = model.predict(X), model.predict_proba(X), model.decision_function(X)
+    assert set(np.unique(labels)) <= {0, 1}
+    assert not (labels[:, 0] & labels[:, 1]).any()
+    assert (labels[:, 2] >= labels[:, :2].max(axis=1)).all()
+    assert not labels[X["a"] >= 2, 1].any()
+    assert np.array_equal(chance >= 0.5, labels == 1)
+    assert np.array_equal(logits >= 0, labels == 1)
+    assert model.score(X, y) > 0.75
+    model.save(tmp_path / "m")
+    assert np.array_equal(load(tmp_path / "m").predict(X), labels)
+
+
+CHOICES = """
+inputs: {a: [-3, 3], b: [-3, 3]}
+choices: {advice: [clear, left, right]}
+rules:
+  - {name: wall on the left, when: a <= -1, then: advice != left}
+  - {name: must act, when: b >= 2, then: "advice in [left, right]"}
+"""
+
+
+def test_choices(tmp_path):
+    rng = np.random.default_rng(2)
+    X = pd.DataFrame(rng.uniform(-3, 3, (600, 2)), columns=["a", "b"])
+    y = np.where(X["b"] < 0, "clear", np.where(X["a"] + rng.normal(0, 1, 600) > 0, "right", "left"))
+    model = SafeClassifier(CHOICES, **QUICK, random_state=0).fit(X, y)
+    chosen = model.predict(X)
+    assert set(model.classes_) == {"clear", "left", "right"}
+    assert not (chosen[X["a"] <= -1] == "left").any()
+    assert not (chosen[X["b"] >= 2] == "clear").any()
+    chance = model.predict_proba(X)
+    assert np.array_equal(model.classes_[chance.argmax(axis=1)], chosen)
+    assert model.score(X, y) > 0.6
+    model.save(tmp_path / "m")
+    assert np.array_equal(load(tmp_path / "m").predict(X), chosen)
+
+
+def test_probabilities_never_tie_against_the_prediction():
+    """sigmoid and softmax round: logits a hair below zero must not reach one half."""
+    model = SafeClassifier()
+    model._choice, model._sign = None, 1.0
+    logits = np.array([[-1e-30, -0.0, 1e-30, -5e-17]], dtype=np.float32)
+    model._outputs = lambda X, policy: (X, logits)
+    assert (model.predict_proba(None) >= 0.5).tolist() == (logits >= 0).tolist()
