@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.center_search import Found
+from smle.guarantees.center_search import MINIMUM_ROOM, Found
 from smle.guarantees.geometry import Region, Support
 from smle.guarantees.requirement import PlainClause, Requirement
 from smle.solvers import LinearProgram, QuadraticProgram, Sparse, Status, solve
@@ -86,6 +86,7 @@ class AffineSearch:
         self.columns = self._columns()
         self.cap = need.scale
         self.nodes = 0
+        self.tight = False
 
     def run(self) -> Found | None:
         """Return the first center found, or None."""
@@ -94,7 +95,7 @@ class AffineSearch:
         }
         weights = self._descend(chosen) or self._alternate()
         if weights is None:
-            return None
+            return Found(self.target, None, 0.0) if self.tight else None
         return self._finish(weights)
 
     def _columns(self) -> npt.NDArray[np.intp]:
@@ -118,7 +119,8 @@ class AffineSearch:
         if self.nodes > MAX_NODES:
             return None
         solved = self._solve(chosen)
-        if solved is None or solved[2] <= 0:
+        if solved is None or solved[2] < MINIMUM_ROOM * self.cap:
+            self.tight |= solved is not None and solved[2] > -MINIMUM_ROOM * 1e-3 * self.cap
             return None
         y0, Y, room = solved
         complete = dict(chosen)
@@ -147,7 +149,7 @@ class AffineSearch:
             if solved is None:
                 return None
             y0, Y, room = solved
-            if room > 0:
+            if room > MINIMUM_ROOM * self.cap:
                 return weights
             if room <= best + 1e-9 * self.cap:
                 return None

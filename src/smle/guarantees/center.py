@@ -20,16 +20,13 @@ import numpy.typing as npt
 from smle.errors import ContradictionError
 from smle.guarantees.affine_center import AffineSearch, evaluate_affine
 from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.center_search import CenterSearch, Found, evaluate
+from smle.guarantees.center_search import MINIMUM_ROOM, CenterSearch, Found, evaluate
 from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
 from smle.rules import Specification
 
 __all__ = ["MINIMUM_ROOM", "Center", "find_center", "search_center"]
 
 Array = npt.NDArray[np.float64]
-
-MINIMUM_ROOM = 1e-6
-"""Smallest room, relative to the size of the rules' constants, that leaves space for float32 rounding."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,12 @@ import numpy.typing as npt
 from smle.guarantees.requirement import PlainClause, PlainLiteral, Requirement, negative
 from smle.solvers import LinearProgram, QuadraticProgram, Status, solve
 
-__all__ = ["CenterSearch", "Found", "best_weights", "evaluate"]
+__all__ = ["MINIMUM_ROOM", "CenterSearch", "Found", "best_weights", "evaluate"]
 
 Array = npt.NDArray[np.float64]
+
+MINIMUM_ROOM = 1e-6
+"""Smallest room, relative to the size of the rules' constants, that leaves space for float32 rounding."""
 
 MAX_NODES = 2000
 _ENOUGH = 0.05  # a clause holds by itself if it has this share of the room of the chosen rows
@@ -88,10 +91,12 @@ class CenterSearch:
         self.open = [clause for clause in need.clauses if len(clause.literals) > 1]
         self.wish = self._independent(target)
         self.nodes = 0
+        self.tight = False
 
     def run(self) -> Found | None:
-        """Return the first center found, or None."""
-        return self._descend(list(self.units))
+        """Return the first center found; one without room if the rules can be met only so; or None."""
+        found = self._descend(list(self.units))
+        return Found(self.target, None, 0.0) if found is None and self.tight else found
 
     def _independent(self, target: Array) -> Array:
         """Move labels below zero until no exclusion is broken, least wanted first; others stay."""
@@ -123,6 +128,9 @@ class CenterSearch:
         if point is None:
             return None
         y, room = point
+        if room < MINIMUM_ROOM * self.cap:
+            self.tight = True
+            return None
         literals = self._broken(y, _ENOUGH * room)
         if literals is None:
             return Found(y, None, room)
@@ -147,7 +155,10 @@ class CenterSearch:
 def place(
     rows: Sequence[PlainLiteral], target: Array, m: int, *, cap: float, share: float, prefers: bool
 ) -> tuple[Array, float] | None:
-    """Return a point (m,) and its room: near the target, with a share of the most room that the rows allow."""
+    """Return a point (m,) and its room: near the target, with a share of the most room that the rows allow.
+
+    Room 0 means that the rows can be met but leave none. None: they cannot be met together.
+    """
     y = target.copy()
     if not rows:
         return y, cap
@@ -157,9 +168,11 @@ def place(
         G[r, np.searchsorted(used, lit.outputs)] = lit.g / lit.norm
     h = np.array([lit.h / lit.norm for lit in rows])
     most = _most_room(G, h, cap)
-    if most is None or most[1] <= 0:
+    if most is None or most[1] < -MINIMUM_ROOM * 1e-3 * cap:
         return None
     inner, room = most
+    if room < MINIMUM_ROOM * cap:
+        return y, 0.0
     middle = _toward(G, h - _KEEP * room, target[used], inner)
     if prefers:
         mixed = share * target[used] + (1 - share) * middle

@@ -280,7 +280,9 @@ class _Token:
 
 
 def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:
-    """Project a polytope onto the variables that stay (Fourier-Motzkin), exactly. Constant truths are dropped.
+    """Project a polytope onto the variables that stay (Fourier-Motzkin), exactly.
+
+    Rows that lose all variables are dropped: they are truths if the polytope has a point, which callers know.
 
     Raises:
         Undecided: If the projection has too many rows.

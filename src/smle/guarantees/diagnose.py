@@ -257,7 +257,7 @@ class _CellCheck:
                 dict.fromkeys(
                     self.spec.rules[r].name
                     for clause, r in clauses
-                    if any(i in group for lit in clause.literals for i, _ in lit.outputs)
+                    if all(i in group for lit in clause.literals for i, _ in lit.outputs)
                 )
             )
             listed = ", ".join(self.spec.targets[i] for i in group)

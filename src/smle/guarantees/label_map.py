@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.membership import excluded
 from smle.solvers import MixedIntegerProgram, Sparse, Status, solve
 
 __all__ = ["EPSILON", "heaviest_independent_set", "most_likely_labels", "weights_of"]
@@ -53,10 +54,7 @@ def most_likely_labels(
 def _broken(
     on: npt.NDArray[np.bool_], pairs: npt.NDArray[np.int32], clauses: Sequence[Sequence[tuple[int, bool]]]
 ) -> npt.NDArray[np.bool_]:
-    bad = np.zeros(len(on), dtype=bool)
-    if len(pairs):
-        for row in np.flatnonzero(on.sum(axis=1) > 1):
-            bad[row] = (on[row][pairs[:, 0]] & on[row][pairs[:, 1]]).any()
+    bad = excluded(on, pairs)
     for clause in clauses:
         bad |= ~np.any([on[:, label] == value for label, value in clause], axis=0)
     return bad

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from smle.exact import BINARY32, BINARY64, nearest, round_down
 from smle.rules import CNF, Clause, Literal, Polytope, Row, Rule, Specification, dot
 
-__all__ = ["active", "broken", "clause_holds", "requirement_holds"]
+__all__ = ["active", "broken", "clause_holds", "excluded", "requirement_holds"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -46,12 +46,25 @@ def requirement_holds(requirement: CNF, X: npt.NDArray[np.floating[Any]], Y: Arr
     result = np.ones(len(X), dtype=bool)
     for clause in requirement.clauses:
         result &= clause_holds(clause, X, Y)
-    pairs = requirement.exclusions
-    if len(pairs):
-        positive = Y >= 0
-        for row in np.flatnonzero(positive.sum(axis=1) > 1):
-            on = positive[row]
-            result[row] &= not (on[pairs[:, 0]] & on[pairs[:, 1]]).any()
+    if len(requirement.exclusions):
+        result &= ~excluded(Y >= 0, requirement.exclusions)
+    return result
+
+
+def excluded(on: Mask, pairs: npt.NDArray[np.int32]) -> Mask:
+    """Return for each pattern of labels whether it contains an excluded pair. Shapes: (n, m), (p, 2) -> (n,)."""
+    result = np.zeros(len(on), dtype=bool)
+    crowded = np.flatnonzero(on.sum(axis=1) > 1) if len(pairs) else ()
+    if not len(crowded):
+        return result
+    m = on.shape[1]
+    codes = np.unique(np.sort(pairs, axis=1).astype(np.int64) @ np.array([m, 1]))
+    for row in crowded:
+        labels = np.flatnonzero(on[row])
+        first, second = np.triu_indices(len(labels), 1)
+        wanted = labels[first] * m + labels[second]
+        place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+        result[row] = (codes[place] == wanted).any()
     return result
 
 

@@ -184,7 +184,11 @@ def _solve_block(
             return result
         result[todo] = nearest_in_union(_choices(columns, clauses, X[todo], margin, Y[todo]), Y[todo])
         todo = todo[broken(todo, result[todo])]
-    result[todo] = np.nan
+    if len(todo):
+        # No room for a margin: the border itself, exact or (without strict literals) within rounding.
+        result[todo] = nearest_in_union(_choices(columns, clauses, X[todo], 0.0, Y[todo]), Y[todo])
+        if any(literal.strict for clause in clauses for literal in clause.literals):
+            result[todo[broken(todo, result[todo])]] = np.nan
     return result
 
 

@@ -48,7 +48,7 @@ def nearest_in_polyhedron(G: Array, H: Array, Y: Array) -> Array:
 
 def _hildreth(G: Array, H: Array, Y: Array) -> Array:
     """Improve one multiplier at a time. Returns multipliers (n, k)."""
-    y = np.ascontiguousarray(Y.T)
+    y = np.array(Y.T, order="C", copy=True)
     sparse = [(np.flatnonzero(row), row[row != 0]) for row in G]
     multipliers = np.zeros_like(H, order="F")
     for _ in range(_SWEEPS):

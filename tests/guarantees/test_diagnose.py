@@ -1,0 +1,248 @@
+"""Diagnosis of rules: what it says, and that it says it in words and in JSON."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from smle.errors import RuleError
+from smle.guarantees.compare import compare
+from smle.guarantees.diagnose import diagnose
+from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
+
+F = Fraction
+
+BRAKING = """
+inputs: {distance: [0, 200], speed: [0, 40], road: {categories: [dry, wet, icy]}}
+outputs: [brake]
+rules:
+  - {name: emergency, when: distance <= 10 and speed >= 20, then: brake >= 0.8}
+  - {name: range, then: 0 <= brake <= 1}
+"""
+
+
+def read(text, *rules):
+    return Specification.from_yaml(text + "".join(f"  - {rule}\n" for rule in rules))
+
+
+def kinds(diagnosis):
+    return {(finding.kind, finding.rules) for finding in diagnosis.findings}
+
+
+def test_nothing_to_mend():
+    diagnosis = diagnose(read(BRAKING))
+    assert diagnosis.findings == ()
+    assert not diagnosis.contradictory
+    assert [cell.status for cell in diagnosis.cells] == ["fine", "fine"]
+    assert "Nothing to mend" in diagnosis.table()
+
+
+def test_contradiction_names_the_smallest_set_and_a_witness():
+    spec = read(BRAKING, "{name: icy, when: road == icy, then: brake <= 0.5}")
+    diagnosis = diagnose(spec)
+    assert diagnosis.contradictory
+    (finding,) = diagnosis.findings
+    assert finding.rules == ("emergency", "icy")
+    x = finding.witness
+    assert spec.rules[0].regions[0].contains(x)
+    assert spec.rules[2].regions[0].contains(x)
+    assert x[2:] == (0, 0, 1)
+    assert "cannot hold together" in diagnosis.table()
+    assert "road=icy" in finding.text
+
+
+def test_a_rule_that_contradicts_itself():
+    diagnosis = diagnose(read(BRAKING, "{name: odd, when: speed > 30, then: brake <= 0.1 and brake >= 0.2}"))
+    assert ("contradiction", ("odd",)) in kinds(diagnosis)
+
+
+def test_contradiction_only_at_some_inputs():
+    text = "inputs: {w: [0, 100]}\noutputs: [dose]\nrules:\n"
+    spec = read(text, "{name: top, then: dose <= 0.5 * w + 1}", "{name: bottom, then: dose >= 0.6 * w - 2}")
+    (finding,) = diagnose(spec).findings
+    assert finding.rules == ("top", "bottom")
+    assert finding.witness[0] > 30
+
+
+def test_oblique_borders_that_rounding_blurs():
+    text = "inputs: {a: [0, 1], b: [0, 1]}\noutputs: [u]\nrules:\n"
+    spec = read(text, "{name: low, when: a + b <= 1, then: u <= 0}", "{name: high, when: a + b > 1, then: u >= 1}")
+    (finding,) = diagnose(spec).findings
+    assert finding.kind == "contradiction"
+    assert finding.witness is None
+    assert "Leave a gap" in finding.text
+
+
+def test_comparisons_that_share_a_border_do_not_blur():
+    text = "inputs: {a: [0, 1]}\noutputs: [u]\nrules:\n"
+    spec = read(text, "{name: low, when: a <= 0.1, then: u <= 0}", "{name: high, when: a > 0.1, then: u >= 1}")
+    assert not diagnose(spec).contradictory
+
+
+def test_hidden_equality():
+    text = "inputs: {a: [0, 1]}\noutputs: [u, v]\nrules:\n"
+    spec = read(
+        text, "{name: le, then: u <= v}", "{name: other, then: u >= 0}", "{name: ge, when: a > 0.5, then: v <= u}"
+    )
+    assert kinds(diagnose(spec)) == {("no room", ("le", "ge"))}
+
+
+def test_not_representable_by_one_head():
+    text = "inputs: {a: [-1, 1]}\noutputs: [u]\nrules:\n"
+    spec = read(text, "{name: vee, then: u >= a and u >= -a}", "{name: cap, then: u <= a + 0.5 or u <= 0.5 - a}")
+    diagnosis = diagnose(spec)
+    assert kinds(diagnosis) == {("not representable", ("vee", "cap"))}
+    assert diagnosis.contradictory
+
+
+@pytest.mark.parametrize(
+    ("rules", "labels"),
+    [
+        (["'exactly_one(cat, dog, car)'"], "cat, dog, car"),
+        (["'exactly_one(cat, dog, car)'", "'dog implies animal'"], "cat, dog, car"),
+        (["'cat implies dog'", "'dog implies cat'"], "cat, dog"),
+    ],
+)
+def test_constant_answers(rules, labels):
+    text = "inputs: {a: [0, 1]}\nlabels: [cat, dog, car, animal]\nrules:\n"
+    diagnosis = diagnose(read(text, *(f"{{name: r{i}, then: {rule}}}" for i, rule in enumerate(rules))))
+    (finding,) = [f for f in diagnosis.findings if f.kind == "constant answers"]
+    assert f"no label of {labels} can change" in finding.text
+    assert "choices" in finding.text
+    assert not diagnosis.contradictory
+
+
+@pytest.mark.parametrize("rule", ["at_most_one(cat, dog, car)", "dog implies animal", "at_least_one(cat, dog)"])
+def test_answers_that_can_change(rule):
+    text = "inputs: {a: [0, 1]}\nlabels: [cat, dog, car, animal]\nrules:\n"
+    assert diagnose(read(text, f"{{name: r, then: '{rule}'}}")).findings == ()
+
+
+def test_never_active_and_redundant():
+    diagnosis = diagnose(
+        read(
+            BRAKING,
+            "{name: fast, when: speed > 50, then: brake <= 0.5}",
+            "{name: wide, then: brake <= 2}",
+            "{name: near, when: distance <= 5 and speed >= 30, then: brake >= 0.7}",
+            "{name: part, when: speed > 50 or speed > 39, then: brake >= 0.1}",
+        )
+    )
+    assert kinds(diagnosis) == {
+        ("never active", ("fast",)),
+        ("partly empty", ("part",)),
+        ("redundant", ("wide",)),
+        ("redundant", ("near",)),
+    }
+    assert "rule 'emergency' already implies it" in diagnosis.table()
+
+
+def test_of_two_equal_rules_one_is_redundant():
+    diagnosis = diagnose(read(BRAKING, "{name: again, then: 0 <= brake <= 1}"))
+    assert len(diagnosis.findings) == 1
+
+
+def test_whole_numbers_are_whole_in_witnesses():
+    text = "inputs: {n: {range: [0, 10], integer: true}}\noutputs: [u]\nrules:\n"
+    spec = read(text, "{name: a, when: 3 * n >= 4, then: u <= 0}", "{name: b, when: 2 * n <= 7, then: u >= 1}")
+    (finding,) = diagnose(spec).findings
+    assert finding.witness[0] in (2, 3)
+
+
+def test_above_the_cap():
+    rules = [f"{{name: r{i}, when: speed >= {i} and distance >= {i}, then: brake >= 0.{i}}}" for i in range(1, 9)]
+    diagnosis = diagnose(read(BRAKING, *rules), max_cells=4)
+    assert diagnosis.always_on
+    assert "Always on" in diagnosis.table()
+
+
+def test_against_data():
+    generator = np.random.default_rng(0)
+    n = 500
+    X = np.column_stack(
+        [generator.uniform(0, 210, n), generator.uniform(15, 40, n), np.eye(3)[generator.integers(0, 3, n)]]
+    )
+    X[:100, 0] = 5
+    y = generator.uniform(0, 1.2, (n, 1))
+    diagnosis = diagnose(read(BRAKING), X, y)
+    data = diagnosis.data
+    assert data.rows == n
+    assert data.outside == {"distance": int((X[:, 0] > 200).sum())}
+    near = (X[:, 0] <= 10) & (X[:, 1] >= 20)
+    assert data.active == pytest.approx((near.mean(), 1))
+    assert data.broken == pytest.approx(((near & (y[:, 0] < 0.8)).mean(), (y > 1).mean()))
+    inside = X[:, 0] <= 200
+    best = np.clip(y[:, 0], np.where(near, 0.8, 0), 1)[inside]
+    given = y[inside, 0]
+    assert data.price["brake"] == pytest.approx(1 - ((best - given) ** 2).sum() / ((given - given.mean()) ** 2).sum())
+    text = diagnosis.table()
+    assert "Rows outside the domain: distance" in text
+    assert "broken" in text
+
+
+def test_json_is_plain_and_exact():
+    spec = read(BRAKING, "{name: icy, when: road == icy and speed > 21.7, then: brake <= 0.5}")
+    diagnosis = diagnose(spec, np.array([[1.0, 2.0, 1.0, 0.0, 0.0]]), np.array([[0.5]]))
+    data = json.loads(json.dumps(diagnosis.to_json()))
+    assert data["contradictory"] is True
+    (finding,) = data["findings"]
+    assert F(finding["witness"]["speed"]["exact"]) == diagnosis.findings[0].witness[1]
+    assert data["data"]["rows"] == 1
+
+
+def test_a_million_exclusions_take_a_moment():
+    generator = np.random.default_rng(1)
+    pairs = generator.integers(0, 1500, (600_000, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    rule = Rule("exclusions", (Polytope(),), CNF((), pairs), None, "")
+    labels = tuple(Label(f"l{i}") for i in range(1500))
+    spec = Specification((NumericInput("x", F(0), F(1)),), labels, (rule,))
+    assert diagnose(spec).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ("0.8", "0.8", "equal"),
+        ("0.8", "0.85", "stricter"),
+        ("speed >= 20", "speed >= 25", "weaker"),
+        ("speed >= 20", "speed > 20", "weaker"),
+        ("[0, 40]", "[0, 50]", "stricter"),
+        ("distance <= 10 and", "distance <= 12 and road == icy and", "neither"),
+        ("0 <= brake <= 1", "brake >= 0 and 2 * brake <= 2", "equal"),
+    ],
+)
+def test_compare(old, new, verdict):
+    before, after = Specification.from_yaml(BRAKING), Specification.from_yaml(BRAKING.replace(old, new))
+    comparison = compare(before, after)
+    assert comparison.verdict == verdict
+    for item, forbids, allows in (
+        (comparison.newly_forbidden, after, before),
+        (comparison.newly_allowed, before, after),
+    ):
+        if item is None:
+            continue
+        assert item.rule in forbids.violated(item.x, item.y)
+        inside = all(lo <= v <= hi for lo, v, hi in zip(allows.lower, item.x, allows.upper, strict=True))
+        assert not (inside and allows.violated(item.x, item.y))
+    assert (comparison.newly_forbidden is None) == (verdict in ("equal", "weaker"))
+    assert (comparison.newly_allowed is None) == (verdict in ("equal", "stricter"))
+    json.dumps(comparison.to_json())
+    assert comparison.table()
+
+
+def test_compare_exclusions():
+    def with_pairs(pairs):
+        rule = Rule("exclusions", (Polytope(),), CNF((), np.array(pairs)), None, "")
+        labels = tuple(Label(name) for name in "abcd")
+        return Specification((NumericInput("x", F(0), F(1)),), labels, (rule,))
+
+    assert compare(with_pairs([[0, 1], [1, 2]]), with_pairs([[0, 1]])).verdict == "weaker"
+    assert compare(with_pairs([[0, 1]]), with_pairs([[0, 1], [2, 3]])).verdict == "stricter"
+    assert compare(with_pairs([[0, 1]]), with_pairs([[2, 3]])).verdict == "neither"
+
+
+def test_compare_needs_the_same_names():
+    with pytest.raises(RuleError, match="differ in: speed, velocity"):
+        compare(Specification.from_yaml(BRAKING), Specification.from_yaml(BRAKING.replace("speed", "velocity")))

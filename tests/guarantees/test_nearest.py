@@ -1,0 +1,224 @@
+"""The nearest allowed outputs: allowed, nearest, fast."""
+
+import itertools
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from smle.errors import DataError, RuleError
+from smle.guarantees.label_map import EPSILON, heaviest_independent_set, most_likely_labels, weights_of
+from smle.guarantees.membership import broken
+from smle.guarantees.nearest import nearest_outputs, to_scores
+from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
+from smle.solvers import MixedIntegerProgram, QuadraticProgram, Status, solve
+
+F = Fraction
+
+
+def read(outputs, *rules, inputs="{a: [0, 1], b: [0, 1]}"):
+    lines = [f"inputs: {inputs}", outputs, "rules:"]
+    for i, (when, then) in enumerate(rules):
+        condition = f"when: '{when}', " if when else ""
+        lines.append(f"  - {{name: r{i}, {condition}then: '{then}'}}")
+    return Specification.from_yaml("\n".join(lines) + "\n")
+
+
+def test_allowed_outputs_do_not_move():
+    spec = read("outputs: [u, v]", ("a >= 0.1", "u <= 0.3 and u + v <= 1"))
+    X, Y = np.array([[0.5, 0], [0.0, 0], [0.1, 0]]), np.array([[0.3, 0.7], [9.0, 9.0], [0.2, -0.1]])
+    assert (nearest_outputs(spec, X, Y) == Y).all()
+
+
+def test_ends_are_met_exactly():
+    spec = read("outputs: [u]", ("", "0.1 <= u < 0.3"))
+    result = nearest_outputs(spec, np.zeros((2, 2)), np.array([[5.0], [-5.0]]))
+    assert result[0, 0] == np.nextafter(0.3, 0) or F(result[0, 0]) < F(3, 10)
+    assert F(result[1, 0]) >= F(1, 10)
+    assert result[:, 0] == pytest.approx([0.3, 0.1], abs=1e-15)
+
+
+def test_regions_are_read_as_the_guard_reads_them():
+    spec = read("outputs: [u]", ("a <= 0.1", "u <= 0"))
+    assert F(0.1) > F(1, 10)
+    X = np.array([[0.1, 0], [np.nextafter(0.1, 1), 0]])
+    assert nearest_outputs(spec, X, np.ones((2, 1)))[:, 0].tolist() == [0, 1]
+    assert nearest_outputs(spec, X.astype(np.float32), np.ones((2, 1)))[:, 0].tolist() == [0, 0]
+
+
+def test_rows_without_allowed_output_are_nan():
+    spec = read("outputs: [u, v]", ("a >= 0.5", "u + v <= 0 and u + v >= 1"))
+    result = nearest_outputs(spec, np.array([[0.7, 0], [0.2, 0]]), np.ones((2, 2)))
+    assert np.isnan(result[0]).all()
+    assert (result[1] == 1).all()
+
+
+def test_choices_follow_the_rule():
+    spec = read(
+        "choices: {advice: [clear, left, right]}", ("a >= 0.5", "advice != clear"), ("b >= 0.5", "advice == right")
+    )
+    X, Y = np.array([[0.9, 0], [0.9, 0.9], [0, 0]]), np.array([[1.0, 0.2, 0], [1, 0, 0], [1, 0, 0]])
+    assert nearest_outputs(spec, X, Y).argmax(axis=1).tolist() == [1, 2, 0]
+
+
+def test_bad_tables():
+    spec = read("labels: [cat, dog]", ("", "at_most_one(cat, dog)"))
+    with pytest.raises(DataError, match="labels between 0 and 1"):
+        nearest_outputs(spec, np.zeros((1, 2)), np.array([[3.0, 0]]))
+    with pytest.raises(DataError, match="outputs"):
+        nearest_outputs(spec, np.zeros((1, 2)), np.zeros((1, 3)))
+
+
+def test_labels_tied_to_numbers():
+    spec = read("outputs: [u]\nlabels: [alarm]", ("", "u <= 1 or alarm"))
+    result = nearest_outputs(spec, np.zeros((2, 2)), np.array([[5.0, 0.4], [1.1, 0.0]]))
+    assert result[0].tolist() == [5, 1]
+    assert result[1] == pytest.approx([1, 0])
+
+
+LITERALS = ["u <= {0}", "u >= {0} * a", "v <= {0} + b", "u + v >= {0}", "u - 2 * v < {0}", "v > {0}"]
+CLAUSE = st.lists(st.tuples(st.sampled_from(LITERALS), st.integers(-3, 3)), min_size=1, max_size=3)
+
+
+def reference(spec, x, y):
+    """Try every choice of literals with the QP solver."""
+    clauses = [
+        [
+            (
+                np.array([float(dict(lit.outputs).get(i, 0)) for i in range(2)]),
+                float(lit.bound - sum((v * F(float(x[i])) for i, v in lit.inputs), F(0))),
+            )
+            for lit in clause.literals
+        ]
+        for rule in spec.rules
+        for clause in rule.requirement.clauses
+    ]
+    best = np.inf
+    for choice in itertools.product(*clauses):
+        G, h = np.array([g for g, _ in choice]), np.array([b for _, b in choice])
+        free = np.full(2, np.inf)
+        found = solve(QuadraticProgram(np.eye(2), -y, G, np.full(len(h), -np.inf), h, -free, free), backend="highs")
+        if found.status is Status.OPTIMAL and (G @ found.x <= h + 1e-6).all():
+            best = min(best, float(((found.x - y) ** 2).sum()))
+    return best
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(CLAUSE, min_size=1, max_size=4), st.integers(0, 10_000))
+def test_equals_the_best_of_all_choices(clauses, seed):
+    text = " and ".join("(" + " or ".join(t.format(v) for t, v in clause) + ")" for clause in clauses)
+    try:
+        spec = read("outputs: [u, v]", ("", text))
+    except RuleError:  # asks nothing, or an equality
+        assume(False)
+    generator = np.random.default_rng(seed)
+    X, Y = generator.uniform(0, 1, (4, 2)), generator.normal(0, 3, (4, 2))
+    result = nearest_outputs(spec, X, Y)
+    strict = any(lit.strict for c in spec.rules[0].requirement.clauses for lit in c.literals)
+    for x, y, found in zip(X, Y, result, strict=True):
+        best = reference(spec, x, y)
+        if np.isnan(found).any():
+            # only the closure may be met: strict literals, or a border that no float hits
+            assert best == np.inf or strict
+        else:
+            assert not spec.violated([F(float(v)) for v in x], [F(float(v)) for v in found])
+            assert ((found - y) ** 2).sum() == pytest.approx(best, rel=1e-4, abs=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9),
+    st.integers(0, 14),
+    st.lists(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=3), max_size=3),
+    st.integers(0, 10_000),
+)
+def test_labels_equal_brute_force(m, count, clauses, seed):
+    generator = np.random.default_rng(seed)
+    pairs = generator.integers(0, m, (count, 2))
+    pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0).astype(np.int32)
+    clauses = [[(label % m, on) for label, on in clause] for clause in clauses]
+    probabilities = generator.uniform(0, 1, (3, m)).round(2)
+    result = most_likely_labels(probabilities, pairs, clauses)
+    for p, found in zip(probabilities, result, strict=True):
+        best = -np.inf
+        for pattern in itertools.product((0, 1), repeat=m):
+            if any(pattern[h] and pattern[k] for h, k in pairs):
+                continue
+            if all(any(pattern[label] == on for label, on in clause) for clause in clauses):
+                best = max(best, float(np.array(pattern) @ weights_of(p)))
+        if np.isnan(found).any():
+            assert best == -np.inf
+        else:
+            assert not any(found[h] and found[k] for h, k in pairs)
+            assert found @ weights_of(p) == pytest.approx(best, abs=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000))
+def test_independent_sets_equal_the_milp(seed):
+    generator = np.random.default_rng(seed)
+    m = int(generator.integers(10, 40))
+    upper = np.triu(generator.uniform(size=(m, m)) < generator.uniform(0.05, 0.5), 1)
+    weights = generator.uniform(0.1, 5, m)
+    pairs = np.argwhere(upper)
+    graph = [0] * m
+    for h, k in pairs.tolist():
+        graph[h] |= 1 << k
+        graph[k] |= 1 << h
+    chosen = heaviest_independent_set(weights.tolist(), graph)
+    assert not upper[np.ix_(chosen, chosen)].any()
+    A = np.zeros((len(pairs), m))
+    A[np.arange(len(pairs))[:, None], pairs] = 1
+    program = MixedIntegerProgram(-weights, A, -np.inf, 1.0, 0.0, 1.0, integrality=np.ones(m, dtype=bool))
+    assert weights[chosen].sum() == pytest.approx(-solve(program).objective, rel=1e-6)
+
+
+def test_weights_are_the_cross_entropy_with_epsilon():
+    p = np.array([0.0, 0.5, 1.0])
+    on, off = -np.log(p + EPSILON), -np.log(1 - p + EPSILON)
+    assert weights_of(p) == pytest.approx(off - on)
+
+
+@pytest.mark.parametrize(
+    ("then", "limit"),
+    [("0 <= u <= 0.3", 5), ("u + 0.3 * v - w <= 0.3 and 2 * u - v <= 1 and u + v + w <= 0.7 and w >= 0.1 * a", 10)],
+)
+def test_a_hundred_thousand_rows_take_seconds(then, limit):
+    spec = read("outputs: [u, v, w]", ("", then), ("a + b <= 1", "v <= 0.2"))
+    generator = np.random.default_rng(0)
+    X, Y = generator.uniform(0, 1, (100_000, 2)), generator.normal(0, 1, (100_000, 3))
+    start = time.process_time()
+    result = nearest_outputs(spec, X, Y)
+    assert time.process_time() - start < limit
+    assert not np.isnan(result).any()
+    assert not broken(spec, X, to_scores(spec, result)).any()
+
+
+def test_bounded_changes():
+    names = [f"y{i}" for i in range(12)]
+    then = " and ".join(f"abs({p} - {q}) <= 0.5" for p, q in itertools.pairwise(names))
+    spec = read(f"outputs: [{', '.join(names)}]", ("", then))
+    generator = np.random.default_rng(0)
+    X, Y = np.zeros((300, 2)), generator.normal(0, 1, (300, 12))
+    result = nearest_outputs(spec, X, Y)
+    assert not broken(spec, X, result).any()
+    again = nearest_outputs(spec, X, result)
+    assert (again == result).all()
+    # the direction to the given point makes an obtuse angle with every allowed one
+    for other in result[:20]:
+        assert ((Y - result) * (other - result)).sum(axis=1).max() < 1e-6
+
+
+def test_exclusions_with_many_rows():
+    generator = np.random.default_rng(0)
+    pairs = generator.integers(0, 300, (20_000, 2))
+    rule = Rule("exclusions", (Polytope(),), CNF((), pairs[pairs[:, 0] != pairs[:, 1]]), None, "")
+    labels = tuple(Label(f"l{i}") for i in range(300))
+    spec = Specification((NumericInput("x", F(0), F(1)),), labels, (rule,))
+    Y = (generator.uniform(size=(500, 300)) < 0.03).astype(float)
+    result = nearest_outputs(spec, np.zeros((500, 1)), Y)
+    assert not broken(spec, np.zeros((500, 1)), to_scores(spec, result)).any()
+    assert (result <= Y).all()
