@@ -251,6 +251,7 @@ def deployed_head(package: Package, *, load: bool = False) -> Any:
         embedding=len(package.weights["bounds.lower"]),
         affine=package.document["program"]["bounds"] == "affine",
         passthrough="heads.passthrough" in package.weights,
+        nan_safe_clip=package.document["program"]["clip"] == "where",
     )
     if load:
         deployed.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in package.weights.items()})

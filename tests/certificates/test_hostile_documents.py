@@ -640,6 +640,11 @@ def _(p):
     p.document["program"]["clip"] = "clamp"
 
 
+@trap("a pass-through behind a clamp", base="strict", reason="passthrough")
+def _(p):
+    p.weights["heads.passthrough"] = np.zeros((2, 1, 1), "f4")
+
+
 @pytest.mark.parametrize(("base", "change", "reason"), TRAPS)
 def test_trap(base, change, reason):
     package = case(base)
