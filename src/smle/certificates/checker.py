@@ -872,7 +872,8 @@ def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) ->
     prescribed |= {"bounds.lower", "bounds.upper"} | ({"heads.fallback"} if clip == "clamp" else set())
     prescribed |= {"bounds.lower_slope", "bounds.upper_slope"} if kind == "affine" else set()
     prescribed |= {"free.weight", "free.bias"} if free else set()
-    names = {name for name in tensors if not name.startswith("backbone.")} - {"heads.passthrough"}
+    names = {name for name in tensors if not name.startswith("backbone.")}
+    names -= {"heads.passthrough"} if clip == "where" else set()  # optional there
     odd = sorted(names ^ prescribed)
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
 
