@@ -70,6 +70,23 @@ def test_a_shared_border_is_not_an_overlap_if_one_side_is_strict():
     assert (0, 1) in arrange(specification(when(below(0, tenth)), when(above(0, tenth)))).cells
 
 
+@pytest.mark.parametrize("hair", [F(1, 10**10), F(1, 10**18)])
+def test_borders_that_floats_cannot_tell_apart_overlap(hair):
+    # In float32 both constants are the same number: the guard reports both regions there.
+    tenth = F(1, 10)
+    assert (0, 1) in arrange(specification(when(below(0, tenth)), when(above(0, tenth + hair)))).cells
+    assert (0, 1) not in arrange(specification(when(below(0, tenth)), when(above(0, tenth + F(1, 10**6))))).cells
+
+
+def test_oblique_borders_overlap_by_the_slack_of_the_guard():
+    slope = {0: F(1), 1: F(3, 10)}
+    opposite = {0: F(-1), 1: F(-3, 10)}
+    complement = when((opposite, F(-7), True))
+    assert (0, 1) in arrange(specification(when((slope, F(7), False)), complement)).cells
+    gap = when((opposite, F(-7) - F(1, 10**3), True))
+    assert (0, 1) not in arrange(specification(when((slope, F(7), False)), gap)).cells
+
+
 def test_implications_remove_signatures():
     arrangement = arrange(specification(when(above(0, 20)), when(above(0, 10))))
     assert set(arrangement.cells) == {(0, 1), (1,), ()}

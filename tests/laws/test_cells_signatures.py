@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smle.certificates import checker
+from smle.certificates.issue import _coverage, compiled
 from smle.exact import BINARY32, BINARY64, nearest
 from smle.guarantees.cells import arrange
 from smle.guarantees.guard import domain_box, guard_rows
@@ -29,14 +31,18 @@ def rows(draw, d):
 
 @st.composite
 def specifications(draw):
+    """Rules whose borders often coincide, or nearly so: complements of rows, and rows a hair apart."""
     d = draw(st.integers(1, 3))
     inputs = tuple(
         NumericInput(f"x{i}", F(draw(st.integers(-2, 0)), 10), F(draw(st.integers(5, 12)), 10)) for i in range(d)
     )
-    rules = tuple(
-        Rule(f"r{i}", (Polytope(tuple(draw(st.lists(rows(d), min_size=1, max_size=3)))),), ANY, "", "")
-        for i in range(draw(st.integers(1, 6)))
-    )
+    stated = draw(st.lists(rows(d), min_size=1, max_size=4))
+    for row in list(stated):
+        hair = draw(st.sampled_from([F(0), F(0), F(1, 10**10), F(-1, 10**10), F(1, 10**18)]))
+        opposite = tuple((i, -q) for i, q in row.coefficients)
+        stated.append(Row(opposite, -row.bound + hair, draw(st.sampled_from([row.strict, not row.strict]))))
+    regions = draw(st.lists(st.sets(st.sampled_from(stated), min_size=1, max_size=3), min_size=1, max_size=6))
+    rules = tuple(Rule(f"r{i}", (Polytope(tuple(region)),), ANY, "", "") for i, region in enumerate(regions))
     return Specification(inputs, (Number("y"),), rules)
 
 
@@ -149,6 +155,19 @@ def test_every_proof_is_one(spec):
                 proves(multipliers, guard[r])
             else:
                 assert r in own
+
+
+@settings(max_examples=60, deadline=None)
+@given(specifications())
+def test_the_exact_checker_accepts_the_cells(spec):
+    arrangement = arrange(spec)
+    stated = checker.Specification(compiled(spec, arrangement, block := bytearray()), bytes(block))
+    coverage = _coverage(arrangement)
+    checker.check_coverage(stated, coverage, list(arrangement.gated), list(arrangement.cells))
+    for left_out in range(min(len(arrangement.cells), 3)):
+        fewer = [cell for c, cell in enumerate(arrangement.cells) if c != left_out]
+        with pytest.raises(checker.Rejected, match="no head for the regions"):
+            checker.check_coverage(stated, coverage, list(arrangement.gated), fewer)
 
 
 @settings(max_examples=60, deadline=None)
