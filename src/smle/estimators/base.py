@@ -32,7 +32,10 @@ from smle.nn.network import SafeNetwork
 from smle.rules import NumericInput, Specification
 from smle.storage import FORMAT, VERSION, ModelRecord, write_record
 from smle.tables import column_names, encode_inputs, in_domain, require_in_domain, table_digest
+from smle.training.batches import split_rows
+from smle.training.enforcement import Enforcement, enforcement_of
 from smle.training.loop import History, TrainingOptions, train
+from smle.training.refit import refit_network
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +58,11 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
     max_epochs: int
     patience: int
     validation_share: float
+    enforcement: str | Enforcement
+    refit: bool
+    gate: bool
     enforce_targets: bool
+    checkpoint: str | PathLike[str] | None
     random_state: Any
     progress: bool | None
 
@@ -91,6 +98,10 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the loss as a function of (outputs, targets)."""
         raise NotImplementedError
 
+    def _refit_loss(self) -> Any:
+        """Return the loss of the refit."""
+        raise NotImplementedError
+
     def _facts(self) -> dict[str, Any]:
         """Return further entries for model.json."""
         return {}
@@ -119,19 +130,9 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         arrangement = arrange(spec)
         enforced = self._enforce(spec, encoded, targets) if self.enforce_targets and spec.rules else targets
-        network = self._network(spec, arrangement, encoded, enforced, seed)
-        options = TrainingOptions(
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            max_epochs=self.max_epochs,
-            patience=self.patience,
-            validation_share=self.validation_share,
-            progress=self.progress,
-        )
-        wanted = torch.tensor(enforced, dtype=torch.float32)
-        self.history_ = train(
-            network, torch.tensor(encoded), wanted, loss=self._loss(enforced), options=options, seed=seed
-        )
+        enforcement = enforcement_of(self.enforcement)
+        network = self._network(spec, arrangement, encoded, enforced, seed, gauge=enforcement.gauge)
+        self.history_ = self._train(network, torch.tensor(encoded), enforced, enforcement, seed)
         self.specification_ = spec
         self.n_features_in_ = len(spec.inputs)
         if column_names(X) is not None:
@@ -145,13 +146,51 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
         return self
 
+    def _train(
+        self, network: SafeNetwork, X: torch.Tensor, targets: Array, enforcement: Enforcement, seed: int
+    ) -> History:
+        """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
+        options = TrainingOptions(
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            validation_share=self.validation_share,
+            progress=self.progress,
+        )
+        y = torch.tensor(targets, dtype=torch.float32)
+        kept, held = split_rows(len(X), share=self.validation_share, seed=seed)
+        history = train(
+            network,
+            X[kept],
+            y[kept],
+            loss=self._loss(targets),
+            options=options,
+            seed=seed,
+            title="training",
+            enforcement=enforcement if network.spec.rules else None,
+            validation=(X[held], y[held]),
+            checkpoint=self.checkpoint,
+        )
+        if self.refit and network.spec.rules:
+            wanted = torch.tensor(targets)
+            refit_network(network, X[kept], wanted[kept], loss=self._refit_loss(), validation=(X[held], wanted[held]))
+        return history
+
     def _is_numeric(self) -> bool:
         """Whether all inputs of the given specification are numbers, so that arrays can be checked as such."""
         given = self.specification
         return not isinstance(given, Specification) or not given.one_hot
 
     def _network(
-        self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array, seed: int
+        self,
+        spec: Specification,
+        arrangement: Arrangement,
+        X: npt.NDArray[Any],
+        targets: Array,
+        seed: int,
+        *,
+        gauge: bool,
     ) -> SafeNetwork:
         shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
         frame = Frame(shift, scale, *self._frame(targets))
@@ -163,6 +202,8 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
                 spec,
                 embedding=self.embedding,
                 bounds=self.bounds,
+                gate=self.gate,
+                gauge=gauge,
                 frame=frame,
                 prefer=self._preferred(spec, arrangement, X, targets),
                 arrangement=arrangement,

@@ -15,8 +15,10 @@ from sklearn.utils.validation import column_or_1d
 from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator, observed_inputs
 from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.refit import LocalLoss, softmax_loss
 from smle.rules import Choice, Label, Specification
 from smle.tables import column_names, encode_choices, encode_numbers
+from smle.training.enforcement import Enforcement
 
 __all__ = ["SafeClassifier"]
 
@@ -43,7 +45,11 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         max_epochs: Upper limit of epochs.
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share of the rows that is held out for early stopping.
+        enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
+        refit: After training, replace the heads by the safe ones that fit best, if validation improves.
+        gate: One head per cell. False: one head for all inputs, as in the paper.
         enforce_targets: Train on the nearest labels that obey the rules (choices are left as they are).
+        checkpoint: File to go on from after an interruption, and to write to after each epoch.
         random_state: Seed, for repeatable results.
         progress: Show a progress bar; None: only on a terminal.
     """
@@ -64,7 +70,11 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         max_epochs: int = 500,
         patience: int = 20,
         validation_share: float = 0.2,
+        enforcement: str | Enforcement = "gauge",
+        refit: bool = True,
+        gate: bool = True,
         enforce_targets: bool = True,
+        checkpoint: str | PathLike[str] | None = None,
         random_state: Any = None,
         progress: bool | None = None,
     ) -> None:
@@ -77,7 +87,11 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         self.max_epochs = max_epochs
         self.patience = patience
         self.validation_share = validation_share
+        self.enforcement = enforcement
+        self.refit = refit
+        self.gate = gate
         self.enforce_targets = enforce_targets
+        self.checkpoint = checkpoint
         self.random_state = random_state
         self.progress = progress
 
@@ -210,6 +224,18 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
             return torch.nn.functional.cross_entropy(sign * scores, wanted)
 
         return loss
+
+    def _refit_loss(self) -> Any:
+        if self._choice is None:
+            return "logistic"
+        if self._sign > 0:
+            return "softmax"
+
+        def smallest_wins(outputs: Array, targets: Array) -> LocalLoss:
+            mirrored = softmax_loss(-outputs, targets)
+            return LocalLoss(mirrored.value, -mirrored.gradient, mirrored.curvature)
+
+        return smallest_wins
 
     def _facts(self) -> dict[str, Any]:
         return {"classes": None if self._choice is None else [str(c) for c in self.classes_.tolist()]}

@@ -15,6 +15,7 @@ from smle.estimators.base import Array, SafeEstimator, observed_inputs, spread
 from smle.guarantees.nearest import nearest_outputs
 from smle.rules import Number, Specification
 from smle.tables import column_names, encode_numbers
+from smle.training.enforcement import Enforcement
 
 __all__ = ["SafeRegressor"]
 
@@ -34,7 +35,11 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         max_epochs: Upper limit of epochs.
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share of the rows that is held out for early stopping.
+        enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
+        refit: After training, replace the heads by the safe ones that fit best, if validation improves.
+        gate: One head per cell. False: one head for all inputs, as in the paper.
         enforce_targets: Train on the nearest targets that obey the rules.
+        checkpoint: File to go on from after an interruption, and to write to after each epoch.
         random_state: Seed, for repeatable results.
         progress: Show a progress bar; None: only on a terminal.
     """
@@ -51,7 +56,11 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         max_epochs: int = 500,
         patience: int = 20,
         validation_share: float = 0.2,
+        enforcement: str | Enforcement = "gauge",
+        refit: bool = True,
+        gate: bool = True,
         enforce_targets: bool = True,
+        checkpoint: str | PathLike[str] | None = None,
         random_state: Any = None,
         progress: bool | None = None,
     ) -> None:
@@ -64,7 +73,11 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         self.max_epochs = max_epochs
         self.patience = patience
         self.validation_share = validation_share
+        self.enforcement = enforcement
+        self.refit = refit
+        self.gate = gate
         self.enforce_targets = enforce_targets
+        self.checkpoint = checkpoint
         self.random_state = random_state
         self.progress = progress
 
@@ -122,6 +135,9 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
             return (((predicted - wanted) / scale) ** 2).mean()
 
         return loss
+
+    def _refit_loss(self) -> Any:
+        return "squared"
 
     def _facts(self) -> dict[str, Any]:
         return {"flat": self._flat}
