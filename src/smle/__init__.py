@@ -15,13 +15,14 @@ _HOME = {
     "certify": "smle.assurance",
     "diagnose": "smle.diagnosis",
     "load": "smle.estimators",
+    "project": "smle.assurance",
     "verify": "smle.assurance",
 }
 
-__all__ = ["SafeClassifier", "SafeRegressor", "Specification", "certify", "diagnose", "load", "verify"]
+__all__ = ["SafeClassifier", "SafeRegressor", "Specification", "certify", "diagnose", "load", "project", "verify"]
 
 if TYPE_CHECKING:
-    from smle.assurance import certify, verify
+    from smle.assurance import certify, project, verify
     from smle.diagnosis import diagnose
     from smle.estimators import SafeClassifier, SafeRegressor, load
     from smle.rules import Specification

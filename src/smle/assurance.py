@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +14,16 @@ from torch import Tensor, nn
 from smle.certificates import checker
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, issue
-from smle.errors import CertificateError
+from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees.cells import Arrangement, distinct
+from smle.guarantees.project import project as project_heads
 from smle.guarantees.verdict import Verdicts
 from smle.guarantees.verify import verify as verify_overapproximation
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
-__all__ = ["DeployedNetwork", "arrangement_of", "certify", "require_same_rules", "state_of", "verify"]
+__all__ = ["DeployedNetwork", "arrangement_of", "certify", "project", "require_same_rules", "state_of", "verify"]
 
 
 class DeployedNetwork(nn.Module):
@@ -42,9 +44,13 @@ class DeployedNetwork(nn.Module):
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
-        z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(features.to(torch.float32))
-        outputs: Tensor = self.head(features, z)
-        return outputs
+        z: Tensor
+        if backbone_inputs:
+            z = self.backbone(*backbone_inputs)
+        else:
+            z = self.backbone(features if features.dtype is torch.float32 else features.to(torch.float32))
+        head: DeployedHead = self.head
+        return head.forward(features, z)
 
 
 def state_of(network: DeployedNetwork) -> dict[str, npt.NDArray[Any]]:
@@ -77,6 +83,26 @@ def certify(
         tensors = tensors_of(state_of(deployed))
     over = deployed.head.overapproximation()
     return issue(network.spec, network.arrangement, over, tensors=tensors, files=files or {})
+
+
+def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
+    """Return a copy with the nearest safe heads (in squared distance of their parameters); nothing is trained.
+
+    Args:
+        network: The network; it is not changed.
+        margin: Extra room to keep in every clause, in the units of its left-hand side.
+
+    Raises:
+        NotCertifiedError: If no safe heads were found.
+    """
+    safe = copy.deepcopy(network)
+    safe.eval()
+    result = project_heads(safe.overapproximation(), safe.spec, safe.arrangement, margin=margin)
+    if not result.succeeded:
+        reasons = [head.reason for head in result.heads if head is not None and head.reason]
+        raise NotCertifiedError(f"No safe heads were found near the given ones. {' '.join(reasons[:1])}".strip())
+    safe.hold(result.over)
+    return safe
 
 
 def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement:

@@ -1,0 +1,99 @@
+"""verify, project and certify on networks with any backbone."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import smle
+from smle import Specification
+from smle.bench.sampling import Judge, hard_points
+from smle.errors import CertificateError, NotCertifiedError
+from smle.nn import SafeNetwork
+
+SPECS = {
+    "numbers": """
+inputs: {a: [-2, 3], b: [0, 10]}
+outputs: [u, v]
+rules:
+  - {name: order, then: u <= v}
+  - {name: cap, when: a + b <= 4.5, then: v <= 2}
+  - {name: floor, when: a >= 1, then: u >= -3.3}
+""",
+    "inputs on the right": """
+inputs: {weight: [40, 120], age: [0, 99]}
+outputs: [dose, rest]
+rules:
+  - {name: by weight, then: 0 <= dose <= 0.5 * weight + 1}
+  - {name: old, when: age >= 70, then: dose + rest <= 0.4 * weight}
+""",
+    "either or": """
+inputs: {a: [-2, 3]}
+outputs: [u, v]
+rules:
+  - {name: one side, then: u <= -1 or v >= 2}
+""",
+    "labels": """
+inputs: {a: [-2, 3], b: [0, 10]}
+labels: [cat, dog, animal]
+rules:
+  - {name: pets, then: not (cat and dog)}
+  - {name: kind, when: b >= 0.7, then: dog implies animal}
+""",
+}
+
+
+@pytest.mark.parametrize("bounds", ["constant", "fixed", "affine"])
+@pytest.mark.parametrize("gate", [True, False])
+@pytest.mark.parametrize("name", SPECS)
+def test_any_parameters_are_certified_and_never_violate(name, gate, bounds):
+    """The gauge is safe for every value of the raw parameters, so random ones must pass checker and attack."""
+    torch.manual_seed(0)
+    spec = Specification.from_yaml(SPECS[name])
+    d = len(spec.columns)
+    network = SafeNetwork(nn.Linear(d, 6), spec, embedding=6, bounds=bounds, gate=gate)
+    judge = Judge(spec)
+    for scale in (0.1, 3.0, 100.0):
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.copy_(torch.randn_like(parameter) * scale)
+        network.train()
+        network.eval()
+        certificate = smle.certify(network)
+        assert min(item.margin for item in certificate.check()) > 0
+        for dtype in (np.float32, np.float64):
+            for X in hard_points(spec, np.random.default_rng(0), 4000, dtype=dtype):
+                with torch.inference_mode():
+                    assert judge.violations(X, network(torch.from_numpy(X)).numpy()) == []
+
+
+def _unsafe():
+    torch.manual_seed(1)
+    spec = Specification.from_yaml(SPECS["numbers"])
+    network = SafeNetwork(nn.Linear(2, 5), spec, embedding=5, bounds="fixed", gauge=False)
+    with torch.no_grad():
+        network.heads.raw_weight.normal_(0, 3)
+    return network
+
+
+def test_unsafe_heads_are_not_certified_but_can_be_projected():
+    network = _unsafe()
+    assert not smle.verify(network).hold
+    with pytest.raises(NotCertifiedError, match=r"not proved.*for example at a="):
+        smle.certify(network)
+    before = network.overapproximation().heads[0].W.copy()
+    safe = smle.project(network)
+    assert smle.certify(safe).check()
+    assert np.array_equal(network.overapproximation().heads[0].W, before)
+    again = smle.project(safe)
+    assert np.array_equal(again.overapproximation().heads[0].W, safe.overapproximation().heads[0].W)
+
+
+def test_a_certificate_is_for_its_own_weights():
+    network = smle.project(_unsafe())
+    certificate = smle.certify(network)
+    name = "backbone.weight"
+    tensor = certificate.tensors[name]
+    certificate.tensors[name] = tensor._replace(data=bytes([tensor.data[0] ^ 1]) + tensor.data[1:])
+    with pytest.raises(CertificateError, match="digest"):
+        certificate.check()
