@@ -1,0 +1,884 @@
+#!/usr/bin/env python3
+"""Checker of exported models: is the head in an ONNX file the one that its certificate speaks of?
+
+    python -m smle.certificates.onnx_checker model.onnx
+    or alone, beside checker.py:  python3 -I -S onnx_checker.py model.onnx
+
+Standard library only. `model.onnx.certificate.json` lies beside the file. What is done here:
+
+1. both files are read strictly (a small protobuf reader; whatever is unknown is refused) and their digests compared;
+2. the certified tensors are rebuilt from the initializers of the file, and `checker.check` proves the rules for them;
+3. the program of the head, from the named inputs to the named outputs, is written down again from the certificate
+   alone (section 3 below) and compared with the graph node by node: operators, attributes, names, constants.
+
+What is left over may only compute the embedding. It is listed as asserted by the exporter: the proof holds whatever
+it computes. Anything else raises `Rejected`.
+"""
+
+import base64
+import binascii
+import hashlib
+import math
+import os
+import struct
+import sys
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING or __package__:
+    from smle.certificates import checker
+else:  # run as a file: `python3 -I` does not look beside it by itself
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    _found = spec_from_file_location("checker", os.path.join(os.path.dirname(os.path.abspath(__file__)), "checker.py"))
+    checker = module_from_spec(_found)
+    sys.modules["checker"] = checker
+    _found.loader.exec_module(checker)
+
+Rejected, require = checker.Rejected, checker.require
+
+FORMAT, VERSION = "smle-onnx-certificate", 1
+OPSET = 20  # of the default domain, the only one allowed
+IR_VERSIONS = (8, 9, 10)
+FLOAT, INT64, STRING, BOOL = 1, 7, 8, 9  # TensorProto.DataType
+TYPES = {FLOAT: ("F32", 4), INT64: ("I64", 8)}
+NAN = b"\x00\x00\xc0\x7f"
+FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n)
+
+# --- 1. A strict reader for the parts of protobuf and ONNX that are needed -----------------------------------
+
+Schema = dict[int, tuple[str, Any]]
+"""Field number -> (name, kind): i integer, f float, b bytes, or a schema; in a list: repeated."""
+
+_ENTRY: Schema = {1: ("key", "b"), 2: ("value", "b")}
+_TENSOR: Schema = {
+    1: ("dims", ["i"]), 2: ("data_type", "i"), 4: ("float_data", ["f"]), 5: ("int32_data", ["i"]),
+    6: ("string_data", ["b"]), 7: ("int64_data", ["i"]), 8: ("name", "b"), 9: ("raw_data", "b"),
+    12: ("doc_string", "b"), 14: ("data_location", "i"), 16: ("metadata_props", [_ENTRY]),
+}  # fmt: skip
+_ATTRIBUTE: Schema = {
+    1: ("name", "b"), 2: ("f", "f"), 3: ("i", "i"), 4: ("s", "b"), 5: ("t", _TENSOR), 7: ("floats", ["f"]),
+    8: ("ints", ["i"]), 9: ("strings", ["b"]), 13: ("doc_string", "b"), 20: ("type", "i"),
+}  # fmt: skip
+_NODE: Schema = {
+    1: ("input", ["b"]), 2: ("output", ["b"]), 3: ("name", "b"), 4: ("op_type", "b"), 5: ("attribute", [_ATTRIBUTE]),
+    6: ("doc_string", "b"), 7: ("domain", "b"), 9: ("metadata_props", [_ENTRY]),
+}  # fmt: skip
+_SHAPE: Schema = {1: ("dim", [{1: ("dim_value", "i"), 2: ("dim_param", "b")}])}
+_VALUE: Schema = {
+    1: ("name", "b"), 2: ("type", {1: ("tensor_type", {1: ("elem_type", "i"), 2: ("shape", _SHAPE)})}),
+    3: ("doc_string", "b"), 4: ("metadata_props", [_ENTRY]),
+}  # fmt: skip
+_GRAPH: Schema = {
+    1: ("node", [_NODE]), 2: ("name", "b"), 5: ("initializer", [_TENSOR]), 10: ("doc_string", "b"),
+    11: ("input", [_VALUE]), 12: ("output", [_VALUE]), 13: ("value_info", [_VALUE]), 16: ("metadata_props", [_ENTRY]),
+}  # fmt: skip
+_MODEL: Schema = {
+    1: ("ir_version", "i"), 2: ("producer_name", "b"), 3: ("producer_version", "b"), 4: ("domain", "b"),
+    5: ("model_version", "i"), 6: ("doc_string", "b"), 7: ("graph", _GRAPH),
+    8: ("opset_import", [{1: ("domain", "b"), 2: ("version", "i")}]), 14: ("metadata_props", [_ENTRY]),
+}  # fmt: skip
+
+
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Read a variable-length integer of at most 64 bits; return it and the place behind it."""
+    value = shift = 0
+    while True:
+        require(at < len(data) and shift < 70, "onnx: malformed integer")
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            require(value < 1 << 64, "onnx: malformed integer")
+            return value, at
+
+
+def signed(value: int) -> int:
+    """Read 64 bits as two's complement."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def message(data: memoryview, schema: Schema, what: str) -> dict[str, Any]:
+    """Read one message. Unknown fields, wrong wire types and singular fields that come twice are refused."""
+    result: dict[str, Any] = {name: [] if isinstance(kind, list) else None for name, kind in schema.values()}
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        require(key >> 3 in schema, f"onnx: {what}: field {key >> 3} is not supported")
+        name, kind = schema[key >> 3]
+        single = kind[0] if isinstance(kind, list) else kind
+        wire = key & 7
+        chunk: memoryview = data[:0]
+        number = 0
+        if wire == 0:
+            number, at = varint(data, at)
+        else:
+            require(wire in (2, 5), f"onnx: {what}: malformed field '{name}'")
+            size, at = (4, at) if wire == 5 else varint(data, at)
+            require(size <= len(data) - at, f"onnx: {what}: truncated")
+            chunk, at = data[at : at + size], at + size
+        for value in _decoded(wire, number, chunk, single, kind, f"{what}.{name}"):
+            if isinstance(kind, list):
+                result[name].append(value)
+            else:
+                require(result[name] is None, f"onnx: {what}: field '{name}' comes twice")
+                result[name] = value
+    return result
+
+
+def _decoded(wire: int, number: int, chunk: memoryview, single: Any, kind: Any, what: str) -> list[Any]:
+    """Return the values that one field carries (several where repeated numbers are packed)."""
+    if single == "i" and wire == 0:
+        return [signed(number)]
+    if single == "f" and wire == 5:
+        return list(struct.unpack("<f", chunk))
+    if wire == 2 and isinstance(kind, list) and single == "f":
+        require(len(chunk) % 4 == 0, f"onnx: {what}: malformed")
+        return list(struct.unpack(f"<{len(chunk) // 4}f", chunk))
+    if wire == 2 and isinstance(kind, list) and single == "i":
+        values, at = [], 0
+        while at < len(chunk):
+            value, at = varint(chunk, at)
+            values.append(signed(value))
+        return values
+    require(wire == 2 and single not in ("i", "f"), f"onnx: {what}: unexpected type")
+    return [chunk.tobytes() if single == "b" else message(chunk, single, what)]
+
+
+def name_of(data: bytes | None, what: str) -> str:
+    """Decode a name; an absent one is empty."""
+    require(len(data or b"") < 10_000, f"onnx: {what}: name too long")
+    try:
+        return (data or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        raise Rejected(f"onnx: {what}: name is not UTF-8") from None
+
+
+# --- 2. The graph: tensors, nodes, inputs, outputs ------------------------------------------------------------
+
+
+class Node(NamedTuple):
+    """One operator of the default domain; attributes are integers."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, int]
+
+
+class Constant(NamedTuple):
+    """A constant tensor: F32 and I64 as little-endian bytes, STRING as a tuple of texts in UTF-8."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | tuple[bytes, ...]
+
+
+class Graph:
+    """What the file says, after the checks that hold for every graph: standard, flat, each name made once."""
+
+    def __init__(self, data: bytes) -> None:
+        model = message(memoryview(data), _MODEL, "model")
+        require(model["ir_version"] in IR_VERSIONS, f"onnx: expected an IR version of {IR_VERSIONS}")
+        opsets = [(name_of(entry["domain"], "opset"), entry["version"]) for entry in model["opset_import"]]
+        require(
+            opsets in ([("", OPSET)], [("ai.onnx", OPSET)]), f"onnx: expected the standard operator set {OPSET} only"
+        )
+        require(model["graph"] is not None, "onnx: no graph")
+        graph = model["graph"]
+        self.metadata: dict[str, bytes] = {}
+        for entry in model["metadata_props"]:
+            key = name_of(entry["key"], "metadata")
+            require(key not in self.metadata, "onnx: metadata given twice")
+            self.metadata[key] = entry["value"] or b""
+        self.constants: dict[str, Constant | None] = {}  # None: a type that no certified head has
+        for entry in graph["initializer"]:
+            name = name_of(entry["name"], "initializer")
+            require(bool(name) and name not in self.constants, f"onnx: initializer {name[:80]!r} is given twice")
+            self.constants[name] = constant_of(entry, f"initializer {name[:80]!r}")
+        self.inputs = self.named(graph["input"], "input")
+        self.outputs = self.named(graph["output"], "output")
+        self.declared = {name_of(entry["name"], "value_info") for entry in graph["value_info"]}
+        self.nodes = [self.node(entry) for entry in graph["node"]]
+        self.check_order()
+
+    @staticmethod
+    def named(entries: list[dict[str, Any]], what: str) -> dict[str, tuple[int, tuple[int | None, ...]]]:
+        """Return element type and shape (None: free) of the inputs or outputs."""
+        result: dict[str, tuple[int, tuple[int | None, ...]]] = {}
+        for entry in entries:
+            name = name_of(entry["name"], what)
+            tensor = (entry["type"] or {}).get("tensor_type")
+            require(bool(name) and name not in result, f"onnx: {what} {name[:80]!r} is given twice")
+            if tensor is None or tensor["shape"] is None:
+                raise Rejected(f"onnx: {what} {name[:80]!r}: no tensor type")
+            sizes = tensor["shape"]["dim"]
+            require(all(None in size.values() for size in sizes), f"onnx: {what} {name[:80]!r}: a size is given twice")
+            result[name] = tensor["elem_type"], tuple(size["dim_value"] for size in sizes)
+        return result
+
+    @staticmethod
+    def node(entry: dict[str, Any]) -> tuple[Node, bool]:
+        """Return a node, and whether its attributes are all integers."""
+        require(name_of(entry["domain"], "node") in ("", "ai.onnx"), "onnx: operator outside of the standard set")
+        attributes: dict[str, int] = {}
+        plain = True
+        for attribute in entry["attribute"]:
+            name = name_of(attribute["name"], "attribute")
+            require(name not in attributes, f"onnx: attribute {name[:80]!r} is given twice")
+            if attribute["t"] is not None:
+                constant_of(attribute["t"], "attribute")
+            plain = plain and attribute["type"] == 2 and attribute["i"] is not None
+            attributes[name] = attribute["i"] or 0
+            if attribute["type"] == 2:  # an integer has no other value
+                others = ("f", "s", "t", "floats", "ints", "strings")
+                require(not any(attribute[o] for o in others), f"onnx: attribute {name[:80]!r}: malformed")
+        inputs, outputs = (tuple(name_of(n, "node") for n in entry[side]) for side in ("input", "output"))
+        return Node(name_of(entry["op_type"], "node"), inputs, outputs, attributes), plain
+
+    def check_order(self) -> None:
+        """Check that every name has one origin and is known before it is used."""
+        twice = sorted(set(self.constants) & set(self.inputs))
+        require(not twice, f"onnx: {twice[:1]} is both an input and an initializer")
+        known = {"", *self.constants, *self.inputs}
+        for node, _ in self.nodes:
+            require(known.issuperset(node.inputs), f"onnx: {node.op[:40]}: input used before it is made")
+            for name in filter(None, node.outputs):
+                require(name not in known, f"onnx: the name {name[:80]!r} is made twice")
+                known.add(name)
+        require(known.issuperset(self.outputs), "onnx: an output is made by no node")
+
+    def constant(self, name: str, dtype: str) -> Constant:
+        """Return an initializer of the given type."""
+        found = self.constants.get(name)
+        if found is None or found.dtype != dtype:
+            raise Rejected(f"onnx: expected an initializer {name!r} of type {dtype}")
+        return found
+
+    def floats(self, name: str, shape: tuple[int, ...]) -> bytes:
+        """Return the bytes of a float32 initializer of the given shape."""
+        found = self.constant(name, "F32")
+        require(found.shape == shape, f"onnx: initializer {name!r}: expected the shape {list(shape)}")
+        assert isinstance(found.data, bytes)
+        return found.data
+
+
+def constant_of(entry: dict[str, Any], what: str) -> Constant | None:
+    """Return a tensor that lies in the file itself, or None for types that certified heads do not have."""
+    require(not entry["data_location"], f"onnx: {what}: data outside of the file")
+    shape = tuple(entry["dims"])
+    require(len(shape) <= 8 and all(0 <= s < 1 << 40 for s in shape), f"onnx: {what}: malformed shape")
+    size, typed = math.prod(shape), entry["float_data"] or entry["int32_data"] or entry["int64_data"]
+    if entry["data_type"] == STRING:
+        require(entry["raw_data"] is None and not typed, f"onnx: {what}: malformed")
+        require(len(entry["string_data"]) == size, f"onnx: {what}: size does not match shape")
+        return Constant("STRING", shape, tuple(entry["string_data"]))
+    require(not entry["string_data"], f"onnx: {what}: malformed")
+    if entry["data_type"] not in TYPES or typed:  # typed fields are allowed in backbones only
+        require(not (typed and entry["raw_data"] is not None), f"onnx: {what}: data given twice")
+        return None
+    dtype, width = TYPES[entry["data_type"]]
+    data = entry["raw_data"] or b""
+    require(len(data) == size * width, f"onnx: {what}: size does not match shape")
+    return Constant(dtype, shape, data)
+
+
+# --- 3. The program: what the graph must be --------------------------------------------------------------------
+
+
+class Input(NamedTuple):
+    """A named input: a number, or one of several categories.
+
+    `fill`: the float32 that stands in for NaN, or None. `default`: the category that stands in for unknown ones;
+    `blank`: whether the empty text counts as that category.
+    """
+
+    name: str
+    categories: tuple[str, ...] = ()
+    fill: bytes | None = None
+    default: int = 0
+    blank: bool = False
+
+
+class Output(NamedTuple):
+    """A named output: `number`, `label` or `choice`; for a choice its options and ArgMax or ArgMin."""
+
+    kind: str
+    name: str
+    options: tuple[str, ...] = ()
+    pick: str = "ArgMax"
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the graph's float outputs."""
+        if self.kind == "choice":
+            return [f"score({self.name}={option})" for option in self.options]
+        return [f"logit({self.name})" if self.kind == "label" else self.name]
+
+
+class Gate(NamedTuple):
+    """Half-spaces in use (column, sign) or None for oblique ones, and which regions and rules they make."""
+
+    comparisons: list[tuple[int, int]]
+    oblique: int
+    members: list[list[int]]  # half-spaces (comparisons first) x gated regions
+    rules: list[list[int]]  # gated regions x rules
+    always: list[int]  # rules that bind everywhere
+
+
+class Program:
+    """Nodes and constants, put down one after the other."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Constant] = {}
+
+    def add(self, op: str, inputs: list[str], output: str, **attributes: int) -> str:
+        """Append a node with one output; return its name."""
+        self.nodes.append(Node(op, tuple(inputs), (output,), attributes))
+        return output
+
+    def split(self, source: str, sizes: str, outputs: list[str]) -> None:
+        """Split columns into named outputs (batch, 1)."""
+        self.integers(sizes, [1] * len(outputs), (len(outputs),))
+        self.nodes.append(Node("Split", (source, sizes), tuple(outputs), {"axis": 1}))
+
+    def put(self, name: str, constant: Constant) -> str:
+        """Note a constant; return its name."""
+        self.constants[name] = constant
+        return name
+
+    def floats(self, name: str, values: list[float] | list[int], shape: tuple[int, ...]) -> str:
+        """Note a float32 constant of small whole numbers or halves."""
+        return self.put(name, Constant("F32", shape, struct.pack(f"<{len(values)}f", *values)))
+
+    def integers(self, name: str, values: list[int], shape: tuple[int, ...]) -> str:
+        """Note an int64 constant."""
+        return self.put(name, Constant("I64", shape, struct.pack(f"<{len(values)}q", *values)))
+
+    def texts(self, name: str, values: tuple[str, ...], shape: tuple[int, ...]) -> str:
+        """Note a constant of texts."""
+        return self.put(name, Constant("STRING", shape, tuple(v.encode() for v in values)))
+
+    def encode(self, inputs: tuple[Input, ...]) -> list[str]:
+        """Named inputs -> FEATURES (batch, d). Return flags (batch, 1) that say whether categories are known."""
+        parts, known = [], []
+        for i, item in enumerate(inputs):
+            base = f"inputs/{i}/"
+            if not item.categories:
+                parts.append(item.name)
+                if item.fill is not None:
+                    fill = self.put(base + "fill", Constant("F32", (1, 1), item.fill))
+                    missing = self.add("IsNaN", [item.name], base + "missing")
+                    parts[-1] = self.add("Where", [missing, fill, item.name], base + "filled")
+                continue
+            k = len(item.categories)
+            names = self.texts(base + "categories", item.categories, (1, k))
+            equal = self.add("Equal", [item.name, names], base + "equal")
+            # Exactly one column is 1, whatever the text: an unknown one counts as the default.
+            otherwise = self.floats(base + "otherwise", [int(j == item.default) for j in range(k)], (1, k))
+            score = self.add("Where", [equal, self.floats("constants/two", [2], ()), otherwise], base + "score")
+            best = self.add("ArgMax", [score], base + "index", axis=1, keepdims=1)
+            positions = self.integers(base + "positions", list(range(k)), (1, k))
+            parts.append(self.cast(self.add("Equal", [best, positions], base + "hot")))
+            if item.blank:
+                accepted = self.texts(base + "known", (*item.categories, ""), (1, k + 1))
+                equal = self.add("Equal", [item.name, accepted], base + "accepted")
+            axes = self.integers("constants/axis", [1], (1,))
+            known.append(self.add("ReduceMax", [self.cast(equal), axes], base + "any", keepdims=1))
+        self.add("Concat", parts, FEATURES, axis=1)
+        return known
+
+    def cast(self, source: str) -> str:
+        """Turn truth values into float32 zeros and ones."""
+        return self.add("Cast", [source], source + "/float", to=FLOAT)
+
+    def clip(self, source: str, lower: str, upper: str, output: str) -> str:
+        """The NaN-safe clip: NaN becomes lower, and where lower > upper the result is upper."""
+        above = self.add("GreaterOrEqual", [source, lower], output + "/above")
+        raised = self.add("Where", [above, source, lower], output + "/raised")
+        below = self.add("LessOrEqual", [raised, upper], output + "/below")
+        return self.add("Where", [below, raised, upper], output)
+
+    def domain(self, tensors: dict[str, checker.Tensor], known: list[str]) -> str:
+        """FEATURES -> `in_domain` (batch,), and the features clamped to the domain."""
+        low, high = self.stored("domain.lower_float32", tensors), self.stored("domain.upper_float32", tensors)
+        x = self.clip(FEATURES, low, high, "head/x")
+        under = self.add("LessOrEqual", [FEATURES, high], "domain/under")
+        inside = self.cast(self.add("And", ["head/x/above", under], "domain/inside"))
+        if known:
+            inside = self.add("Concat", [inside, *known], "domain/all", axis=1)
+        least = self.add("ReduceMin", [inside, self.integers("constants/axis", [1], (1,))], "domain/least", keepdims=0)
+        self.add("Greater", [least, self.floats("constants/half", [0.5], ())], "in_domain")
+        return x
+
+    def gate(self, x: str, gate: Gate, tensors: dict[str, checker.Tensor]) -> str | None:
+        """Clamped features -> `active_rules` (batch, rules) and the cell (batch, 1); None where there is one head."""
+        signatures = tensors["gate.signatures"]
+        count, regions = signatures.shape
+        rules = len(gate.always)
+        source, width = x, tensors["domain.lower_float32"].shape[0]
+        if regions:
+            self.add("Equal", [self.outside(x, gate, tensors), self.floats("constants/zero", [0], ())], "gate/active")
+            source, width = self.cast("gate/active"), regions
+        member = [bit for row in gate.rules for bit in row] if regions else [0] * (width * rules)
+        held = self.add("MatMul", [source, self.floats("rules.members", member, (width, rules))], "rules/held")
+        limits = self.floats("rules.limits", [0.5 - on for on in gate.always], (rules,))
+        self.add("Greater", [held, limits], "active_rules")
+        if not regions:
+            return None
+        rows = [signatures.data[c * regions : (c + 1) * regions] for c in range(count)]
+        sums = [sum(row) for row in rows]
+        # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
+        match = self.floats("gate.match", [2 * bit for bit in signatures.data], (count, regions))
+        targets = self.floats("gate.targets", [-total for total in sums], (count,))
+        score = self.add("Gemm", [source, match, targets], "gate/score", transB=1)
+        total = self.add("ReduceSum", [source, self.integers("constants/axis", [1], (1,))], "gate/total", keepdims=1)
+        found = self.add("Equal", [score, total], "gate/found")
+        # The certificate proves that every signature has a head; should one not, the strictest serves.
+        strictest = self.floats("gate.otherwise", [int(c == sums.index(max(sums))) for c in range(count)], (count,))
+        choice = self.add("Where", [found, self.floats("constants/two", [2], ()), strictest], "gate/choice")
+        return self.add("ArgMax", [choice], "gate/cell", axis=1, keepdims=1)
+
+    def outside(self, x: str, gate: Gate, tensors: dict[str, checker.Tensor]) -> str:
+        """Return how many half-spaces of each region x is outside of (batch, regions)."""
+        bits = []
+        if gate.comparisons:
+            d = tensors["domain.lower_float32"].shape[0]
+            columns = [column if sign > 0 else column + d for column, sign in gate.comparisons]
+            if any(sign < 0 for _, sign in gate.comparisons):  # a change of sign is exact, also for subnormal numbers
+                x2 = self.add("Concat", [x, self.add("Neg", [x], "gate/negative")], "gate/both", axis=1)
+            else:
+                x2 = x
+            picks = self.integers("gate.columns", columns, (len(columns),))
+            compared = self.add("Gather", [x2, picks], "gate/compared", axis=1)
+            constants = self.stored("gate.constants_float32", tensors)
+            inside = self.add("LessOrEqual", [compared, constants], "gate/inside")
+            bits.append(self.cast(self.add("Not", [inside], "gate/beyond")))
+        if gate.oblique:
+            value = self.add("Gemm", [x, self.stored("gate.coefficients", tensors)], "gate/oblique", transB=1)
+            bits.append(self.cast(self.add("Greater", [value, self.stored("gate.thresholds", tensors)], "gate/above")))
+        rows = bits[0] if len(bits) == 1 else self.add("Concat", bits, "gate/rows", axis=1)
+        shape = (len(gate.members), len(gate.members[0]))
+        members = self.floats("gate.members", [bit for row in gate.members for bit in row], shape)
+        return self.add("MatMul", [rows, members], "gate/outside")
+
+    def stored(self, name: str, tensors: dict[str, checker.Tensor], *shape: int) -> str:
+        """Note a certified tensor, reshaped."""
+        return self.put(name, Constant("F32", shape or tensors[name].shape, tensors[name].data))
+
+    def heads(self, x: str, cell: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
+        """Clamped features, EMBEDDING (batch, n) and cell -> outputs (batch, m)."""
+        count, m, n = tensors["heads.weight"].shape
+        clipped = self.clipped(x, clip, tensors)
+        W, b = self.stored("heads.weight", tensors, count * m, n), self.stored("heads.bias", tensors, count * m)
+        y = self.add("Gemm", [clipped, W, b], "head/affine", transB=1)
+        if "heads.passthrough" in tensors:
+            V = self.stored("heads.passthrough", tensors, count * m, tensors["heads.passthrough"].shape[2])
+            y = self.add("Add", [y, self.add("Gemm", [x, V], "head/passed", transB=1)], "head/sum")
+        free = "free.weight" in tensors
+        if free:
+            parameters = [self.stored("free.weight", tensors), self.stored("free.bias", tensors)]
+            other = self.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
+            y = self.add("Concat", [y, other], "head/all", axis=1)
+        if cell is not None:
+            shape = self.integers("head.shape", [0, count + free, m], (3,))
+            choices = self.add("Reshape", [y, shape], "head/choices")
+            y = self.add("GatherND", [choices, cell], "head/picked", batch_dims=1)
+        if "heads.fallback" not in tensors:
+            return y
+        rows = tensors["heads.fallback"].data + (NAN * m if free else b"")
+        safe = self.put("heads.fallback", Constant("F32", (count + free, m), rows))
+        if cell is not None:
+            safe = self.add("GatherND", [safe, cell], "head/safe", batch_dims=0)
+        bad = self.add("IsNaN", [y], "head/nan")
+        if m > 1:
+            some = self.add(
+                "ReduceMax", [self.cast(bad), self.integers("constants/axis", [1], (1,))], "head/some", keepdims=1
+            )
+            bad = self.add("Greater", [some, self.floats("constants/half", [0.5], ())], "head/bad")
+        return self.add("Where", [bad, safe, y], "head/guarded")
+
+    def clipped(self, x: str, clip: str, tensors: dict[str, checker.Tensor]) -> str:
+        """EMBEDDING -> clipped into the bounds. Clip is used for one pair of bounds under a guard against NaN."""
+        lower, upper = tensors["bounds.lower"].data, tensors["bounds.upper"].data
+        if clip == "clamp" and lower == lower[:4] * (len(lower) // 4) and upper == upper[:4] * (len(upper) // 4):
+            low = self.put("bounds.lower", Constant("F32", (), lower[:4]))
+            high = self.put("bounds.upper", Constant("F32", (), upper[:4]))
+            return self.add("Clip", [EMBEDDING, low, high], "head/clipped")
+        low, high = self.stored("bounds.lower", tensors), self.stored("bounds.upper", tensors)
+        if "bounds.lower_slope" in tensors:
+            low = self.add("Gemm", [x, self.stored("bounds.lower_slope", tensors), low], "head/lower", transB=1)
+            high = self.add("Gemm", [x, self.stored("bounds.upper_slope", tensors), high], "head/upper", transB=1)
+        return self.clip(EMBEDDING, low, high, "head/clipped")
+
+    def outputs(self, y: str, outputs: tuple[Output, ...]) -> None:
+        """Split the outputs into named ones; labels and choices are read off the logits and scores."""
+        columns = [name for item in outputs for name in item.columns]
+        self.split(y, "outputs.sizes", columns)
+        starts = [sum(len(other.columns) for other in outputs[:i]) for i in range(len(outputs))]
+        labels = [(item.name, start) for item, start in zip(outputs, starts, strict=True) if item.kind == "label"]
+        if labels:
+            places = self.integers("labels.columns", [start for _, start in labels], (len(labels),))
+            logits = self.add("Gather", [y, places], "labels/logits", axis=1)
+            self.add("GreaterOrEqual", [logits, self.floats("constants/zero", [0], ())], "labels/on")
+            self.split("labels/on", "labels.sizes", [name for name, _ in labels])
+        for i, (item, start) in enumerate(zip(outputs, starts, strict=True)):
+            if item.kind == "choice":
+                k, base = len(item.options), f"choices/{i}/"
+                places = self.integers(base + "columns", list(range(start, start + k)), (k,))
+                scores = self.add("Gather", [y, places], base + "scores", axis=1)
+                best = self.add(item.pick, [scores], base + "index", axis=1, keepdims=1)
+                options = self.texts(base + "options", item.options, (k,))
+                self.add("Gather", [options, best], item.name, axis=0)
+
+
+def program_of(
+    inputs: tuple[Input, ...], outputs: tuple[Output, ...], gate: Gate, clip: str, tensors: dict[str, checker.Tensor]
+) -> Program:
+    """Return the whole program but for the backbone, which maps FEATURES (or other inputs) to EMBEDDING."""
+    program = Program()
+    known = program.encode(inputs)
+    x = program.domain(tensors, known)
+    cell = program.gate(x, gate, tensors)
+    program.outputs(program.heads(x, cell, clip, tensors), outputs)
+    return program
+
+
+def output_types(outputs: tuple[Output, ...], rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
+    """Return names, types and shapes of the graph's outputs, in their order."""
+    result: dict[str, tuple[int, tuple[int | None, ...]]] = {}
+    for item in outputs:
+        if item.kind != "number":
+            result[item.name] = BOOL if item.kind == "label" else STRING, (None, 1)
+        result.update(dict.fromkeys(item.columns, (FLOAT, (None, 1))))
+    result["in_domain"] = BOOL, (None,)
+    if rules:
+        result["active_rules"] = BOOL, (None, rules)
+    return result
+
+
+def gate_of(spec: checker.Specification, gated: list[int]) -> Gate:
+    """Return the gate that the certificate's specification prescribes."""
+    used = sorted({r for g in gated for r in spec.regions[g]})
+    comparisons = [r for r in used if len(spec.rows[r].terms) == 1]
+    oblique = [r for r in used if len(spec.rows[r].terms) > 1]
+    pairs = [next(iter(spec.rows[r].terms.items())) for r in comparisons]
+    members = [[int(r in spec.regions[g]) for g in gated] for r in comparisons + oblique]
+    rules = [[int(g in rule.regions) for rule in spec.rules] for g in gated]
+    always = [int(any(r not in gated for r in rule.regions)) for rule in spec.rules]
+    return Gate([(column, 1 if value > 0 else -1) for column, value in pairs], len(oblique), members, rules, always)
+
+
+# --- 4. From the file back to the certified tensors and the interface -------------------------------------------
+
+
+def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
+    """Return the named inputs that make the certified columns, in their order."""
+    groups = {group[0]: group for group in one_hot}
+    result: list[Input] = []
+    column = 0
+    while column < len(columns):
+        base = f"inputs/{len(result)}/"
+        name, fill, default = columns[column], None, 0
+        categories: tuple[str, ...] = ()
+        if column in groups:
+            group = groups[column]
+            require(group == list(range(column, column + len(group))), "onnx: categories that are not in order")
+            labels = [columns[c] for c in group]
+            prefixes = [name[:i] for i, c in enumerate(name) if c == "=" and name[:i] in graph.inputs]
+            found = [p for p in prefixes if all(label.startswith(p + "=") for label in labels)]
+            require(bool(found), f"onnx: no input for the categories of {name[:80]!r}")
+            name, categories = found[0], tuple(label[len(found[0]) + 1 :] for label in labels)
+            otherwise = graph.floats(base + "otherwise", (1, len(group)))
+            bits = struct.unpack(f"<{len(group)}f", otherwise)
+            default = bits.index(max(bits))
+        elif base + "fill" in graph.constants:
+            fill = graph.floats(base + "fill", (1, 1))
+            require(math.isfinite(*struct.unpack("<f", fill)), "onnx: NaN or infinity for missing values")
+        expected = STRING if categories else FLOAT
+        require(name in graph.inputs, f"onnx: no input {name[:80]!r}")
+        kind, shape = graph.inputs[name]
+        require(
+            kind == expected and len(shape) == 2 and shape[1] == 1, f"onnx: input {name[:80]!r}: wrong type or shape"
+        )
+        result.append(Input(name, categories, fill, default, base + "known" in graph.constants))
+        column += max(1, len(categories))
+    require(len({item.name for item in result}) == len(result), "onnx: an input is used twice")
+    return tuple(result)
+
+
+def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, ...]:
+    """Return the named outputs that the certified targets (name, kind) make, in their order."""
+    operators = {name: node.op for node, _ in graph.nodes for name in node.outputs}
+    result: list[Output] = []
+    column = 0
+    while column < len(targets):
+        name, kind = targets[column]
+        if kind != "score":
+            result.append(Output(kind, name))
+            column += 1
+            continue
+        base = f"choices/{len(result)}/"
+        data = graph.constant(base + "options", "STRING").data
+        options = tuple(name_of(option, "option") for option in data if isinstance(option, bytes))
+        require(len(options) > 1 and name.endswith("=" + options[0]), f"onnx: options of {name[:80]!r} differ")
+        choice = name[: -len(options[0]) - 1]
+        stated = [target for target, _ in targets[column : column + len(options)]]
+        require(stated == [f"{choice}={option}" for option in options], f"onnx: options of {choice[:80]!r} differ")
+        pick = operators.get(base + "index", "")
+        require(pick in ("ArgMax", "ArgMin"), f"onnx: choice {choice[:80]!r} is picked by neither ArgMax nor ArgMin")
+        result.append(Output("choice", choice, options, pick))
+        column += len(options)
+    return tuple(result)
+
+
+def read_tensors(
+    graph: Graph, spec: checker.Specification, gated: list[int], clip: str, kind: str
+) -> dict[str, checker.Tensor]:
+    """Rebuild the certified tensors from the initializers.
+
+    Constants for float64 inputs are not part of an exported program: those that the rules prescribe are taken.
+    """
+    d, m = len(spec.inputs), len(spec.outputs)
+    rows = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
+    comparisons = [row for row in rows if len(row.terms) == 1]
+    oblique = len(rows) - len(comparisons)
+    shapes: dict[str, tuple[int, ...]] = {"domain.lower_float32": (d,), "domain.upper_float32": (d,)}
+    shapes |= {"gate.constants_float32": (len(comparisons),)} if comparisons else {}
+    shapes |= {"gate.coefficients": (oblique, d), "gate.thresholds": (oblique,)} if oblique else {}
+    tensors = {name: checker.Tensor("F32", shape, graph.floats(name, shape)) for name, shape in shapes.items()}
+    tensors.setdefault("gate.constants_float32", checker.Tensor("F32", (0,), b""))
+    tensors.setdefault("gate.coefficients", checker.Tensor("F32", (0, d), b""))
+    tensors.setdefault("gate.thresholds", checker.Tensor("F32", (0,), b""))
+    for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
+        tensors[f"domain.{side}_float64"] = doubles([checker.nearest(v, "float64") for v in ends])
+    constants = [row.compared["float64"] for row in comparisons]
+    exact = [checker.neighbor(c, -1, "float64") if strict else c for c, strict in constants]
+    tensors["gate.constants_float64"] = doubles(exact)
+    signatures = read_signatures(graph, len(rows), len(gated))
+    tensors["gate.signatures"] = signatures
+    count, regions = signatures.shape
+    free = not any(signatures.data[(count - 1) * regions :]) and regions == len(spec.regions)
+    tensors.update(read_heads(graph, count - free, free, m, d, affine=kind == "affine", fallback=clip == "clamp"))
+    return tensors
+
+
+def doubles(numbers: list[Fraction]) -> checker.Tensor:
+    """Return float64 numbers as a tensor."""
+    return checker.Tensor("F64", (len(numbers),), struct.pack(f"<{len(numbers)}d", *map(float, numbers)))
+
+
+def read_signatures(graph: Graph, rows: int, regions: int) -> checker.Tensor:
+    """Return the gate's signatures: one row of bits per head."""
+    if not regions:
+        return checker.Tensor("U8", (1, 0), b"")
+    require(rows > 0, "onnx: gated regions without half-spaces")
+    graph.floats("gate.members", (rows, regions))  # bounds the work by the size of the file
+    match = graph.constant("gate.match", "F32")
+    require(len(match.shape) == 2 and match.shape[0] > 0 and match.shape[1] == regions, "onnx: gate.match: wrong shape")
+    assert isinstance(match.data, bytes)
+    numbers = struct.unpack(f"<{len(match.data) // 4}f", match.data)
+    require(set(numbers) <= {0.0, 2.0}, "onnx: gate.match: expected zeros and twos")
+    return checker.Tensor("U8", (match.shape[0], regions), bytes(int(v == 2) for v in numbers))
+
+
+def read_heads(
+    graph: Graph, count: int, free: bool, m: int, d: int, *, affine: bool, fallback: bool
+) -> dict[str, checker.Tensor]:
+    """Return bounds and heads in the shapes that the certificate speaks of."""
+    shape = graph.constant("heads.weight", "F32").shape
+    require(count > 0 and len(shape) == 2 and shape[0] == count * m, "onnx: heads.weight: wrong shape")
+    n = shape[1]
+
+    def stored(name: str, actual: tuple[int, ...], *certified: int) -> None:
+        result[name] = checker.Tensor("F32", certified or actual, graph.floats(name, actual))
+
+    result: dict[str, checker.Tensor] = {}
+    stored("heads.weight", (count * m, n), count, m, n)
+    stored("heads.bias", (count * m,), count, m)
+    if "heads.passthrough" in graph.constants:
+        stored("heads.passthrough", (count * m, d), count, m, d)
+    if free:
+        stored("free.weight", (m, n))
+        stored("free.bias", (m,))
+    for side in ("lower", "upper"):
+        if fallback and graph.constant(f"bounds.{side}", "F32").shape == ():
+            result[f"bounds.{side}"] = checker.Tensor("F32", (n,), graph.floats(f"bounds.{side}", ()) * n)
+        else:
+            stored(f"bounds.{side}", (n,))
+        if affine:
+            stored(f"bounds.{side}_slope", (n, d))
+    if fallback:
+        rows = graph.floats("heads.fallback", (count + free, m))
+        result["heads.fallback"] = checker.Tensor("F32", (count, m), rows[: 4 * count * m])
+    return result
+
+
+def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Node]:
+    """Compare the graph with the program; return the nodes that are left: those of the backbone."""
+    for name, constant in program.constants.items():
+        require(graph.constants.get(name) == constant, f"onnx: initializer {name!r} is not that of the certified head")
+    made = {name: (node, plain) for node, plain in graph.nodes for name in node.outputs}
+    for expected in program.nodes:
+        node, plain = made.get(expected.outputs[0], (None, False))
+        require(node == expected and plain, f"onnx: node {expected.outputs[0]!r} is not that of the certified head")
+    require(list(graph.outputs) == list(outputs), "onnx: the outputs are not those of the certified head")
+    for name, (kind, shape) in outputs.items():
+        found, sizes = graph.outputs[name]
+        fits = found == kind and len(sizes) == len(shape) and sizes[1:] == shape[1:]
+        require(fits, f"onnx: output {name[:80]!r}: wrong type or shape")
+    ours = {name for node in program.nodes for name in node.outputs}
+    require(ours.isdisjoint(graph.declared), "onnx: value_info for names of the certified head")
+    rest = [node for node, _ in graph.nodes if ours.isdisjoint(node.outputs)]
+    require(len(rest) + len(program.nodes) == len(graph.nodes), "onnx: nodes of the head and others are mixed up")
+    forbidden = (ours | set(program.constants)) - {FEATURES}
+    for node in rest:
+        require(forbidden.isdisjoint(node.inputs), f"onnx: {node.op[:40]} is added behind or into the certified head")
+    return rest
+
+
+# --- 5. The whole -----------------------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    """What is proved, how much was matched, and what is not: the exporter's word."""
+
+    proved: list[checker.Proved]
+    nodes: int
+    constants: int
+    asserted: list[str]
+
+
+def check(onnx: bytes, companion: bytes) -> Result:
+    """Check an ONNX file with its certificate file; return what is proved or raise Rejected."""
+    outer = checker.read_json(companion, "onnx certificate")
+    require(isinstance(outer, dict) and outer.get("format") == FORMAT, "not an smle certificate of an ONNX file")
+    version = outer.get("version")
+    require(type(version) is int and version == VERSION, f"version {str(version)[:20]!r} is not supported")
+    names = "format version onnx model_certificate certificate block model rules digest"
+    *_, onnx_digest, source_digest, document, block_text, model, rules, digest = checker.fields(
+        outer, names, "onnx certificate"
+    )
+    require(companion == checker.canonical(outer) + b"\n", "onnx certificate: not in canonical form")
+    body = {key: value for key, value in outer.items() if key != "digest"}
+    require(digest == sha256(checker.canonical(body)), "the certificate file was changed: digest differs")
+    require(onnx_digest == sha256(onnx), "the ONNX file is not the one that was certified: digest differs")
+    require(isinstance(document, dict), "certificate: expected an object")
+    require(source_digest == sha256(checker.canonical(document) + b"\n"), "the model's certificate was changed")
+    require("digest" in document and "binds" in document, "certificate: missing field")
+    block = decoded(block_text)
+    files = {}
+    for role, content in (("model", model), ("rules", rules)):
+        require(content is None or isinstance(content, str), f"onnx certificate: {role}: expected a text")
+        if content is not None:
+            require(is_text(content), f"onnx certificate: {role}: not a text")
+            files[role] = content.encode()
+
+    specification, gate_data, program_data = (document.get(key) for key in ("specification", "gate", "program"))
+    spec = checker.Specification(specification, block)
+    (gate_regions,) = checker.fields(gate_data, "regions", "gate")
+    gated = [checker.index(r, len(spec.regions), "gate") for r in checker.items(gate_regions, "gate")]
+    require(len(set(gated)) == len(gated), "gate: region given twice")
+    _, clip, kind = checker.fields(program_data, "precision clip bounds", "program")
+    graph = Graph(onnx)
+    tensors = read_tensors(graph, spec, gated, clip, kind)
+    proved = checker.check(for_head(document, tensors), tensors, block, files)
+
+    columns = [entry["name"] for entry in specification["inputs"]]
+    targets = [(entry["name"], entry["kind"]) for entry in specification["outputs"]]
+    require(all(is_text(name) for name in [*columns, *(name for name, _ in targets)]), "a name is not a text")
+    inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
+    outputs = read_outputs(graph, targets)
+    if gated:  # bounds the work by the size of the file
+        graph.floats("rules.members", (len(gated), len(spec.rules)))
+    program = program_of(inputs, outputs, gate_of(spec, gated), clip, tensors)
+    rest = match(graph, program, output_types(outputs, len(spec.rules)))
+    titles = [rule["name"] for rule in specification["rules"]]
+    require(graph.metadata.get("active_rules") == checker.canonical(titles), "onnx: metadata 'active_rules' differs")
+    return Result(proved, len(program.nodes), len(program.constants), asserted(graph, inputs, outputs, rest))
+
+
+def for_head(document: dict[str, Any], tensors: dict[str, checker.Tensor]) -> bytes:
+    """Return the certificate bound to the tensors of the head alone; its own digest must be right before."""
+    body = {key: value for key, value in document.items() if key != "digest"}
+    require(
+        document["digest"] == sha256(checker.canonical(body)), "the model's certificate was changed: digest differs"
+    )
+    require(isinstance(body["binds"], dict), "binds: expected an object")
+    body["binds"] = {**body["binds"], "weights": checker.weights_digest(tensors)}
+    return checker.canonical({**body, "digest": sha256(checker.canonical(body))}) + b"\n"
+
+
+def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...], rest: list[Node]) -> list[str]:
+    """List what the proof does not need and this checker does not vouch for."""
+    operators = sorted({node.op for node in rest})
+    result = [f"the backbone: {len(rest)} nodes ({', '.join(operators)[:200]}) compute the embedding, which is clipped"]
+    further = sorted(set(graph.inputs) - {item.name for item in inputs})
+    if further:
+        result.append(f"inputs of the backbone alone: {', '.join(further)[:200]}")
+    for item in inputs:
+        if item.fill is not None:
+            result.append(f"input '{item.name}': {struct.unpack('<f', item.fill)[0]:g} stands in for NaN")
+        elif item.categories:
+            result.append(f"input '{item.name}': '{item.categories[item.default]}' stands in for unknown texts")
+    for output in outputs:
+        if output.kind == "choice":
+            which = "largest" if output.pick == "ArgMax" else "smallest"
+            result.append(f"output '{output.name}' is the option with the {which} score")
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in result]
+
+
+def decoded(text: Any) -> bytes:
+    """Return the binary block; None is an empty one."""
+    if text is None:
+        return b""
+    try:
+        return base64.b64decode(text if isinstance(text, str) else "?", validate=True)
+    except (binascii.Error, ValueError):
+        raise Rejected("onnx certificate: block: expected base64") from None
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8 (JSON allows halves of characters)."""
+    return not any(0xD800 <= ord(c) < 0xE000 for c in value)
+
+
+def sha256(data: bytes) -> str:
+    """Return a digest in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_files(path: str) -> tuple[bytes, bytes]:
+    """Read an ONNX file and the certificate file beside it."""
+    parts = []
+    for name in (path, path + ".certificate.json"):
+        require(os.path.isfile(name), f"{os.path.basename(name)}: no such file")
+        require(os.path.getsize(name) <= checker.MAX_FILE, f"{os.path.basename(name)}: file too large")
+        with open(name, "rb") as file:
+            parts.append(file.read())
+    return parts[0], parts[1]
+
+
+def main(arguments: list[str]) -> int:
+    """Check an ONNX file: exit code 0 proved, 1 rejected, 2 wrong call."""
+    if len(arguments) != 1 or not os.path.isfile(arguments[0]):
+        print("usage: onnx_checker.py MODEL.onnx", file=sys.stderr)
+        return 2
+    try:
+        result = check(*read_files(arguments[0]))
+    except Rejected as reason:
+        print(f"REJECTED: {reason}")
+        return 1
+    for item in result.proved:
+        margin = checker.approximate(item.margin)
+        print(f"proved: rule '{item.rule}': {item.where}: {item.sentence}   (margin {margin})")
+    print(f"matched: {result.nodes} nodes and {result.constants} constants with the certified head")
+    for line in result.asserted:
+        print(f"asserted by the exporter: {line}")
+    print(f"PROVED: {len(result.proved)} statements, in exact arithmetic, for every input of the domain.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

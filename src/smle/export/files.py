@@ -1,0 +1,165 @@
+"""ONNX files with certificates beside them. What is written has been accepted by the ONNX checker."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from smle.assurance import DeployedNetwork, certify, require_same_rules, state_of
+from smle.certificates import checker, onnx_checker
+from smle.certificates.document import Certificate, tensors_of
+from smle.errors import CertificateError, NotCertifiedError
+from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone, torch_backbone
+from smle.export.graph import certified_program, graph_model, plain_program
+from smle.export.twin import write_twins
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+
+if TYPE_CHECKING:
+    from smle.storage import ModelRecord
+
+__all__ = ["companion", "write_network", "write_onnx"]
+
+FilePath = str | os.PathLike[str]
+
+
+def write_onnx(
+    record: ModelRecord, path: FilePath, *, twin: FilePath | None = None, backbone: Any | FilePath | None = None
+) -> None:
+    """Write a model as ONNX, and `<path>.certificate.json` beside it.
+
+    Inputs and outputs have the names of the rules; what is computed by the head is what is certified. A model
+    without rules is written without a certificate.
+
+    Args:
+        record: The model.
+        path: The ONNX file to write.
+        twin: A folder for twins of the heads (Gemm and Relu) and VNN-LIB properties, for outside verifiers.
+        backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input
+            `features` (batch, d), one output (batch, n). For example a quantized copy of `backbone_model(record)`.
+
+    Raises:
+        NotCertifiedError: If the model has rules but no certificate.
+        CertificateError: If the certificate is not accepted.
+        MissingDependencyError: If onnx is not installed.
+        RuleError: If names of the rules cannot be used in the graph.
+    """
+    spec = Specification.from_yaml((record.rules or "") + "\n")
+    part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
+    _write(spec, record.certificate, record.weights, part, Path(path))
+    if twin is not None:
+        write_twins(record, twin)
+
+
+def write_network(
+    network: SafeNetwork,
+    path: FilePath,
+    *,
+    example: tuple[torch.Tensor, ...] | None = None,
+    certificate: Certificate | None = None,
+    backbone: Any | FilePath | None = None,
+) -> Certificate | None:
+    """Write a safe network with any torch backbone as ONNX, with its certificate; return the certificate.
+
+    Args:
+        network: The network; it is switched to eval mode.
+        path: The ONNX file to write.
+        example: Arguments of the backbone for two rows or more, where it reads something else than the features.
+            They become inputs of the graph beside those of the rules.
+        certificate: The certificate, if there is one already; otherwise the network is certified first.
+        backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
+
+    Raises:
+        NotCertifiedError: If a rule cannot be proved.
+        CertificateError: If the certificate is not accepted for this network.
+        MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
+    """
+    deployed = DeployedNetwork.of(network)
+    weights = state_of(deployed)
+    if certificate is None and network.spec.rules:
+        certificate = certify(network)
+    if backbone is not None:
+        part = onnx_backbone(backbone)
+    elif example is not None:
+        part = torch_backbone(deployed.backbone, example, features=False)
+    else:
+        middle = (deployed.head.domain.lower_float32 + deployed.head.domain.upper_float32) / 2
+        part = torch_backbone(deployed.backbone, (middle.repeat(3, 1),), features=True)
+    _write(network.spec, certificate, weights, part, Path(path))
+    return certificate
+
+
+def companion(path: Path) -> Path:
+    """Return the place of the certificate of an ONNX file."""
+    return path.with_name(path.name + ".certificate.json")
+
+
+def _write(
+    spec: Specification,
+    certificate: Certificate | None,
+    weights: dict[str, npt.NDArray[np.generic]],
+    backbone: Backbone,
+    path: Path,
+) -> None:
+    tensors = {k: v for k, v in tensors_of(weights).items() if not k.startswith("backbone.")}
+    if not spec.rules:
+        data = graph_model(spec, plain_program(spec, tensors), backbone).SerializeToString(deterministic=True)
+        companion(path).unlink(missing_ok=True)
+        _replace({path: data})
+        return
+    if certificate is None:
+        raise NotCertifiedError("This model has rules but no certificate. Expected a certified model to export.")
+    require_same_rules(certificate, spec)
+    program = certified_program(spec, certificate.document, certificate.block, tensors)
+    data = graph_model(spec, program, backbone).SerializeToString(deterministic=True)
+    sealed = _sealed(certificate, data)
+    try:
+        onnx_checker.check(data, sealed)
+    except checker.Rejected as reason:
+        raise CertificateError(f"The exported model was not accepted: {reason}") from None
+    _replace({path: data, companion(path): sealed})
+
+
+def _sealed(certificate: Certificate, data: bytes) -> bytes:
+    """Return the certificate file: digests of the ONNX file and of the model's certificate, and the latter itself."""
+    document = {
+        "format": onnx_checker.FORMAT,
+        "version": onnx_checker.VERSION,
+        "onnx": onnx_checker.sha256(data),
+        "model_certificate": onnx_checker.sha256(certificate.text),
+        "certificate": certificate.document,
+        "block": base64.b64encode(certificate.block).decode() if certificate.block else None,
+        "model": _text(certificate, "model"),
+        "rules": _text(certificate, "rules"),
+    }
+    document["digest"] = onnx_checker.sha256(checker.canonical(document))
+    return checker.canonical(document) + b"\n"
+
+
+def _text(certificate: Certificate, role: str) -> str | None:
+    data = certificate.files.get(role)
+    return None if data is None else data.decode()
+
+
+def _replace(files: dict[Path, bytes]) -> None:
+    """Write files beside their places, then move them there: a file is old or new, never half."""
+    fresh = {place: place.with_name(f".{place.name}.{secrets.token_hex(4)}") for place in files}
+    try:
+        for place, data in files.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with open(fresh[place], "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for place, other in fresh.items():
+            os.replace(other, place)
+    finally:
+        for other in fresh.values():
+            other.unlink(missing_ok=True)

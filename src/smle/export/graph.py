@@ -1,0 +1,125 @@
+"""The ONNX graph: the program that the checker prescribes, around a backbone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from smle.certificates import checker
+from smle.certificates.onnx_checker import (
+    EMBEDDING,
+    FEATURES,
+    FLOAT,
+    OPSET,
+    STRING,
+    Constant,
+    Input,
+    Output,
+    Program,
+    gate_of,
+    output_types,
+    program_of,
+)
+from smle.errors import RuleError
+from smle.export.backbone import Backbone
+from smle.export.door import require_onnx
+from smle.rules import Categorical, Choice, Label, Specification
+
+__all__ = ["certified_program", "graph_model", "inputs_of", "outputs_of", "plain_program"]
+
+IR_VERSION = 9
+
+
+def inputs_of(spec: Specification) -> tuple[Input, ...]:
+    """Return the named inputs of a specification, with what stands in for missing values."""
+    result = []
+    for item in spec.inputs:
+        if isinstance(item, Categorical):
+            default = 0 if item.missing is None else item.categories.index(item.missing)
+            result.append(Input(item.name, item.categories, None, default, item.missing is not None))
+        else:
+            fill = None if item.missing is None else np.float32(float(item.missing)).astype("<f4").tobytes()
+            result.append(Input(item.name, fill=fill))
+    return tuple(result)
+
+
+def outputs_of(spec: Specification) -> tuple[Output, ...]:
+    """Return the named outputs of a specification."""
+    result = []
+    for item in spec.outputs:
+        if isinstance(item, Choice):
+            result.append(Output("choice", item.name, item.options, "ArgMax" if item.pick == "max" else "ArgMin"))
+        else:
+            result.append(Output("label" if isinstance(item, Label) else "number", item.name))
+    return tuple(result)
+
+
+def certified_program(
+    spec: Specification, document: dict[str, Any], block: bytes, tensors: dict[str, checker.Tensor]
+) -> Program:
+    """Return the program of a certified head."""
+    stated = checker.Specification(document["specification"], block)
+    gate = gate_of(stated, document["gate"]["regions"])
+    return program_of(inputs_of(spec), outputs_of(spec), gate, document["program"]["clip"], tensors)
+
+
+def plain_program(spec: Specification, tensors: dict[str, checker.Tensor]) -> Program:
+    """Return the program of a network without rules: one affine layer behind the backbone."""
+    program = Program()
+    program.domain(tensors, program.encode(inputs_of(spec)))
+    parameters = [program.stored("free.weight", tensors), program.stored("free.bias", tensors)]
+    program.outputs(program.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1), outputs_of(spec))
+    return program
+
+
+def graph_model(spec: Specification, program: Program, backbone: Backbone) -> Any:
+    """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
+
+    Raises:
+        RuleError: If names of the rules are needed for something else in the graph.
+    """
+    onnx = require_onnx()
+    helper = onnx.helper
+    inputs = [
+        helper.make_tensor_value_info(item.name, STRING if item.categories else FLOAT, ["N", 1])
+        for item in inputs_of(spec)
+    ]
+    outputs = [
+        helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
+        for name, (kind, shape) in output_types(outputs_of(spec), len(spec.rules)).items()
+    ]
+    ours = [helper.make_node(n.op, list(n.inputs), list(n.outputs), **n.attributes) for n in program.nodes]
+    # The backbone comes where its input is made: a graph lists what is needed before what needs it.
+    at = next(i for i, node in enumerate(program.nodes) if FEATURES in node.outputs) + 1
+    nodes = [*ours[:at], *backbone.nodes, *ours[at:]]
+    constants = [_tensor(name, value) for name, value in program.constants.items()]
+    initializers = [*backbone.initializers, *constants]
+    _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
+    graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
+    opset = helper.make_opsetid("", OPSET)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="smle")
+    titles = checker.canonical([rule.name for rule in spec.rules]).decode()
+    helper.set_model_props(model, {"active_rules": titles} if spec.rules else {"smle": "no rules, no certificate"})
+    onnx.checker.check_model(model, full_check=False)
+    return model
+
+
+def _tensor(name: str, constant: Constant) -> Any:
+    onnx = require_onnx()
+    if constant.dtype == "STRING":
+        return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))
+    kind = {"F32": onnx.TensorProto.FLOAT, "I64": onnx.TensorProto.INT64}[constant.dtype]
+    return onnx.helper.make_tensor(name, kind, constant.shape, constant.data, raw=True)
+
+
+def _refuse_shared_names(inputs: list[Any], initializers: list[Any], nodes: list[Any]) -> None:
+    made = [value.name for value in [*inputs, *initializers]]
+    made += [name for node in nodes for name in node.output if name]
+    seen: set[str] = set()
+    for name in made:
+        if name in seen:
+            raise RuleError(
+                f"The name '{name}' is needed twice in the exported graph. Rename the input, output or label."
+            )
+        seen.add(name)
