@@ -20,13 +20,13 @@ rationals = st.fractions(max_denominator=10**12) | st.builds(
 singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(value=rationals, fmt=st.sampled_from(sorted(FORMATS)))
 def test_nearest(value, fmt):
     assert checker.nearest(value, fmt) == exact.nearest(value, FORMATS[fmt])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(value=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e38, max_value=1e38))
 def test_nearest_is_the_hardware_cast(value):
     assert checker.nearest(Fraction(value), "float32") == Fraction(float(np.float32(value)))
@@ -72,7 +72,7 @@ sums = st.integers(0, 12).flatmap(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sums)
 def test_affine_error(parts):
     weights, sizes, offset = parts
@@ -80,7 +80,7 @@ def test_affine_error(parts):
     assert checker.affine_error(*fractions, "sum") == exact.affine_error(*fractions)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(parts=sums, seed=st.integers(0, 2**32 - 1))
 def test_affine_error_bounds_float32_sums(parts, seed):
     """Any order of summation in float32 stays within the bound of the exact value."""
@@ -103,7 +103,7 @@ coefficients = st.fractions(min_value=-100, max_value=100, max_denominator=1000)
 ends = st.fractions(min_value=-1000, max_value=1000, max_denominator=100)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     terms=st.lists(coefficients, min_size=1, max_size=5),
     bound=st.fractions(min_value=-500, max_value=500, max_denominator=10**6),
@@ -141,13 +141,13 @@ def test_guard_rows(terms, bound, strict, pairs):
             assert guard.outside(fmt)[1] == -compiled.bound
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(value=rationals)
 def test_numbers_read_back(value):
     assert checker.number(str(value), "number") == value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
 def test_hexadecimal_floats_read_back(value):
     assert checker.number(value.hex(), "number") == Fraction(value)
