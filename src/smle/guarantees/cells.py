@@ -27,12 +27,8 @@ def arrange(spec: Specification, *, max_cells: int = 256) -> Arrangement:
         raise ValueError(f"Expected max_cells >= 1. Got {max_cells}.")
     bare = distinct(spec)
     search = CellSearch(spec, bare.regions, tuple(guard_row(row, spec) for row in bare.rows))
-    gated = [r for r, rows in enumerate(bare.regions) if rows]
-    by_coverage = sorted(gated, key=lambda r: (-search.coverage(r), r))
-    cells = search.cells(gated, max_cells)
-    while cells is None:
-        gated.remove(by_coverage.pop(0))
-        cells = search.cells(gated, max_cells)
+    everything = [r for r, rows in enumerate(bare.regions) if rows]
+    gated, cells = _gate(search, everything, max_cells)
     kept = set(gated)
     arrangement = replace(
         bare,
@@ -44,6 +40,30 @@ def arrange(spec: Specification, *, max_cells: int = 256) -> Arrangement:
     if any(rows and r not in kept for r, rows in enumerate(bare.regions)):
         _require_center_everywhere(spec, arrangement)
     return arrangement
+
+
+def _gate(search: CellSearch, regions: list[int], max_cells: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+    """Return the regions that keep a bit and their cells; as few as possible lose it, widest first.
+
+    Taking a region out never makes more cells, so the number to take out is found by bisection.
+    """
+    cells = search.cells(regions, max_cells)
+    if cells is not None:
+        return regions, cells
+    by_coverage = sorted(regions, key=lambda r: (-search.coverage(r), r))
+    low, high = 0, len(regions)  # `low` are too few to take out, `high` are enough
+    kept: list[int] = []
+    cells = ((),)
+    while high - low > 1:
+        middle = (low + high) // 2
+        out = set(by_coverage[:middle])
+        fewer = [r for r in regions if r not in out]
+        found = search.cells(fewer, max_cells)
+        if found is None:
+            low = middle
+        else:
+            high, kept, cells = middle, fewer, found
+    return kept, cells
 
 
 def distinct(spec: Specification) -> Arrangement:

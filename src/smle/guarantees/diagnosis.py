@@ -109,7 +109,7 @@ class Diagnosis:
         lines = [f"{count} (sets of rules that can be active together), one head each:"]
         counts = Counter(cell.status for cell in self.cells)
         lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
-        for cell in self.cells:
+        for cell in dict.fromkeys(self.cells):
             if cell.status not in ("fine", "free"):
                 lines.append(f"  {cell.status}: {', '.join(cell.rules)}")
         if self.always_on:

@@ -36,6 +36,7 @@ class CellSearch:
         self._enemies = [0] * len(regions)  # pairs, as bit masks
         self._larger: list[list[int]] = [[] for _ in regions]  # bigger conflicts, by member
         self._forced: list[list[int]] = [[] for _ in regions]  # what implies a region
+        self._open: set[tuple[int, int]] = set()  # (active, region) without an implication
         self._pool = _Pool(spec, regions, rows)
 
     def coverage(self, region: int) -> float:
@@ -124,7 +125,13 @@ class CellSearch:
             return False
         if self._pool.matches(active, others):
             return True
-        return not any(self._imply(active, k) for k in others if not self._pool.holds(active, without=k))
+        for k in others:
+            if (mask, k) in self._open or self._pool.holds(active, without=k):
+                continue
+            if self._imply(active, k):
+                return False
+            self._open.add((mask, k))
+        return True
 
     def _imply(self, active: tuple[int, ...], implied: int) -> bool:
         """Try to prove that a region is active wherever the given ones are."""
