@@ -5,7 +5,9 @@ The state of `DeployedHead` is, name by name, the tensors that docs/certificate-
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from smle.guarantees.guard import domain_box, guard_rows
 from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.rules import Specification
 
-__all__ = ["DeployedHead", "Domain", "Gate", "clip"]
+__all__ = ["DeployedHead", "Domain", "Gate", "clip", "require_full_precision"]
 
 _TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
 
@@ -26,8 +28,45 @@ def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
     This is the one definition of clip. It does not lean on how a runtime's Min and Max treat NaN.
     """
+    if _eager(z):
+        # The same numbers in fewer passes: clamp differs in NaN only, and a sum without NaN has no NaN in it.
+        clamped = torch.clamp(z, lower, upper)
+        if not _has_nan(clamped):
+            return clamped
     raised = torch.where(z >= lower, z, lower)
     return torch.where(raised <= upper, raised, upper)
+
+
+def _eager(tensor: Tensor) -> bool:
+    """Whether Python may look at values: on a CPU, outside compilers and exporters."""
+    return tensor.is_cpu and not torch.compiler.is_compiling() and not torch._C._is_tracing()
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    """Whether there may be a NaN; False is certain."""
+    return math.isnan((tensor.detach() if tensor.requires_grad else tensor).sum().item())
+
+
+# What torch.backends.mkldnn.matmul.fp32_precision (cuda.matmul) reads, at a quarter of the time. Older versions of
+# torch have one setting for all devices.
+_PRECISION_OF = getattr(torch._C, "_get_fp32_precision_getter", None)
+
+
+def require_full_precision(device: str) -> None:
+    """Require float32 arithmetic without shortcuts (TF32, bfloat16) in matrix products.
+
+    Raises:
+        RuntimeError: If torch was told to use them.
+    """
+    if _PRECISION_OF is None:
+        precision = torch.get_float32_matmul_precision()
+    else:
+        precision = _PRECISION_OF("mkldnn" if device == "cpu" else "cuda", "matmul")
+    if precision not in ("none", "ieee", "highest"):
+        raise RuntimeError(
+            f"Expected full float32 precision in matrix products: what was certified is float32 arithmetic. Got "
+            f"'{precision}'. Call torch.set_float32_matmul_precision('highest')."
+        )
 
 
 def _column(values: list[Fraction], dtype: torch.dtype) -> Tensor:
@@ -51,9 +90,19 @@ class Domain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x clamped to the domain, same shape and type (batch, d)."""
-        if x.dtype == torch.float64:
-            return clip(x, self.lower_float64, self.upper_float64)
-        return clip(x, self.lower_float32, self.upper_float32)
+        return self.clamp(x)
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """Return x clamped to the domain, same shape and type (batch, d)."""
+        ends = cast(dict[str, Tensor], self._buffers)
+        if x.dtype is torch.float64:
+            return clip(x, ends["lower_float64"], ends["upper_float64"])
+        return clip(x, ends["lower_float32"], ends["upper_float32"])
+
+    def ends(self, kind: str) -> tuple[list[float], list[float]]:
+        """Return lower and upper ends for `float32` or `float64`, as numbers."""
+        lower, upper = (cast(Tensor, self._buffers[f"{end}_{kind}"]).tolist() for end in ("lower", "upper"))
+        return lower, upper
 
     def contains(self, x: Tensor) -> Tensor:
         """Return which rows lie in the domain: (batch,) bool. NaN does not."""
@@ -112,24 +161,68 @@ class Gate(nn.Module):
             self.register_buffer(name, matrix, persistent=False)
         self.register_buffer("targets", signatures.sum(dim=1).to(torch.float32), persistent=False)
         self.most_constrained = int(self.targets.argmax())
-
-    @property
-    def is_trivial(self) -> bool:
-        """Whether there is nothing to decide."""
-        return self.signatures.shape[1] == 0
+        # With one region the gate has two answers: the cell inside and the cell outside.
+        places = {tuple(row): number for number, row in enumerate(bits)}
+        self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
+        self.cells = len(bits)
+        self.has_oblique = bool(oblique)
+        self.is_trivial = len(arrangement.gated) == 0
+        self.is_single = len(arrangement.gated) == 1
 
     def active(self, x: Tensor) -> Tensor:
         """Return which gated regions are active: (batch, regions) bool. x is clamped to the domain."""
-        constants = self.constants_float64 if x.dtype == torch.float64 else self.constants_float32
-        compared = x[:, self.columns] * self.signs.to(x.dtype)
-        outside = (~(compared <= constants)).to(torch.float32) @ self.comparison_regions
-        if len(self.thresholds):
-            values = x.to(torch.float32) @ self.coefficients.T
-            outside = outside + (values > self.thresholds).to(torch.float32) @ self.oblique_regions
+        outside = (~self._compared(x)).to(torch.float32) @ self.comparison_regions
+        if self.has_oblique:
+            outside = outside + self._above(x).to(torch.float32) @ self.oblique_regions
         return outside == 0
+
+    def _compared(self, x: Tensor) -> Tensor:
+        """Return which comparisons hold, (batch, comparisons), in the input's own format."""
+        buffers = cast(dict[str, Tensor], self._buffers)
+        chosen = x.index_select(1, buffers["columns"])
+        if x.dtype is torch.float64:
+            return chosen * buffers["signs"].double() <= buffers["constants_float64"]
+        return chosen * buffers["signs"] <= buffers["constants_float32"]
+
+    def _above(self, x: Tensor) -> Tensor:
+        """Return which oblique rows are exceeded, (batch, oblique), in float32."""
+        return x.to(torch.float32) @ self.coefficients.T > self.thresholds
+
+    def cell_of(self, x: Tensor, domain: Domain) -> int:
+        """Return the cell of a single input (1, d), by comparing numbers instead of tensors; the same answer."""
+        buffers = self._buffers
+        double = "float64" if x.dtype is torch.float64 else "float32"
+        constants, columns, signs, signatures, member = (
+            cast(Tensor, buffers[name]).tolist()
+            for name in (f"constants_{double}", "columns", "signs", "signatures", "comparison_regions")
+        )
+        lower, upper = domain.ends(double)
+        values = x.tolist()[0]
+        active = [1] * len(signatures[0])
+        for row, column in enumerate(columns):
+            value = values[column]
+            value = value if value >= lower[column] else lower[column]
+            value = value if value <= upper[column] else upper[column]
+            if not value * signs[row] <= constants[row]:
+                active = [bit if not uses else 0 for bit, uses in zip(active, member[row], strict=True)]
+        if self.has_oblique:
+            outside = self._above(domain.clamp(x)).to(torch.float32) @ self.oblique_regions
+            active = [bit if not out else 0 for bit, out in zip(active, outside.tolist()[0], strict=True)]
+        return signatures.index(active) if active in signatures else self.most_constrained
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Return whether the only region is active: (batch,) bool. x is clamped to the domain."""
+        if not self.has_oblique:
+            return self._compared(x).all(dim=1)
+        below = ~self._above(x).any(dim=1)
+        return self._compared(x).all(dim=1) & below if len(self.columns) else below
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the index of the cell of each input: (batch,). x is clamped to the domain."""
+        if self.is_single:
+            yes, no = self.inside_outside
+            inside = self.inside(x)
+            return torch.full_like(inside, no, dtype=torch.long).masked_fill(inside, yes)
         bits = self.active(x).to(torch.float32)
         signatures = self.signatures.to(torch.float32)
         # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
@@ -183,6 +276,11 @@ class _Free(nn.Module):
         self.register_buffer("bias", torch.zeros(m))
 
 
+def _buffers(module: nn.Module, child: str) -> dict[str, Tensor]:
+    """Return the buffers of a part. Attributes of modules are slow to look up, and one row is quick."""
+    return cast(dict[str, Tensor], module._modules[child]._buffers)  # type: ignore[union-attr]
+
+
 class DeployedHead(nn.Module):
     """(features, embedding) -> outputs, with frozen constants only.
 
@@ -214,56 +312,102 @@ class DeployedHead(nn.Module):
 
     def limits(self, x32: Tensor, bounds: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Return the bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
-        box = dict(self.bounds.named_buffers()) if bounds is None else bounds
+        box = _buffers(self, "bounds") if bounds is None else bounds
         if not self.affine:
             return box["lower"], box["upper"]
-        return x32 @ box["lower_slope"].T + box["lower"], x32 @ box["upper_slope"].T + box["upper"]
+        return (
+            torch.addmm(box["lower"], x32, box["lower_slope"].T),
+            torch.addmm(box["upper"], x32, box["upper_slope"].T),
+        )
 
     def forward(self, features: Tensor, embedding: Tensor) -> Tensor:
-        """Return the outputs (batch, m)."""
-        if features.dtype not in (torch.float32, torch.float64):
+        """Return the outputs (batch, m).
+
+        Raises:
+            RuntimeError: If torch was told to lower the precision of float32 matrix products.
+        """
+        device = "cpu" if embedding.is_cpu else embedding.device.type
+        require_full_precision(device)
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device_type=device, enabled=False):
+                return self.forward(features, embedding)
+        if features.dtype is not torch.float32 and features.dtype is not torch.float64:
             features = features.to(torch.float32)
-        with torch.autocast(device_type=embedding.device.type, enabled=False):
-            x = self.domain(features)
-            heads = (self.heads.weight, self.heads.passthrough, self.heads.bias)
-            free = None if self.free is None else (self.free.weight, self.free.bias)
-            return self.outputs(x, embedding.to(torch.float32), bounds=None, heads=heads, free=free)
+        if embedding.dtype is not torch.float32:
+            embedding = embedding.to(torch.float32)
+        if embedding.shape[0] == 1 and not self.nan_safe_clip and _eager(embedding):
+            return self._one_row(features, embedding)
+        stored, free = _buffers(self, "heads"), self._modules.get("free")
+        heads = (stored["weight"], stored["passthrough"], stored["bias"])
+        pair = None if free is None else cast(tuple[Tensor, Tensor], tuple(free._buffers.values()))
+        return self.outputs(features, embedding, bounds=None, heads=heads, free=pair)
+
+    def _one_row(self, features: Tensor, z: Tensor) -> Tensor:
+        """Return what `outputs` returns for a single row, computing only the head that serves it."""
+        gate, stored, box = cast(Gate, self._modules["gate"]), _buffers(self, "heads"), _buffers(self, "bounds")
+        cell = 0 if gate.is_trivial else gate.cell_of(features, cast(Domain, self._modules["domain"]))
+        weight = stored["weight"]
+        if cell == weight.shape[0]:
+            free = _buffers(self, "free")
+            return nn.functional.linear(z, free["weight"], free["bias"])
+        y = nn.functional.linear(torch.clamp(z, box["lower"], box["upper"]), weight[cell], stored["bias"][cell])
+        if _has_nan(y) and bool(y.isnan().any()):
+            return stored["fallback"][cell : cell + 1].clone()
+        return y
 
     def outputs(
         self,
-        x: Tensor,
+        features: Tensor,
         z: Tensor,
         *,
         bounds: dict[str, Tensor] | None,
         heads: tuple[Tensor, Tensor | None, Tensor],
         free: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """Apply clip, heads and gate with the given parameters (bounds None: the stored ones); x is in the domain."""
+        """Apply domain, clip, heads and gate with the given parameters (bounds None: the stored ones)."""
         W, V, b = heads
         count, m, n = W.shape
         if count == 0 and free is not None:  # no rules: a plain network
             return nn.functional.linear(z, *free)
-        x32 = x.to(torch.float32)
-        lower, upper = self.limits(x32, bounds)
-        clipped = clip(z, lower, upper) if self.nan_safe_clip else torch.clamp(z, lower, upper)
-        y = nn.functional.linear(clipped, W.reshape(count * m, n), b.reshape(count * m))
-        if V is not None:
-            y = y + x32 @ V.reshape(count * m, -1).T
-        choices = y.reshape(len(x), count, m)
-        fallback = self.heads.fallback
-        if free is not None:
-            choices = torch.cat([choices, nn.functional.linear(z, *free).unsqueeze(1)], dim=1)
-            if fallback is not None:
-                fallback = torch.cat([fallback, torch.full_like(fallback[:1], torch.nan)])
-        if self.gate.is_trivial:
-            picked, safe = choices[:, 0], fallback
+        gate = cast(Gate, self._modules["gate"])
+        # Without a gate, constant heads never look at the inputs.
+        x = features
+        if self.nan_safe_clip or not gate.is_trivial:
+            x = cast(Domain, self._modules["domain"]).clamp(features)
+        if self.nan_safe_clip:
+            x32 = x.to(torch.float32)
+            clipped = clip(z, *self.limits(x32, bounds))
         else:
-            cell = self.gate(x)
-            picked = choices[torch.arange(len(x), device=x.device), cell]
-            safe = None if fallback is None else fallback[cell]
-        if safe is None:
+            clipped = torch.clamp(z, *self.limits(x, bounds))
+        # Outputs are few and rows are many: (heads * m, batch) is the faster way round.
+        y = torch.addmm(b.reshape(count * m, 1), W.reshape(count * m, n), clipped.T)
+        if V is not None:
+            y = torch.addmm(y, V.reshape(count * m, -1), x32.T)
+        if free is not None:
+            y = torch.cat([y, torch.addmm(free[1].unsqueeze(1), free[0], z.T)])
+        picked = y.T if gate.is_trivial else self._pick(gate, x, y)
+        if self.nan_safe_clip or (_eager(picked) and not _has_nan(picked)):
             return picked
-        return torch.where(picked.isnan().any(dim=1, keepdim=True), safe, picked)
+        return torch.where(picked.isnan().any(dim=1, keepdim=True), self._fallback(x), picked)
+
+    @staticmethod
+    def _pick(gate: Gate, x: Tensor, y: Tensor) -> Tensor:
+        """Pick each row's head from the outputs of all cells, (cells * m, batch) -> (batch, m)."""
+        choices = y.reshape(gate.cells, -1, y.shape[1])
+        if gate.is_single:
+            yes, no = gate.inside_outside
+            return torch.where(gate.inside(x), choices[yes], choices[no]).T
+        return choices[gate(x), :, torch.arange(y.shape[1], device=y.device)]
+
+    def _fallback(self, x: Tensor) -> Tensor:
+        """Return each row's safe constant, NaN in the free cell: (batch, m) or (1, m)."""
+        fallback = self.heads.fallback
+        assert fallback is not None
+        if self.gate.is_trivial:
+            return fallback
+        if self.free is not None:
+            fallback = torch.cat([fallback, torch.full_like(fallback[:1], torch.nan)])
+        return fallback[self.gate(x)]
 
     @torch.no_grad()
     def store(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None) -> None:

@@ -204,10 +204,11 @@ class SafeNetwork(nn.Module):
         if self.held:  # training goes on
             self.held = False
         with torch.autocast(device_type=z.device.type, enabled=False):
-            x = self.deployed.domain(features)
             bounds = self.box.deployed(self.heads.x_shift, self.heads.x_scale)
             heads = self.heads(self.box.envelope())
-            return self.deployed.outputs(x, z.to(torch.float32), bounds=bounds, heads=heads, free=self._free_head())
+            return self.deployed.outputs(
+                features, z.to(torch.float32), bounds=bounds, heads=heads, free=self._free_head()
+            )
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""

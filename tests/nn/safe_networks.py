@@ -1,0 +1,119 @@
+"""Small specifications, data and networks that the tests of networks and training share."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from smle.nn.backbones import MLP
+from smle.nn.gauge import Frame
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+
+BRAKING = Specification.from_yaml(
+    """\
+inputs:
+  distance: [0, 200]
+  speed: [0, 40]
+  friction: [0.1, 1.0]
+outputs: [brake, light]
+rules:
+  - name: emergency braking
+    when: distance <= 10 and speed >= 20
+    then: brake >= 0.8 and light >= 0.5
+  - name: tailgating
+    when: distance <= 0.8 * speed - 4
+    then: brake >= 0.5
+  - name: no phantom braking
+    when: distance >= 150 and speed <= 10
+    then: brake <= 0.1 or light <= brake
+"""
+)
+EVERYWHERE = Specification.from_yaml(
+    """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+outputs: [p, q]
+rules:
+  - name: range
+    then: 0 <= p <= 1 and p + q <= 1.5
+"""
+)
+ONE_RULE = Specification.from_yaml(
+    """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+outputs: [p, q]
+rules:
+  - name: corner
+    when: a <= 0.1 and b >= -0.3
+    then: p <= 0.2 and p - q <= 0.1
+"""
+)
+OBLIQUE = Specification.from_yaml(
+    """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+outputs: [p]
+rules:
+  - name: wedge
+    when: a + 0.3 * b <= 0.1
+    then: p <= 0.2
+"""
+)
+DOSE = Specification.from_yaml(
+    """\
+inputs: {weight: [20, 120], age: [1, 90]}
+outputs: [dose]
+rules:
+  - name: limit
+    then: dose <= 0.5 * weight and dose >= 0
+"""
+)
+SPECIFICATIONS = {"braking": BRAKING, "everywhere": EVERYWHERE, "one rule": ONE_RULE, "oblique": OBLIQUE, "dose": DOSE}
+
+
+def make_network(
+    spec: Specification,
+    *,
+    bounds: str = "fixed",
+    gauge: bool = True,
+    seed: int = 0,
+    embedding: int = 8,
+    **options: object,
+) -> SafeNetwork:
+    """Return an MLP with heads that are not at rest."""
+    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    shift, scale = (lower + upper) / 2, (upper - lower) / 3
+    m = len(spec.targets)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        backbone = MLP((16,), embedding, shift=shift, scale=scale)
+        network = SafeNetwork(
+            backbone, spec, embedding=embedding, bounds=bounds, gauge=gauge,
+            frame=Frame(shift, scale, np.full(m, 0.3), np.full(m, 0.7)), **options,
+        )  # fmt: skip
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return network
+
+
+def make_rows(spec: Specification, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return random inputs in the domain, and smooth targets."""
+    rng = np.random.default_rng(seed)
+    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    X = rng.uniform(lower, upper, (count, len(lower)))
+    unit = (X - lower) / (upper - lower)
+    y = np.stack([np.sin(3 * unit @ rng.normal(size=len(lower))) for _ in spec.targets], axis=1)
+    return torch.tensor(X, dtype=torch.float32), torch.tensor(y, dtype=torch.float32)
+
+
+def squared(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """Squared errors, one per row and output."""
+    return (predicted - wanted) ** 2
+
+
+class Echo(nn.Module):
+    """A backbone that returns what it is given: embeddings chosen by a test."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z
