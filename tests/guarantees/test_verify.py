@@ -198,3 +198,16 @@ def test_affine_bounds_follow_the_input() -> None:
         spec, arrangement = specification(clause)
         over = one_head(Head([[40.0]], [0.0]), bounds=bounds)
         assert isinstance(only(verify(over, spec, arrangement)), kind)
+
+
+def test_a_witness_is_a_real_point_of_the_box_and_the_region() -> None:
+    """Constant bounds and no inputs in the clause: x plays no part, yet the witness names one inside the region."""
+    for rows in ((), (Row(((0, ONE), (1, ONE)), Fraction(30)), Row(((0, -ONE), (1, -ONE)), Fraction(-25)))):
+        spec, arrangement = specification(Clause((at_most("40"),)), rows=rows)
+        bounds = ConstantBounds([-3.0, -2.0], [2.0, 5.0])
+        over = one_head(Head([[20.0, -5.0]], [30.0]), cells=2 if rows else 1, bounds=bounds)
+        verdict = only(verify(over, spec, arrangement))
+        assert isinstance(verdict, NotProved)
+        assert verdict.z == pytest.approx([2.0, -2.0])
+        assert np.isfinite(verdict.x).all()
+        assert all(sum(float(q) * verdict.x[i] for i, q in row.coefficients) <= float(row.bound) + 1e-3 for row in rows)

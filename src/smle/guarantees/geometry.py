@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -164,8 +165,12 @@ class Region:
 
         The proof is that max 0 over the region is negative, with the float64 error deducted.
         """
+        return self.locate()[1]
+
+    def locate(self) -> tuple[Array | None, Array | None, str]:
+        """Look for a point: (point, None, ""), or (None, proof that there is none, ""), or (None, None, reason)."""
         if not self.numbers:
-            return None
+            return (self.domain.low + self.domain.high) / 2, None, ""
         program = LinearProgram(
             np.zeros(len(self.domain.low)),
             self.A,
@@ -175,26 +180,36 @@ class Region:
             self.domain.high,
         )
         found = solve(program)
+        if found.status is Status.OPTIMAL and found.x is not None:
+            return found.x, None, ""
+        reason = f"{found.status} ({found.message})"
         if found.status is not Status.INFEASIBLE or found.farkas is None:
-            return None
+            return None, None, reason
         # A ray of the rows `A x <= a` is <= 0; multipliers are its negative.
         mu = np.maximum(0.0, -found.farkas)
         if not mu.max(initial=0.0) > 0:
-            return None
+            return None, None, reason
         mu /= mu.max()
         bound, size = self.price(np.zeros((1, self.A.shape[1])), mu[None])
-        return mu if bound[0] + 1e-12 * size[0] < 0 else None
+        return (None, mu, "") if bound[0] + 1e-12 * size[0] < 0 else (None, None, reason)
 
 
 class Support:
     """max c.x over one region, for many directions c; closed form on boxes, a warm-started LP otherwise."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, *, points: bool = True) -> None:
+        """Prepare a region; without `points`, directions that are zero get NaN instead of some point of the region."""
         self.region = region
+        self._points = points
         counts = (region.A != 0).sum(axis=1)
         self._box_rows = bool((counts == 1).all())
         self._session: Session | None = None
         self.failure: str | None = None
+
+    @cached_property
+    def located(self) -> tuple[Array | None, Array | None, str]:
+        """What `Region.locate` says, asked once."""
+        return self.region.locate()
 
     def __call__(self, slopes: Array) -> tuple[Array, Array, Array]:
         """Return (bounds, mu, x). Shapes: slopes (k, d) -> (k,), (k, r), (k, d).
@@ -204,6 +219,8 @@ class Support:
         """
         region, domain = self.region, self.region.domain
         mu = np.zeros((len(slopes), len(region.numbers)))
+        if not self._points and not slopes.any():
+            return np.zeros(len(slopes)), mu, np.full(slopes.shape, np.nan)
         x = np.where(slopes > 0, domain.high, domain.low)
         if region.numbers and self._box_rows:
             self._tighten(slopes, mu, x)
@@ -212,7 +229,7 @@ class Support:
                 self._solve(slopes[k], mu[k], x[k])
             still = np.flatnonzero(np.abs(slopes).max(axis=1, initial=0.0) == 0)
             if len(still):
-                x[still] = self._some_point()
+                x[still] = self._some_point() if self._points else np.nan
         bounds, _ = region.price(slopes, mu)
         return bounds, mu, x
 

@@ -139,12 +139,7 @@ def _searches(part: Part, problem: HeadProblem, numbers: HeadNumbers, plain: Hea
     searches = []
     single = [literals for literals in part.literals if len(literals.h) == 1]
     if single:
-        rows = Literals(
-            np.vstack([a.g for a in single]),
-            np.vstack([a.s for a in single]),
-            np.concatenate([a.h for a in single]),
-            np.concatenate([a.strict for a in single]),
-        )
+        rows = Literals.stacked(single)
         margin = rounding_margin(rows, numbers, problem.domain)
         rows = Literals(rows.g, rows.s, rows.h - margin, rows.strict)
         searches.append(linear_counterexample(rows, plain, problem.envelope, part.support))

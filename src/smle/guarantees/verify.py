@@ -8,7 +8,7 @@ pricing them in closed form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from smle.guarantees.verdict import (
 from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, worst_case
 from smle.rules import Clause, Specification
 
-__all__ = ["replay", "verify", "verify_clauses"]
+__all__ = ["replay", "verify", "verify_clauses", "verify_literals"]
 
 Array = npt.NDArray[np.float64]
 
@@ -82,48 +82,77 @@ def _judge(clause: Clause, head: Head, envelope: Envelope, region: Region) -> Ve
     return verify_clauses([clause], head, envelope, region)[0]
 
 
-def verify_clauses(clauses: list[Clause], head: Head, envelope: Envelope, region: Region) -> list[Verdict]:
-    """Judge clauses over one region: single literals all at once, several literals by one LP each."""
-    domain = region.domain
-    numbers = HeadNumbers.of(head, envelope, domain)
-    support = Support(region)
-    m, d = numbers.W.shape[0], len(domain.low)
-    verdicts: dict[int, Verdict] = {}
-    single = [i for i, clause in enumerate(clauses) if len(clause.literals) == 1]
-    if single:
-        literals = Literals.of([clauses[i] for i in single], m, d)
-        worst = worst_case(literals, numbers, envelope, support)
-        trust = _TINY_SHARE * _sizes(literals, numbers, domain)
-        for row, i in enumerate(single):
-            multipliers = Multipliers(np.ones(1), region.pairs(worst.mu[row]))
-            margin = -float(worst.bound[row])
-            if margin > trust[row]:
-                verdicts[i] = Holds(margin, multipliers)
-            elif not np.isfinite(margin):
-                verdicts[i] = Unknown("the head may overflow float32, so its rounding has no bound")
-            elif np.isnan(worst.x[row]).any():
-                verdicts[i] = Unknown(f"the LP over the region failed: {support.failure}")
-            else:
-                z = envelope.corner(worst.v[row], worst.x[row])
-                verdicts[i] = NotProved(worst.x[row], z, min(margin, 0.0), multipliers)
-    for i, clause in enumerate(clauses):
-        if i not in verdicts:
-            verdicts[i] = _several(Literals.of(clause, m, d), numbers, envelope, support)
-    result = [verdicts[i] for i in range(len(clauses))]
-    if any(not isinstance(verdict, Holds) for verdict in result):
-        empty = region.empty()
-        if empty is not None:
-            proof = region.pairs(empty)
-            result = [
-                Holds(np.inf, Multipliers(np.zeros(len(clause.literals)), proof, empty=True)) for clause in clauses
-            ]
+def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: Envelope, region: Region) -> list[Verdict]:
+    """Judge clauses over one region, the fallback included."""
+    m, d = len(head.b), len(region.domain.low)
+    numbers = HeadNumbers.of(head, envelope, region.domain)
+    literals = [Literals.of(clause, m, d) for clause in clauses]
+    result = verify_literals(literals, numbers, envelope, Support(region, points=False))
     if head.fallback is not None:
         y = head.fallback.astype(np.float64)
         for i, clause in enumerate(clauses):
-            room, x = fallback_room(clause, y, domain)
+            room, x = fallback_room(clause, y, region.domain)
             if not room > 0:
                 # No number leads there: the backbone gives NaN.
-                result[i] = NotProved(x, np.full(numbers.W.shape[1], np.nan), room)
+                result[i] = NotProved(x, np.full(head.W.shape[1], np.nan), room)
+    return result
+
+
+def verify_literals(
+    clauses: Sequence[Literals], head: HeadNumbers, envelope: Envelope, support: Support
+) -> list[Verdict]:
+    """Judge clauses over the region of `support`: single literals all at once, several literals by one LP each."""
+    support.failure = None
+    verdicts: dict[int, Verdict] = {}
+    single = [i for i, literals in enumerate(clauses) if len(literals.h) == 1]
+    if single:
+        stack = clauses[single[0]] if len(single) == 1 else Literals.stacked([clauses[i] for i in single])
+        verdicts.update(zip(single, _single(stack, head, envelope, support), strict=True))
+    for i, literals in enumerate(clauses):
+        if i not in verdicts:
+            verdicts[i] = _several(literals, head, envelope, support)
+    result = [verdicts[i] for i in range(len(clauses))]
+    if all(isinstance(verdict, Holds) for verdict in result):
+        return result
+    return _located(result, clauses, envelope, support)
+
+
+def _single(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> list[Verdict]:
+    worst = worst_case(literals, head, envelope, support)
+    trust = _TINY_SHARE * _sizes(literals, head, support.region.domain)
+    result: list[Verdict] = []
+    for row, margin in enumerate(-worst.bound):
+        multipliers = Multipliers(np.ones(1), support.region.pairs(worst.mu[row]))
+        if margin > trust[row]:
+            result.append(Holds(float(margin), multipliers))
+        elif not np.isfinite(margin):
+            result.append(Unknown("the head may overflow float32, so its rounding has no bound"))
+        else:
+            # x is NaN where it plays no part, or where the LP failed; `_located` tells these apart.
+            x = worst.x[row]
+            z = np.where(worst.v[row] > 0, 1.0, 0.0) if np.isnan(x).any() else envelope.corner(worst.v[row], x)
+            result.append(NotProved(x, z, min(float(margin), 0.0), multipliers))
+    return result
+
+
+def _located(result: list[Verdict], clauses: Sequence[Literals], envelope: Envelope, support: Support) -> list[Verdict]:
+    """Give witnesses without an input one inside the region; if the region is proved empty, nothing has to hold."""
+    region = support.region
+    point, empty, reason = support.located
+    if empty is not None:
+        proof = region.pairs(empty)
+        return [Holds(np.inf, Multipliers(np.zeros(len(c.h)), proof, empty=True)) for c in clauses]
+    for i, verdict in enumerate(result):
+        if not isinstance(verdict, NotProved):
+            continue
+        if point is None:
+            result[i] = Unknown(f"no input of the region was found: {reason}")
+        elif np.isnan(verdict.x).any() and support.failure is not None:
+            result[i] = Unknown(f"the LP over the region failed: {support.failure}")
+        elif np.isnan(verdict.x).any():
+            lower, upper = envelope.at(point)
+            z = np.where(verdict.z > 0, upper, lower)
+            result[i] = NotProved(point, z, verdict.margin, verdict.multipliers)
     return result
 
 

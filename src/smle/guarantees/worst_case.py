@@ -176,6 +176,16 @@ class Literals:
         h = np.array([float(literal.bound) for literal in literals], dtype=np.float64)
         return cls(g, s, h, np.array([literal.strict for literal in literals], dtype=bool))
 
+    @classmethod
+    def stacked(cls, parts: Sequence[Literals]) -> Literals:
+        """Return the literals of several clauses, one after the other."""
+        return cls(
+            np.concatenate([part.g for part in parts]),
+            np.concatenate([part.s for part in parts]),
+            np.concatenate([part.h for part in parts]),
+            np.concatenate([part.strict for part in parts]),
+        )
+
     def combined(self, weights: Array) -> Literals:
         """Return combinations of the literals as literals. Shape: weights (c, k)."""
         return Literals(

@@ -1,0 +1,229 @@
+"""The harness of all benches: ratios measured in one run, interleaved, with versions and machine on record.
+
+A bench is one file of this package with a function `run(quick: bool) -> BenchResult`; nothing else has to be
+registered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["BenchResult", "Environment", "Plot", "Table", "Timing", "environment", "interleaved", "write"]
+
+_PACKAGES = (
+    "smle",
+    "numpy",
+    "scipy",
+    "torch",
+    "highspy",
+    "piqp",
+    "clarabel",
+    "daqp",
+    "osqp",
+    "pyscipopt",
+    "onnxruntime",
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a bench ran: machine, Python, versions of packages that matter, time."""
+
+    machine: str
+    processor: str
+    cores: int
+    memory_gb: float
+    python: str
+    packages: dict[str, str]
+    when: str
+
+
+def environment() -> Environment:
+    """Describe this machine and the installed versions."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return Environment(
+        machine=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_gb=round(_memory(), 1),
+        python=platform.python_version(),
+        packages=versions,
+        when=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def _memory() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError, OSError):
+        return float("nan")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one contender over several rounds; `ratio` is the median, round by round, to the baseline."""
+
+    seconds: tuple[float, ...]
+    ratio: float
+
+    @property
+    def median(self) -> float:
+        """Median seconds."""
+        return statistics.median(self.seconds)
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 5, budget: float = 30.0
+) -> dict[str, Timing]:
+    """Time contenders in turns, so that a busy machine slows them all; the first one is the baseline.
+
+    Each round calls every contender once, in alternating order, after one call to warm up. Rounds stop when the
+    budget (seconds) is spent, after at least one.
+    """
+    names = list(contenders)
+    for name in names:
+        contenders[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    start = time.perf_counter()
+    for turn in range(rounds):
+        for name in names if turn % 2 == 0 else reversed(names):
+            before = time.perf_counter()
+            contenders[name]()
+            seconds[name].append(time.perf_counter() - before)
+        if time.perf_counter() - start > budget:
+            break
+    base = seconds[names[0]]
+    return {
+        name: Timing(tuple(values), statistics.median(v / b for v, b in zip(values, base, strict=True)))
+        for name, values in seconds.items()
+    }
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results; `note` says how it was measured and what to expect."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        lines = [f"## {self.title}", ""]
+        if self.note:
+            lines += [self.note, ""]
+        lines.append("| " + " | ".join(self.columns) + " |")
+        lines.append("|" + "---|" * len(self.columns))
+        lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Curves over one axis: series name -> (x values, y values). Both axes are logarithmic."""
+
+    title: str
+    x: str
+    y: str
+    series: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What a bench found. `passed` maps each requirement to whether it was met."""
+
+    name: str
+    title: str
+    tables: tuple[Table, ...]
+    plots: tuple[Plot, ...] = ()
+    passed: dict[str, bool] = field(default_factory=dict)
+    quick: bool = False
+    environment: Environment = field(default_factory=environment)
+
+    def markdown(self) -> str:
+        """Return the whole result as a Markdown page."""
+        where = self.environment
+        versions = ", ".join(f"{name} {version}" for name, version in where.packages.items())
+        parts = [
+            f"# {self.title}",
+            f"Measured on {where.when}, {where.processor} ({where.cores} cores, {where.memory_gb:.0f} GB), "
+            f"{where.machine}, Python {where.python}; {versions}."
+            + (" Quick run: small sizes, few rounds." if self.quick else ""),
+        ]
+        parts += [table.markdown() for table in self.tables]
+        if self.passed:
+            met = "\n".join(f"* {'met' if ok else 'NOT MET'}: {what}" for what, ok in self.passed.items())
+            parts.append(f"## Requirements\n\n{met}")
+        return "\n\n".join(parts) + "\n"
+
+    def json(self) -> str:
+        """Return the whole result as JSON."""
+        return json.dumps(asdict(self), indent=1, default=_plain, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> object:
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def write(result: BenchResult, folder: str | Path) -> tuple[Path, ...]:
+    """Write NAME.md and NAME.json, and NAME.png if matplotlib is installed; return the paths."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = [target / f"{result.name}.md", target / f"{result.name}.json"]
+    paths[0].write_text(result.markdown(), encoding="utf-8")
+    paths[1].write_text(result.json(), encoding="utf-8")
+    picture = _draw(result.plots, target / f"{result.name}.png")
+    return (*paths, picture) if picture else tuple(paths)
+
+
+def _draw(plots: Sequence[Plot], path: Path) -> Path | None:
+    if not plots:
+        return None
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(5.5 * len(plots), 4.2), layout="constrained")
+    for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
+        for label, (x, y) in plot.series.items():
+            axes.loglog(x, y, marker="o", label=label)
+        axes.set_title(plot.title)
+        axes.set_xlabel(plot.x)
+        axes.set_ylabel(plot.y)
+        axes.grid(visible=True, which="both", alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+    return path
