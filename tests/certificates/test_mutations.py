@@ -10,7 +10,11 @@ from builder import CASES, Package, case
 from mutations import attacked, changed_bytes, check_files, files_of, flip_bit
 
 from exact_judge import Judge, doubts, solve_with_qsopt
+from smle.assurance import require_same_rules
 from smle.certificates import checker
+from smle.certificates.document import Certificate
+from smle.errors import CertificateError, RuleError
+from smle.rules import Specification
 
 NAMES = list(CASES)
 
@@ -91,6 +95,34 @@ def test_ten_thousand_changed_models(capsys):
         print(f"\nas they lie: {dict(plain)}; digests made new: {dict(attacks)}", file=sys.stderr)
     assert plain["rejected"] + sum(attacks.values()) >= 10_000
     assert attacks["accepted, judge agrees"] > 500  # otherwise the judge was not asked much
+
+
+def stated(spec: Specification) -> tuple:
+    rules = tuple((rule.name, rule.regions, rule.requirement) for rule in spec.rules)
+    return spec.columns, spec.lower, spec.upper, spec.one_hot, spec.targets, rules
+
+
+@pytest.mark.parametrize("name", ["braking", "dose", "roads", "labels"])
+def test_changed_rules_file_is_compared_with_the_certificate(name):
+    """The checker binds rules.yaml by digest; loading compiles it again. Other words pass only for the same rules."""
+    rng, tally = random.Random(6), Counter()
+    original = Specification.from_yaml(case(name).files["rules"].decode())
+    for _ in range(60):
+        package = case(name)
+        text = package.files["rules"].decode()
+        at = rng.randrange(len(text))
+        package.files["rules"] = (text[:at] + rng.choice("0123456789.<>=- yxn") + text[at + 1 :]).encode()
+        package.seal().check()
+        certificate = Certificate(package.text, package.block, package.tensors, package.files)
+        try:
+            spec = Specification.from_yaml(package.files["rules"].decode())
+            require_same_rules(certificate, spec)
+        except (RuleError, CertificateError):
+            tally["refused"] += 1
+            continue
+        assert stated(spec) == stated(original)
+        tally["same rules"] += 1
+    assert tally["refused"] > 20
 
 
 HEAD = ["heads.weight", "heads.bias", "heads.fallback", "bounds.lower", "bounds.upper"]
