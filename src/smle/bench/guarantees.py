@@ -173,7 +173,7 @@ def _contenders(
         return verify_literals(prepared, HeadNumbers.of(head, envelope, domain), envelope, support)
 
     def slow() -> object:
-        return linear_counterexample_milp(literals, over.bounds, head, region)
+        return linear_counterexample_milp(literals, over.bounds, head, region, time_limit=60.0)
 
     proved = verify(over, spec, arrangement).hold
     agree = proved == linear_counterexample_milp(literals, over.bounds, head, region).none_exists

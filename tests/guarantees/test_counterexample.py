@@ -1,0 +1,92 @@
+"""Counterexamples that can be checked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import smle.guarantees.counterexample as module
+from smle.guarantees.counterexample import (
+    exclusion_counterexample,
+    exclusion_counterexample_milp,
+    linear_counterexample,
+    linear_counterexample_milp,
+    plain_numbers,
+)
+from smle.guarantees.geometry import Domain, Region, Support
+from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head
+from smle.guarantees.worst_case import Envelope, Literals
+from smle.solvers import Solution, Status
+
+DOMAIN = Domain(np.zeros(1), np.ones(1), np.ones(1))
+BOX = ConstantBounds([0.0], [1.0])
+PAIR = np.array([[0, 1]], dtype=np.int32)
+
+
+def rows(*pairs: tuple[list[float], float]) -> Literals:
+    g = np.array([p[0] for p in pairs])
+    h = np.array([p[1] for p in pairs])
+    return Literals(g, np.zeros((len(pairs), 1)), h, np.zeros(len(pairs), dtype=bool))
+
+
+def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
+    """y = (z, 1 - z), y0 <= 0.5 and y1 <= 0.7: the ends break them by 0.5 and 0.3, never both at once."""
+    head = Head([[1.0], [-1.0]], [0.0, 1.0])
+    both = rows(([1.0, 0.0], 0.5), ([0.0, 1.0], 0.7))
+    search = linear_counterexample(
+        both, plain_numbers(head), Envelope.plain(BOX, DOMAIN), Support(Region.whole(DOMAIN))
+    )
+    assert search.found is not None
+    assert search.found.strength == pytest.approx(0.5)
+    assert search.found.violated == (0,)
+    assert search.found.z == pytest.approx([1.0])
+
+
+def test_a_margin_makes_touching_a_counterexample() -> None:
+    head = Head([[1.0]], [0.0])
+    touching = rows(([1.0], 1.0))
+    arguments = (touching, plain_numbers(head), Envelope.plain(BOX, DOMAIN), Support(Region.whole(DOMAIN)))
+    assert linear_counterexample(*arguments).none_exists
+    found = linear_counterexample(*arguments, margin=1e-3).found
+    assert found is not None
+    assert found.strength == pytest.approx(1e-3)
+
+
+def test_an_exclusion_is_broken_where_both_are_positive() -> None:
+    """y = (z - 0.3, 0.9 - z): min is largest, 0.3, at z = 0.6."""
+    head = Head([[1.0], [-1.0]], [-0.3, 0.9])
+    whole = Region.whole(DOMAIN)
+    fast = exclusion_counterexample(PAIR, plain_numbers(head), Envelope.plain(BOX, DOMAIN), whole).found
+    slow = exclusion_counterexample_milp(PAIR, BOX, head, whole).found
+    for found in (fast, slow):
+        assert found is not None
+        assert found.strength == pytest.approx(0.3, abs=1e-6)
+        assert found.z == pytest.approx([0.6], abs=1e-6)
+        assert found.violated == (0, 1)
+
+
+def test_a_logit_of_zero_counts_as_predicted() -> None:
+    head = Head([[1.0], [0.0]], [-1.0, 0.0])
+    whole = Region.whole(DOMAIN)
+    assert exclusion_counterexample(PAIR, plain_numbers(head), Envelope.plain(BOX, DOMAIN), whole).found is not None
+    assert exclusion_counterexample_milp(PAIR, BOX, head, whole).found is not None
+
+
+def test_crossing_bounds_give_the_upper_one_as_deployed() -> None:
+    """l = 1, u = x: for x < 1 the clip gives u, so y = z <= 1 always, and y reaches every value of x."""
+    bounds = AffineBounds([1.0], [[0.0]], [0.0], [[1.0]])
+    head = Head([[-1.0]], [0.0])
+    below = rows(([1.0], -0.5))  # -z <= -0.5 is broken where u = x < 0.5
+    search = linear_counterexample_milp(below, bounds, head, Region.whole(DOMAIN))
+    assert search.found is not None
+    assert search.found.strength == pytest.approx(0.5, abs=1e-6)
+    assert search.found.z == pytest.approx([0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not Status.OPTIMAL], ids=lambda s: s.name)
+def test_a_failing_milp_is_no_answer(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.ReachModel, "solve", lambda *_, **__: Solution(status, message="injected"))
+    head = Head([[1.0], [-1.0]], [0.0, 1.0])
+    search = linear_counterexample_milp(rows(([1.0, 0.0], 0.5)), BOX, head, Region.whole(DOMAIN))
+    assert search.found is None
+    assert not search.none_exists
