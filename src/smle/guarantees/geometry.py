@@ -280,6 +280,8 @@ class Support:
         x[:] = domain.low + self._span * found.x
 
     def _some_point(self) -> Array:
-        point = np.zeros(len(self.region.domain.low))
-        self._solve(np.zeros(len(point)), np.zeros(len(self.region.numbers)), point)
+        point, _, reason = self.located
+        if point is None:
+            self.failure = reason or "the region is empty"
+            return np.full(len(self.region.domain.low), np.nan)
         return point

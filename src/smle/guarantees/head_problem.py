@@ -16,7 +16,7 @@ from smle.guarantees.obligations import obligation_regions
 from smle.guarantees.overapproximation import Head, Overapproximation
 from smle.guarantees.robust import Layout, RobustRow
 from smle.guarantees.verdict import Holds
-from smle.guarantees.verify import fallback_room, verify_clauses
+from smle.guarantees.verify import fallback_room, verify_literals
 from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, rounding_margin, worst_case
 from smle.rules import Clause, Specification
 from smle.solvers import MixedIntegerProgram, Status, solve
@@ -102,9 +102,10 @@ class HeadProblem:
 
     def safe(self, head: Head, margin: float = 0.0) -> bool:
         """Whether every obligation is proved with at least the given margin; notes the pairs that are not."""
-        good = True
+        good = head.fallback is None or self.fallback_safe(head.fallback)
+        numbers = self.numbers(head)
         for part in self.parts:
-            verdicts = verify_clauses(list(part.clauses), head, self.envelope, part.region)
+            verdicts = verify_literals(part.literals, numbers, self.envelope, part.support)
             good &= all(isinstance(v, Holds) and v.margin > margin for v in verdicts)
             if len(part.exclusions):
                 _, margins = verify_exclusions(part.exclusions, head, self.envelope, self.domain)

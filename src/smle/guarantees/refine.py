@@ -33,8 +33,7 @@ _TIME_LIMIT = 30.0
 
 def refine(verdict: NotProved, clause: Clause, head: Head, *, bounds: Bounds, region: Region, judge: Judge) -> Verdict:
     """Look again at a clause that was not proved over the envelope; `judge` verifies one clause over one box."""
-    crossing = isinstance(bounds, AffineBounds) and bool((Envelope.of(bounds, region.domain).extra > 1e-3).any())
-    if not (crossing or isinstance(bounds, NetworkBounds)):
+    if not (isinstance(bounds, NetworkBounds) or _crossing(bounds, region.domain)):
         return verdict
     literals = Literals.of(clause, len(head.b), len(region.domain.low))
     if isinstance(bounds, NetworkBounds):
@@ -52,6 +51,17 @@ def refine(verdict: NotProved, clause: Clause, head: Head, *, bounds: Bounds, re
         "a MILP solver says that it holds over real numbers, but there are no multipliers that prove it",
         claimed_margin=-found.objective,
     )
+
+
+def _crossing(bounds: Bounds, domain: Domain) -> bool:
+    """Whether affine bounds cross by more than rounding explains (a hair is not worth a MILP)."""
+    if not isinstance(bounds, AffineBounds):
+        return False
+    envelope = Envelope.plain(bounds, domain)
+    assert envelope.lower_slope is not None
+    assert envelope.upper_slope is not None
+    gap = envelope.lower - envelope.upper + domain.over(envelope.lower_slope - envelope.upper_slope)
+    return bool((gap > 1e-4 * envelope.sizes).any())
 
 
 def _evaluate(layers: tuple[Layer, ...], x: Array) -> Array:
