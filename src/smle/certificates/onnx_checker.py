@@ -783,8 +783,6 @@ def check(onnx: bytes, companion: bytes) -> Result:
     _, clip, kind = checker.fields(program_data, "precision clip bounds", "program")
     graph = Graph(onnx)
     tensors = read_tensors(graph, spec, gated, clip, kind)
-    proved = checker.check(for_head(document, tensors), tensors, block, files)
-
     columns = [entry["name"] for entry in specification["inputs"]]
     targets = [(entry["name"], entry["kind"]) for entry in specification["outputs"]]
     require(all(is_text(name) for name in [*columns, *(name for name, _ in targets)]), "a name is not a text")
@@ -796,6 +794,7 @@ def check(onnx: bytes, companion: bytes) -> Result:
     rest = match(graph, program, output_types(outputs, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == checker.canonical(titles), "onnx: metadata 'active_rules' differs")
+    proved = checker.check(for_head(document, tensors), tensors, block, files)
     return Result(proved, len(program.nodes), len(program.constants), asserted(graph, inputs, outputs, rest))
 
 

@@ -1,0 +1,163 @@
+"""Models to export: hand-made certified heads with a small backbone, and untrained networks that are safe by gauge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "certificates"))
+
+from builder import case
+
+from smle.assurance import DeployedNetwork, certify, state_of
+from smle.certificates import checker, onnx_checker
+from smle.certificates.document import Certificate, tensors_of
+from smle.export.backbone import Backbone, mlp_backbone
+from smle.export.files import _sealed
+from smle.export.graph import certified_program, graph_model
+from smle.nn.backbones import MLP
+from smle.nn.network import SafeNetwork
+from smle.rules import Categorical, Specification
+from smle.storage import ModelRecord
+
+MIXED = """
+inputs:
+  speed: {range: [0, 40], missing: 7.5}
+  load: [-1, 1]
+  road: {categories: [dry, wet, icy], missing: wet}
+  tyre: {categories: [summer, winter]}
+outputs: [brake]
+labels: [warn, stop]
+choices: {advice: [keep, slow, halt], gear: {options: [low, high], pick: min}}
+rules:
+  - {name: icy, when: road == icy and speed > 10, then: brake >= 0.5 and advice != keep}
+  - {name: heavy, when: speed + 3 * load >= 20, then: warn}
+  - {name: never both, then: not (warn and stop)}
+  - {name: winter, when: tyre == winter, then: gear == low}
+"""
+
+HAND_MADE = (
+    "braking", "clauses", "affine", "affine without gate", "dose", "roads", "roads without gate", "strict", "labels",
+    "affine labels",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """A record, and the files made of it."""
+
+    spec: Specification
+    record: ModelRecord
+    onnx: bytes
+    companion: bytes
+
+
+@cache
+def hand_made(name: str) -> Exported:
+    """Return a hand-made certified head behind a random backbone."""
+    package = case(name)
+    spec = Specification.from_yaml(package.files["rules"].decode())
+    d, n = len(spec.columns), len(package.weights["bounds.lower"])
+    rng = np.random.default_rng(5)
+    low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    package.weights |= {
+        "backbone.0.shift": ((low + high) / 2).astype("f4"),
+        "backbone.0.scale": ((high - low) / 4).astype("f4"),
+        "backbone.1.weight": rng.normal(size=(6, d)).astype("f4"),
+        "backbone.1.bias": rng.normal(size=6).astype("f4"),
+        "backbone.3.weight": rng.normal(size=(n, 6)).astype("f4"),
+        "backbone.3.bias": rng.normal(size=n).astype("f4"),
+    }
+    package.seal()
+    certificate = Certificate(package.text, package.block, package.tensors, package.files)
+    return _exported(spec, package.weights, package.files["rules"].decode(), certificate)
+
+
+@cache
+def untrained(text: str, bounds: str = "fixed", embedding: int = 8) -> Exported:
+    """Return a network as the gauge starts it: safe, not trained."""
+    spec = Specification.from_yaml(text)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+        backbone = MLP((12,), embedding, shift=(low + high) / 2, scale=(high - low) / 4)
+        network = SafeNetwork(backbone, spec, embedding=embedding, bounds=bounds)
+        network.heads.raw_weight.data.normal_()
+    weights = state_of(DeployedNetwork.of(network))
+    certificate = certify(network, tensors=tensors_of(weights), files={"rules": spec.to_yaml().encode()})
+    return _exported(spec, weights, spec.to_yaml(), certificate)
+
+
+def _exported(spec: Specification, weights: dict[str, Any], rules: str, certificate: Certificate) -> Exported:
+    record = ModelRecord(weights, {}, rules, certificate)
+    data = model_of(spec, record, mlp_backbone(weights)).SerializeToString(deterministic=True)
+    return Exported(spec, record, data, _sealed(certificate, data))
+
+
+def model_of(spec: Specification, record: ModelRecord, backbone: Backbone) -> Any:
+    certificate = record.certificate
+    assert certificate is not None
+    program = certified_program(spec, certificate.document, certificate.block, certificate.tensors)
+    return graph_model(spec, program, backbone)
+
+
+def resealed(companion: bytes, onnx: bytes) -> bytes:
+    """Return the certificate file bound to other bytes, as an attacker would make it."""
+    outer = json.loads(companion)
+    del outer["digest"]
+    outer["onnx"] = hashlib.sha256(onnx).hexdigest()
+    outer["digest"] = hashlib.sha256(checker.canonical(outer)).hexdigest()
+    return checker.canonical(outer) + b"\n"
+
+
+def accepted(onnx: bytes, companion: bytes) -> onnx_checker.Result | None:
+    """Return the result of the checker, None if it rejects; other exceptions pass."""
+    try:
+        return onnx_checker.check(onnx, companion)
+    except checker.Rejected:
+        return None
+
+
+def session(data: bytes, threads: int = 1) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def feed(spec: Specification, X: np.ndarray) -> dict[str, np.ndarray]:
+    """Return named inputs from encoded columns (rows, d)."""
+    result, column = {}, 0
+    for item in spec.inputs:
+        if isinstance(item, Categorical):
+            k = len(item.categories)
+            winner = X[:, column : column + k].argmax(axis=1)
+            result[item.name] = np.array(item.categories, dtype=object)[winner][:, None]
+            column += k
+        else:
+            result[item.name] = np.ascontiguousarray(X[:, [column]], dtype=np.float32)
+            column += 1
+    return result
+
+
+def run(running: onnxruntime.InferenceSession, spec: Specification, X: np.ndarray) -> dict[str, np.ndarray]:
+    names = [output.name for output in running.get_outputs()]
+    return dict(zip(names, running.run(None, feed(spec, X)), strict=True))
+
+
+def columns_of(spec: Specification, answers: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the outputs (rows, m) in the order of the targets."""
+    found = []
+    for target in spec.targets:
+        names = (target, f"logit({target})", f"score({target})")
+        found.append(next(a for n in reversed(names) if (a := answers.get(n)) is not None and a.dtype == np.float32))
+    return np.concatenate(found, axis=1)

@@ -1,0 +1,206 @@
+"""onnxruntime computes what torch computes, within the certified rounding, and breaks no rule."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from exported import HAND_MADE, MIXED, Exported, columns_of, feed, hand_made, model_of, run, session, untrained
+
+from smle.bench.sampling import Judge, hard_points
+from smle.certificates import checker
+from smle.certificates.onnx_checker import EMBEDDING
+from smle.exact import BINARY32, nearest
+from smle.export.backbone import Backbone
+from smle.guarantees.guard import guard_rows
+from smle.nn.head import DeployedHead
+
+MODELS = {name: (lambda name=name: hand_made(name)) for name in HAND_MADE}
+MODELS |= {f"mixed, {b}": (lambda b=b: untrained(MIXED, b)) for b in ("fixed", "constant", "affine")}
+
+
+def torch_head(exported: Exported) -> tuple[DeployedHead, object]:
+    from smle.assurance import arrangement_of
+
+    certificate = exported.record.certificate
+    arrangement = arrangement_of(certificate, exported.spec)
+    weights = {k: v for k, v in exported.record.weights.items() if not k.startswith("backbone.")}
+    head = DeployedHead(
+        exported.spec,
+        arrangement,
+        embedding=len(weights["bounds.lower"]),
+        affine="bounds.lower_slope" in weights,
+        passthrough="heads.passthrough" in weights,
+        nan_safe_clip=certificate.document["program"]["clip"] == "where",
+    )
+    head.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in weights.items()})
+    return head, arrangement
+
+
+def head_graph(exported: Exported) -> bytes:
+    """The exported head with the embedding as an input, and the cell as an output."""
+    n = len(exported.record.weights["bounds.lower"])
+    value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", n])
+    model = model_of(exported.spec, exported.record, Backbone([], [], [value]))
+    if any("gate/cell" in node.output for node in model.graph.node):
+        model.graph.output.append(onnx.helper.make_tensor_value_info("gate/cell", onnx.TensorProto.INT64, ["N", 1]))
+    return model.SerializeToString()
+
+
+def rounding(exported: Exported) -> np.ndarray:
+    """Return the certified rounding error of each head's outputs (heads, m)."""
+    certificate = exported.record.certificate
+    spec = checker.Specification(certificate.document["specification"], certificate.block)
+    bounds = checker.Bounds(spec, certificate.tensors, certificate.document["program"]["bounds"])
+    weights = exported.record.weights
+    result = []
+    for c in range(len(weights["heads.weight"])):
+        flat = {}
+        for part in ("weight", "bias", "passthrough"):
+            values = weights.get(f"heads.{part}")
+            flat[part] = [] if values is None else [checker.Fraction(float(v)) for v in values[c].ravel()]
+        head = checker.Head(spec, bounds, flat["weight"], flat["passthrough"], flat["bias"])
+        result.append([float(e) for e in head.errors])
+    return np.array(result)
+
+
+def embeddings(rng: np.random.Generator, rows: int, n: int) -> np.ndarray:
+    """Embeddings inside, at the border of and far outside of the box."""
+    z = rng.normal(size=(rows, n)) * rng.choice([0.3, 1.0, 30.0], size=(rows, 1))
+    z = np.where(rng.random((rows, n)) < 0.2, np.sign(z), z)
+    return z.astype(np.float32)
+
+
+def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], threads: int) -> dict[str, float]:
+    """Compare the exported head with torch on hard points; return figures."""
+    spec = exported.spec
+    head, arrangement = torch_head(exported)
+    running, errors, judge = session(head_graph(exported), threads), rounding(exported), Judge(spec)
+    rng, figures = np.random.default_rng(11), {"points": 0, "largest share of the bound": 0.0, "other cells": 0}
+    for X in hard_points(spec, np.random.default_rng(1), count, dtype=np.float32):
+        z = embeddings(rng, len(X), errors.shape[0] and head.bounds.lower.shape[0])
+        with torch.inference_mode():
+            expected = head(torch.from_numpy(X), torch.from_numpy(z)).numpy()
+            trivial = head.gate.is_trivial
+            cell = np.zeros(len(X), int) if trivial else head.gate(head.domain(torch.from_numpy(X))).numpy()
+        for batch in batches:
+            pieces = []
+            for start in range(0, len(X), batch):
+                rows = slice(start, start + batch)
+                names = [output.name for output in running.get_outputs()]
+                answers = running.run(None, {**feed(spec, X[rows]), EMBEDDING: z[rows]})
+                answers = dict(zip(names, answers, strict=True))
+                other = answers.get("gate/cell", np.zeros((len(X[rows]), 1), int))[:, 0]
+                pieces.append((columns_of(spec, answers), other))
+            Y, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
+            assert judge.violations(X, Y) == []
+            same = found == cell
+            assert near_a_facet(spec, arrangement, X[~same]).all()
+            # Each is within the bound of the exact value, so they are within twice the bound of each other.
+            bound = 2 * np.concatenate([errors, np.full((1, errors.shape[1]), np.inf)])[cell[same]]
+            gap = np.abs(Y[same].astype(float) - expected[same])
+            assert (gap <= bound).all()
+            free = cell[same] == len(errors)
+            if free.any():
+                size = np.abs(z[same][free]).astype(float) @ np.abs(head.free.weight.numpy().astype(float)).T
+                assert (gap[free] <= 2e-6 * (size + np.abs(head.free.bias.numpy()))).all()
+            figures["points"] += len(X)
+            figures["other cells"] += int((~same).sum())
+            share = float((gap / bound).max(initial=0.0))
+            figures["largest share of the bound"] = max(figures["largest share of the bound"], share)
+    return figures
+
+
+def near_a_facet(spec, arrangement, X: np.ndarray) -> np.ndarray:
+    """Whether the points are so near to an oblique row's threshold that rounding decides."""
+    close = np.zeros(len(X), dtype=bool)
+    for row in guard_rows(arrangement, spec):
+        if not row.is_comparison:
+            weights = np.zeros(len(spec.columns))
+            for (column, _), value in zip(row.coefficients, row.stored, strict=True):
+                weights[column] = float(value)
+            close |= np.abs(X.astype(float) @ weights - float(row.threshold)) <= float(row.slack)
+    return close
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_head_agrees_with_torch_within_the_certified_rounding(name):
+    figures = compare_heads(MODELS[name](), 2000, batches=(2000, 7), threads=1)
+    assert figures["points"] >= 3900
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_do_not_matter(threads):
+    compare_heads(hand_made("braking"), 4000, batches=(4000,), threads=threads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parity_on_100000_points(braking_model, braking_spec, threads, capsys):
+    """The trained demo, 100,000 hard points, in one batch and one by one."""
+    exported = Exported(braking_spec, braking_model.record(), b"", b"")
+    for batches in ((100_000,), (1,)):
+        figures = compare_heads(exported, 100_000, batches=batches, threads=threads)
+        assert figures["points"] >= 99_000
+        with capsys.disabled():
+            print(f"\n{threads} threads, batches of {batches[0]}: {figures}")
+
+
+def test_the_comparison_can_fail(monkeypatch):
+    """A head that is off by a hundred-thousandth is noticed."""
+    exported = hand_made("braking")
+    head, arrangement = torch_head(exported)
+    head.heads.bias += 1e-5
+    monkeypatch.setitem(globals(), "torch_head", lambda _: (head, arrangement))
+    with pytest.raises(AssertionError):
+        compare_heads(exported, 500, batches=(500,), threads=1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_violation_with_backbone(name):
+    exported = MODELS[name]()
+    running, judge = session(exported.onnx), Judge(exported.spec)
+    for X in hard_points(exported.spec, np.random.default_rng(2), 3000, dtype=np.float32):
+        answers = run(running, exported.spec, X)
+        assert judge.violations(X, columns_of(exported.spec, answers)) == []
+        assert answers["in_domain"].all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, -3e38])
+@pytest.mark.parametrize("name", ["braking", "affine", "dose", "mixed, fixed", "mixed, affine"])
+def test_odd_inputs_are_clamped_and_reported(name, value):
+    """Outside of the domain the rules hold at the clamped input; missing numbers become their stand-in."""
+    exported = MODELS[name]()
+    spec, judge, rng = exported.spec, Judge(exported.spec), np.random.default_rng(4)
+    lower, upper = (np.array([float(nearest(v, BINARY32)) for v in e], "f4") for e in (spec.lower, spec.upper))
+    numbers = np.array([c for c in range(len(spec.columns)) if not any(c in group for group in spec.one_hot)])
+    running = session(exported.onnx)
+    for X in hard_points(spec, rng, 1500, dtype=np.float32):
+        hit = rng.random((len(X), len(numbers))) < 0.4
+        odd = X.copy()
+        odd[:, numbers] = np.where(hit, np.float32(value), X[:, numbers])
+        answers = run(running, spec, odd)
+        clamped = np.where(odd >= lower, odd, lower)
+        clamped = np.where(clamped <= upper, clamped, upper)
+        outside = hit.any(axis=1)
+        for i, column in enumerate(numbers):
+            item = next(item for item in spec.inputs if item.name == spec.columns[column])
+            if item.missing is not None and np.isnan(value):
+                clamped[hit[:, i], column] = float(item.missing)
+                outside = np.delete(hit, i, axis=1).any(axis=1)
+        assert judge.violations(clamped, columns_of(spec, answers)) == []
+        assert np.array_equal(answers["in_domain"], ~outside)
+
+
+@pytest.mark.parametrize("name", ["braking", "labels", "clauses", "affine", "mixed, constant"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_whatever_the_backbone_computes(name, value):
+    exported = MODELS[name]()
+    spec, judge, rng = exported.spec, Judge(exported.spec), np.random.default_rng(6)
+    running = session(head_graph(exported))
+    names = [output.name for output in running.get_outputs()]
+    n = len(exported.record.weights["bounds.lower"])
+    for X in hard_points(spec, rng, 1500, dtype=np.float32):
+        z = embeddings(rng, len(X), n)
+        z[rng.random(z.shape) < 0.3] = value
+        answers = dict(zip(names, running.run(None, {**feed(spec, X), EMBEDDING: z}), strict=True))
+        assert judge.violations(X, columns_of(spec, answers)) == []
