@@ -109,7 +109,7 @@ def test_projection_is_never_farther_than_pdcg(kind: dict[str, object], seeds: r
     converged = 0
     for seed in seeds:
         head, problem = parts(random_instance(seed, **kind))  # type: ignore[arg-type]
-        run = pdcg(head, problem, n_it=25, n_xs=25)
+        run = pdcg(head, problem, n_it=12, n_xs=12)
         if not run.succeeded:
             continue
         converged += 1
@@ -123,7 +123,7 @@ def test_projection_is_never_farther_than_pdcg(kind: dict[str, object], seeds: r
 @pytest.mark.parametrize("affine", [False, True])
 def test_pdcg_with_enough_memory_ends_at_the_projection(affine: bool) -> None:
     """Linear rules: when no counterexample is left, the memory's QP is a relaxation with a feasible optimum."""
-    for seed in range(25):
+    for seed in range(10):
         head, problem = parts(random_instance(seed, affine=affine))
         run = pdcg(head, problem, n_it=100, n_xs=100)
         result = nearest_safe_head(head, problem)
@@ -167,7 +167,7 @@ def samples_of(instance: Instance, rows: int, seed: int) -> Samples:
 
 @pytest.mark.parametrize("literals", [1, 2])
 def test_refit_is_safe_and_fits_no_worse_than_the_projection(literals: int) -> None:
-    for seed in range(8):
+    for seed in range(4):
         instance = random_instance(seed, affine=bool(seed % 2), literals=literals)
         projection = project(instance.over, instance.spec, instance.arrangement)
         if not projection.succeeded:

@@ -227,7 +227,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
 def test_margins_are_confirmed_in_exact_arithmetic(affine: bool, literals: int) -> None:
     """What verify computes in float64 is never more than what its multipliers prove exactly."""
     checked = 0
-    for seed in range(40):
+    for seed in range(15):
         instance = random_instance(seed, affine=affine, literals=literals, degenerate=bool(seed % 3 == 0))
         for obligation, verdict in verify(instance.over, instance.spec, instance.arrangement):
             if isinstance(verdict, Holds) and not verdict.multipliers.empty:
@@ -236,4 +236,4 @@ def test_margins_are_confirmed_in_exact_arithmetic(affine: bool, literals: int) 
                 assert truth > 0
                 assert Fraction(verdict.margin) <= truth
                 assert verdict.margin == pytest.approx(float(truth), rel=1e-8, abs=1e-8)
-    assert checked > 30
+    assert checked > 10
