@@ -1,5 +1,6 @@
 """Centers leave room in every clause, stay near the preferred point, and refuse what has none."""
 
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -131,6 +132,20 @@ def test_many_exclusions_are_fast():
     assert on.any()
     assert not (on[center.pairs[:, 0]] & on[center.pairs[:, 1]]).any()
     assert center.pair_slacks.min() > 0
+
+
+@pytest.mark.parametrize("prefers", [False, True])
+def test_hierarchies_of_labels_are_fast(prefers):
+    m = 300
+    rules = [("", f"y{i} implies y{i // 2}") for i in range(1, m)] + [("a > 0.5", "at_least_one(y7, y8, y9)")]
+    spec = spec_of(f"labels: [{', '.join(f'y{i}' for i in range(m))}]", *rules)
+    arrangement = arrange(spec)
+    prefer = np.random.default_rng(0).normal(size=m) if prefers else None
+    start = time.process_time()
+    center = find_center(spec, arrangement, 0, prefer=prefer)
+    assert time.process_time() - start < 10
+    assert center.slacks.min() > 0.05
+    assert (center.y0[7:10] > 0).any()
 
 
 LITERALS = ["u <= {0}", "u >= {0}", "v <= {0}", "u + v >= {0}", "u - v <= {0}", "u <= {0} * a", "v >= {0} - 2 * a"]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.label_map import most_likely_labels
+from smle.guarantees.nearest import label_columns
 from smle.guarantees.requirement import PlainClause, PlainLiteral, Requirement, negative
 from smle.solvers import LinearProgram, QuadraticProgram, Status, solve
 
@@ -59,6 +61,8 @@ def best_weights(clause: PlainClause, y: Array) -> Array:
     best[int(np.argmax([s / lit.norm for s, lit in zip(slack, clause.literals, strict=True)]))] = 1.0
     if count == 1 or slack.max() <= 0:
         return best
+    if count == 2:
+        return _two_weights(clause, slack, best)
     used = np.unique(np.concatenate([lit.outputs for lit in clause.literals]))
     G = np.zeros((count, len(used)))
     for j, lit in enumerate(clause.literals):
@@ -80,6 +84,21 @@ def best_weights(clause: PlainClause, y: Array) -> Array:
     return w if (w @ slack) * single >= (best @ slack) * mixed else best
 
 
+def _two_weights(clause: PlainClause, slack: Array, best: Array) -> Array:
+    """Closed form for two literals: w = gram^-1 slack if that is positive, else one of the literals."""
+    first, second = clause.literals
+    dots = dict(zip(first.outputs.tolist(), first.g.tolist(), strict=True))
+    b = sum(dots.get(i, 0.0) * v for i, v in zip(second.outputs.tolist(), second.g.tolist(), strict=True))
+    a, c = first.norm**2, second.norm**2
+    w = np.array([c * slack[0] - b * slack[1], a * slack[1] - b * slack[0]])
+    if a * c - b * b <= 1e-12 * a * c:
+        # Parallel: opposite literals that overlap are always true together.
+        w = np.array([second.norm, first.norm])
+        if b > 0 or w @ slack <= 0:
+            return best
+    return w / w.sum() if (w > 0).all() else best
+
+
 class CenterSearch:
     """Depth-first over literals, for rules without x-terms. Variables that no row mentions stay at the target."""
 
@@ -89,7 +108,7 @@ class CenterSearch:
         self.cap = need.scale
         self.units = [clause.literals[0] for clause in need.clauses if len(clause.literals) == 1]
         self.open = [clause for clause in need.clauses if len(clause.literals) > 1]
-        self.wish = self._independent(target)
+        self.wish = self._with_signs(target)
         self.nodes = 0
         self.tight = False
 
@@ -98,26 +117,34 @@ class CenterSearch:
         found = self._descend(list(self.units))
         return Found(self.target, None, 0.0) if found is None and self.tight else found
 
-    def _independent(self, target: Array) -> Array:
-        """Move labels below zero until no exclusion is broken, least wanted first; others stay."""
+    def _with_signs(self, target: Array) -> Array:
+        """Give the labels of clauses and exclusions signs that satisfy them all, as near to the target as can be.
+
+        Labels that no clause mentions are off unless wanted, and compatible with others that are wanted more.
+        """
+        labels = label_columns(self.need.polytopes.spec)
+        clauses = [c for c in (_signs(clause, labels) for clause in self.need.clauses) if c is not None]
         pairs = self.need.pairs
+        if not clauses and not len(pairs):
+            return target.copy()
+        mentioned = np.zeros(len(target), dtype=bool)
+        mentioned[[label for clause in clauses for label, _ in clause]] = True
+        open_ = mentioned.copy()
+        mentioned[np.unique(pairs)] = True
+        if self.prefers:
+            open_ |= _compatible(np.flatnonzero(mentioned & ~open_ & (target > 0)), target, pairs)
+        place = np.cumsum(open_) - 1
+        inner = place[pairs[open_[pairs].all(axis=1)]].astype(np.int32)
+        wanted = target[open_] if self.prefers else np.full(int(open_.sum()), -1.0)
+        pattern = most_likely_labels(
+            1 / (1 + np.exp(-np.clip(wanted, -12, 12)))[None],
+            inner.reshape(-1, 2),
+            [[(int(place[label]), on) for label, on in clause] for clause in clauses],
+        )[0]
+        signs = np.full(len(target), -1.0)
+        signs[open_] = np.where(pattern > 0.5, 1.0, -1.0)  # NaN (no pattern at all) counts as off
         wish = target.copy()
-        if not len(pairs):
-            return wish
-        labels = np.unique(pairs)
-        neighbors: list[list[int]] | None = None
-        keep = np.zeros(len(target), dtype=bool)
-        wanted = labels[wish[labels] > 0] if self.prefers else labels[:0]
-        if len(wanted):
-            inner = np.isin(pairs, wanted).all(axis=1)
-            neighbors = [[] for _ in target]
-            for h, k in pairs[inner].tolist():
-                neighbors[h].append(k)
-                neighbors[k].append(h)
-            for h in wanted[np.argsort(-wish[wanted], kind="stable")].tolist():
-                keep[h] = not keep[neighbors[h]].any()
-        off = labels[~keep[labels]]
-        wish[off] = np.minimum(wish[off], -1.0)
+        wish[mentioned] = signs[mentioned] * np.maximum(signs[mentioned] * target[mentioned], 1.0)
         return wish
 
     def _descend(self, rows: list[PlainLiteral]) -> Found | None:
@@ -150,6 +177,31 @@ class CenterSearch:
         if not len(bad):
             return None
         return [negative(int(label)) for label in pairs[bad[0]]]
+
+
+def _compatible(wanted: npt.NDArray[np.intp], weights: Array, pairs: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Choose wanted labels without an exclusion among them, heaviest first. Returns a mask (m,)."""
+    keep = np.zeros(len(weights), dtype=bool)
+    candidate = np.zeros(len(weights), dtype=bool)
+    candidate[wanted] = True
+    inner = pairs[candidate[pairs].all(axis=1)]
+    neighbors: dict[int, list[int]] = {}
+    for h, k in inner.tolist():
+        neighbors.setdefault(h, []).append(k)
+        neighbors.setdefault(k, []).append(h)
+    for label in wanted[np.argsort(-weights[wanted], kind="stable")].tolist():
+        keep[label] = not keep[neighbors.get(label, [])].any()
+    return keep
+
+
+def _signs(clause: PlainClause, labels: npt.NDArray[np.bool_]) -> list[tuple[int, bool]] | None:
+    """Read a clause about the signs of labels as (label, on) pairs; None if it says something else."""
+    read = []
+    for lit in clause.literals:
+        if len(lit.outputs) != 1 or lit.h != 0 or not labels[lit.outputs[0]]:
+            return None
+        read.append((int(lit.outputs[0]), bool(lit.g[0] < 0)))
+    return read
 
 
 def place(

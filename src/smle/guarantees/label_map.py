@@ -3,7 +3,8 @@
     maximize  sum over labels that are on of  w_l = log(p_l + eps) - log(1 - p_l + eps)
 
 Exclusions alone: only labels with positive weight matter, and the answer is a heaviest independent set of the
-conflict graph, found per connected component by branch and bound. With further clauses: a small MILP.
+conflict graph, found per connected component by branch and bound. With further clauses, or where that grows
+too large: a MILP.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = ["EPSILON", "heaviest_independent_set", "most_likely_labels", "weights
 
 Array = npt.NDArray[np.float64]
 EPSILON = 1e-6
+MAX_NODES = 20_000
 
 
 def weights_of(probabilities: Array) -> Array:
@@ -67,12 +69,16 @@ def _neighbors(pairs: npt.NDArray[np.int32], m: int) -> list[npt.NDArray[np.int3
     return [both[starts[i] : starts[i + 1], 1] for i in range(m)]
 
 
-def _by_graph(weights: Array, neighbors: Sequence[npt.NDArray[np.int32]]) -> Array:
+def _by_graph(weights: Array, neighbors: Sequence[npt.NDArray[np.int32]]) -> Array | None:
+    """Return the pattern, or None if the search grew too large."""
     result = np.zeros(len(weights))
     wanted = np.flatnonzero(weights >= 0)
     place = {int(label): p for p, label in enumerate(wanted)}
     graph = [sum(1 << place[int(k)] for k in neighbors[label] if int(k) in place) for label in wanted.tolist()]
-    chosen = heaviest_independent_set([float(weights[label]) for label in wanted], graph)
+    try:
+        chosen = heaviest_independent_set([float(weights[label]) for label in wanted], graph)
+    except _TooLargeError:
+        return None
     result[wanted[chosen]] = 1.0
     return result
 
@@ -99,18 +105,26 @@ def _component(seed: int, graph: Sequence[int], within: int) -> int:
     return found
 
 
+class _TooLargeError(Exception):
+    """The search took too many nodes."""
+
+
 class _Search:
     """Branch and bound; the bound covers the rest by cliques and takes the heaviest vertex of each."""
 
     def __init__(self, weights: Sequence[float], graph: Sequence[int]) -> None:
         self.weights, self.graph = weights, graph
         self.best_value, self.best_set = -1.0, 0
+        self.nodes = 0
 
     def run(self, vertices: int) -> list[int]:
         self._grow(vertices, 0, 0.0)
         return list(_bits(self.best_set))
 
     def _grow(self, left: int, chosen: int, value: float) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _TooLargeError
         while left:
             # a vertex without neighbors is always in
             free = next((v for v in _bits(left) if not self.graph[v] & left), None)
