@@ -16,13 +16,14 @@ __all__ = ["AffineBox", "Box", "Envelope", "FixedBox"]
 class Envelope(NamedTuple):
     """c(x') = center + center_slope x' and h(x') = half + half_slope x', per embedding unit.
 
-    Shapes: center, half (n,); slopes (n, d), or None where the bounds do not depend on x.
+    Shapes: center, half (n,); slopes (n, d), or None where the bounds do not depend on x. `unit`: it is -1 and 1.
     """
 
     center: Tensor
     half: Tensor
     center_slope: Tensor | None
     half_slope: Tensor | None
+    unit: bool = False
 
 
 class Box(nn.Module):
@@ -31,6 +32,17 @@ class Box(nn.Module):
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width of the box."""
         raise NotImplementedError
+
+    def limits(self, x32: Tensor, envelope: Envelope, *, x_shift: Tensor, x_scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return l(x) and u(x) in training, broadcastable to (batch, n); x32 is in the user's inputs."""
+        center, half = envelope.center, envelope.half
+        if envelope.center_slope is None or envelope.half_slope is None:
+            return center - half, center + half
+        slope = torch.cat([envelope.center_slope - envelope.half_slope, envelope.center_slope + envelope.half_slope])
+        slope = slope / x_scale
+        offset = torch.cat([center - half, center + half]) - slope @ x_shift
+        lower, upper = torch.addmm(offset, x32, slope.T).chunk(2, dim=1)
+        return lower, upper
 
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the constants of the deployed program in the user's inputs, by their names in the model file."""
@@ -49,15 +61,22 @@ class FixedBox(Box):
     """-1 <= z <= 1. With a linear layer before it this is as general as any constant bounds."""
 
     ones: Tensor
+    zeros: Tensor
+    minus_ones: Tensor
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.register_buffer("ones", torch.ones(units), persistent=False)
+        for name, value in (("ones", 1.0), ("zeros", 0.0), ("minus_ones", -1.0)):
+            self.register_buffer(name, torch.full((units,), value), persistent=False)
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center 0 and half-width 1."""
-        ones = self.ones.to(dtype)
-        return Envelope(torch.zeros_like(ones), ones, None, None)
+        ones, zeros = (self.ones, self.zeros) if dtype is torch.float32 else (self.ones.to(dtype), self.zeros.to(dtype))
+        return Envelope(zeros, ones, None, None, unit=True)
+
+    def limits(self, x32: Tensor, envelope: Envelope, *, x_shift: Tensor, x_scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return -1 and 1."""
+        return self.minus_ones, envelope.half
 
 
 class AffineBox(Box):

@@ -14,6 +14,7 @@ for its oblique rows, with the residual priced over the bounding box, take the p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ HeadTensors = tuple[Tensor, Tensor | None, Tensor]
 
 _UNIT_ROUNDOFF = 2.0**-24
 _SAFETY = 1.05  # on rounding terms: they are computed in floats themselves
+_TINY = 1e-30
 _KEPT_ROOM = 0.1  # share of the center's room that any weights must leave
 
 
@@ -73,6 +75,11 @@ class CellNeeds:
     a: Array
 
 
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a precision; asking first is quicker than `to`."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
+
+
 class HeadParameters(nn.Module):
     """Raw head parameters in a frame; `forward` gives heads in the user's units.
 
@@ -91,6 +98,7 @@ class HeadParameters(nn.Module):
 
     def __init__(self, cells: list[CellNeeds], frame: Frame, *, units: int, passthrough: bool) -> None:
         super().__init__()
+        self._kept: dict[torch.dtype, dict[str, Tensor]] = {}
         heads, m, d = len(cells), len(frame.y_scale), len(frame.x_scale)
         for name in ("x_shift", "x_scale", "y_shift", "y_scale"):
             self._constant(name, getattr(frame, name))
@@ -106,6 +114,31 @@ class HeadParameters(nn.Module):
     def _constant(self, name: str, value: npt.ArrayLike) -> None:
         self.register_buffer(name, torch.as_tensor(np.array(value, dtype=np.float64)))
 
+    def constants(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the constant tensors in a precision, and what follows from them alone. Kept between steps."""
+        if torch.compiler.is_compiling():
+            return self._derive(dtype)
+        if dtype not in self._kept:
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept[dtype] = self._derive(dtype)
+        return self._kept[dtype]
+
+    def _derive(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        known = {name: value.to(dtype) for name, value in self._buffers.items() if value is not None}
+        known["resting"] = known["y_shift"] + known["y_scale"] * known["center"]
+        known["slope_scale"] = known["y_scale"].unsqueeze(-1) / known["x_scale"]
+        known["resting_slope"] = known["center_slope"] * known["slope_scale"]
+        return known
+
+    def _apply(self, fn: Any, recurse: bool = True) -> HeadParameters:
+        self._kept.clear()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        self._kept.clear()
+        super()._load_from_state_dict(*arguments, **options)
+
     def step(self, envelope: Envelope) -> Tensor | None:
         """Return how far (heads,) towards the raw head the head goes from the center; None: all the way."""
         return None
@@ -113,22 +146,16 @@ class HeadParameters(nn.Module):
     def forward(self, envelope: Envelope) -> HeadTensors:
         """Return the heads in the user's units, in the envelope's precision."""
         dtype = envelope.center.dtype
-        weight, bias = self.raw_weight.to(dtype), self.raw_bias.to(dtype)
-        slope = None if self.raw_slope is None else self.raw_slope.to(dtype)
+        known = self.constants(dtype)
         alpha = None if self.relaxed else self.step(envelope)
-        if alpha is not None:
-            center = self.center.to(dtype)
-            weight = alpha[:, None, None] * weight
-            bias = center + alpha[:, None] * (bias - center)
-            if slope is not None:
-                center_slope = self.center_slope.to(dtype)
-                slope = center_slope + alpha[:, None, None] * (slope - center_slope)
-        y_shift, y_scale = self.y_shift.to(dtype), self.y_scale.to(dtype)
-        weight, bias = weight * y_scale[:, None], y_shift + y_scale * bias
-        if slope is None:
+        factor = known["y_scale"] if alpha is None else alpha.unsqueeze(-1) * known["y_scale"]
+        weight = _cast(self.raw_weight, dtype) * factor.unsqueeze(-1)
+        bias = torch.addcmul(known["resting"], _cast(self.raw_bias, dtype) - known["center"], factor)
+        if self.raw_slope is None:
             return weight, None, bias
-        slope = slope * y_scale[:, None] / self.x_scale.to(dtype)
-        return weight, slope, bias - slope @ self.x_shift.to(dtype)
+        drift = (self.raw_slope.to(dtype) - known["center_slope"]) * known["slope_scale"]
+        slope = known["resting_slope"] + (drift if alpha is None else alpha[:, None, None] * drift)
+        return weight, slope, bias - slope @ known["x_shift"]
 
     @torch.no_grad()
     def assign(self, W: npt.ArrayLike, V: npt.ArrayLike | None, b: npt.ArrayLike) -> None:
@@ -188,73 +215,104 @@ class Gauge(HeadParameters):
         shape = (*stacked.arrays["clause_slack"].shape, rows)
         self.raw_mu = nn.Parameter(torch.full(shape, -4.0)) if self.sees_inputs and rows else None
 
-    def clause_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the combined clauses (heads, k, m) and the room (heads, k) that the center leaves them."""
-        g, weights, slack = self.g.to(dtype), self.weights.to(dtype), self.clause_slack.to(dtype)
+    def _derive(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        known = super()._derive(dtype)
+        known["present"] = self.get_buffer("weights_present") > 0
+        known["some"] = known["present"].any(dim=2, keepdim=True)
+        still = known["center"].abs() + (known["y_shift"] / known["y_scale"]).abs()
+        if self.sees_inputs:
+            still = still + known["center_slope"].abs() @ known["span"]
+        known["still"] = still.unsqueeze(-1)
         if self.raw_lambda is None:
-            return (weights.unsqueeze(-1) * g).sum(dim=2), slack
-        masked = self.raw_lambda.to(dtype).masked_fill(self.get_buffer("weights_present") == 0, -torch.inf)
-        masked = torch.where(self.get_buffer("weights_present").sum(dim=2, keepdim=True) > 0, masked, 0.0)
+            known["combined"] = (known["weights"].unsqueeze(-1) * known["g"]).sum(dim=2)
+            known["size"] = self._share * known["combined"].abs()
+            known["room"] = self._room(known["clause_slack"], known["size"], known["still"])
+            known["floor"] = known["room"].clamp(min=_TINY)
+        return known
+
+    @staticmethod
+    def _room(slack: Tensor, size: Tensor, still: Tensor) -> Tensor:
+        """Return the room (heads, k) that is left when the rounding of the center's own terms is deducted."""
+        return (slack - (size @ still).squeeze(-1)).clamp(min=0)
+
+    @property
+    def _share(self) -> float:
+        """Rounding of the deployed head and of its stored weights, as a share of everything that it adds up."""
+        return _SAFETY * (self.raw_weight.shape[-1] + len(self.x_shift) + 4) * _UNIT_ROUNDOFF
+
+    def clause_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the combined clauses, what rounding costs them, both (heads, k, m), and the center's room (heads, k).
+
+        The room is what the center leaves to each clause, rounding of its own terms deducted.
+        """
+        known = self.constants(dtype)
+        if self.raw_lambda is None:
+            return known["combined"], known["size"], known["room"]
+        weights, slack = known["weights"], known["clause_slack"]
+        masked = self.raw_lambda.to(dtype).masked_fill(~known["present"], -torch.inf)
+        masked = torch.where(known["some"], masked, 0.0)
         free = torch.softmax(masked, dim=2)
-        room = (free * self.literal_slack.to(dtype)).sum(dim=2)
+        room = (free * known["literal_slack"]).sum(dim=2)
         # Room is linear (or better) in the weights: mix so that the center keeps a share of its own.
         tau = ((1 - _KEPT_ROOM) * slack / (slack - room).clamp(min=1e-12)).clamp(max=1.0)
-        tau = torch.where(room >= slack, torch.ones_like(tau), tau)
-        mixed = (1 - tau).unsqueeze(-1) * weights + tau.unsqueeze(-1) * free
-        return (mixed.unsqueeze(-1) * g).sum(dim=2), (1 - tau) * slack + tau * room
+        tau = torch.where(room >= slack, 1.0, tau)
+        mixed = torch.lerp(weights, free, tau.unsqueeze(-1))
+        combined = (mixed.unsqueeze(-1) * known["g"]).sum(dim=2)
+        size = self._share * combined.detach().abs()
+        return combined, size, self._room(torch.lerp(slack, room, tau), size, known["still"])
 
     def step(self, envelope: Envelope) -> Tensor:
         """Return alpha (heads,): the largest safe step from the center, at most 1."""
         dtype = envelope.center.dtype
-        g, slack = self.clause_weights(dtype)
-        W, db = self.raw_weight.to(dtype), self.raw_bias.to(dtype) - self.center.to(dtype)
-        v = g @ W
-        share = _SAFETY * (W.shape[-1] + len(self.x_shift) + 4) * _UNIT_ROUNDOFF
-        half, reach = self._padded(envelope, share)
-        worst = (g @ db.unsqueeze(-1)).squeeze(-1) + v @ envelope.center + v.abs() @ half
-        size = W.abs() @ reach + db.abs()
-        still = self.center.abs() + (self.y_shift / self.y_scale).abs()
+        known = self.constants(dtype)
+        g, size, room = self.clause_weights(dtype)
+        W, offset = _cast(self.raw_weight, dtype), _cast(self.raw_bias, dtype) - known["center"]
+        v = torch.bmm(g, W)
+        # How rounding depends on the parameters does not matter for training, only how large it is.
+        terms, rest = W.detach().abs(), offset.detach().abs()
+        if envelope.unit:
+            spread, terms = v.abs().sum(dim=2), terms.sum(dim=2) + rest
+        else:
+            half, reach = self._padded(envelope)
+            spread, terms = v.abs() @ half + v @ envelope.center, terms @ reach + rest
         if self.sees_inputs:
-            slope = self._slope(g, v, envelope)
-            worst = worst + self._over_region(slope)
-            still = still + self.center_slope.abs() @ self.span
-            if self.raw_slope is not None:
-                drift = self.raw_slope.to(dtype) - self.center_slope.to(dtype)
-                size = size + drift.abs() @ self.span.to(dtype)
-        # Rounding of the deployed head and of its stored weights, as a share of everything that it adds up.
-        worst = worst + share * (g.abs() @ size.unsqueeze(-1)).squeeze(-1)
-        room = slack - share * (g.abs() @ still.to(dtype).unsqueeze(-1)).squeeze(-1)
-        ratio = torch.where(worst > 0, room.clamp(min=0) / worst.clamp(min=1e-30), torch.inf)
-        return ratio.amin(dim=1).clamp(max=1.0)
+            spread = spread + self._over_region(self._slope(g, v, envelope))
+        if self.raw_slope is not None:
+            terms = terms + (_cast(self.raw_slope.detach(), dtype) - known["center_slope"]).abs() @ known["span"]
+        rounding = torch.baddbmm(spread.unsqueeze(-1), size, terms.unsqueeze(-1))
+        worst = torch.baddbmm(rounding, g, offset.unsqueeze(-1)).squeeze(-1)
+        floor = known["floor"] if self.raw_lambda is None else room.clamp(min=_TINY)
+        return (room / torch.maximum(worst, floor)).amin(dim=1)
 
     def _slope(self, g: Tensor, v: Tensor, envelope: Envelope) -> Tensor:
         """Return how the direction's worst case changes with x' (heads, k, d)."""
-        slope = torch.zeros(*g.shape[:2], len(self.x_shift), dtype=g.dtype, device=g.device)
+        slope: Tensor | None = None
         if envelope.center_slope is not None and envelope.half_slope is not None:
-            slope = slope + v @ envelope.center_slope + v.abs() @ envelope.half_slope
+            slope = v @ envelope.center_slope + v.abs() @ envelope.half_slope
         if self.raw_slope is not None:
-            slope = slope + g @ (self.raw_slope.to(g.dtype) - self.center_slope.to(g.dtype))
+            direct = g @ (self.raw_slope.to(g.dtype) - self.constants(g.dtype)["center_slope"])
+            slope = direct if slope is None else slope + direct
+        assert slope is not None
         return slope
 
     def _over_region(self, slope: Tensor) -> Tensor:
         """Bound max slope.x' over each clause's region (heads, k): trained mu, residual over the bounding box."""
+        known = self.constants(slope.dtype)
         total: Tensor | float = 0.0
         if self.raw_mu is not None:
-            A, a = self.A.to(slope.dtype), self.a.to(slope.dtype)
             mu = nn.functional.softplus(self.raw_mu.to(slope.dtype)) * slope.abs().amax(dim=2, keepdim=True).detach()
-            total = (mu * a).sum(dim=2)
-            slope = slope - (mu.unsqueeze(2) @ A).squeeze(2)
-        middle, half = self.box_center.to(slope.dtype), self.box_half.to(slope.dtype)
-        return total + (slope * middle + slope.abs() * half).sum(dim=2)
+            total = (mu * known["a"]).sum(dim=2)
+            slope = slope - (mu.unsqueeze(2) @ known["A"]).squeeze(2)
+        return total + (slope * known["box_center"] + slope.abs() * known["box_half"]).sum(dim=2)
 
-    def _padded(self, envelope: Envelope, share: float) -> tuple[Tensor, Tensor]:
+    def _padded(self, envelope: Envelope) -> tuple[Tensor, Tensor]:
         """Return the half-width at x' = 0, rounding of computed bounds added, and the largest |z|. Both (n,)."""
         if envelope.center_slope is None or envelope.half_slope is None:
             return envelope.half, envelope.center.abs() + envelope.half
-        dtype = envelope.center.dtype
-        slopes = envelope.center_slope.abs() + envelope.half_slope.abs()
-        reach = envelope.center.abs() + envelope.half.abs() + slopes @ self.span.to(dtype)
-        return envelope.half + 4 * share * reach, reach
+        span = self.constants(envelope.center.dtype)["span"]
+        slopes = envelope.center_slope.detach().abs() + envelope.half_slope.detach().abs()
+        reach = envelope.center.detach().abs() + envelope.half.detach().abs() + slopes @ span
+        return envelope.half + (4 * self._share) * reach, reach
 
 
 class _Stacked:

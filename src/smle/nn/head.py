@@ -6,6 +6,7 @@ The state of `DeployedHead` is, name by name, the tensors that docs/certificate-
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import cast
 
@@ -164,7 +165,6 @@ class Gate(nn.Module):
         # With one region the gate has two answers: the cell inside and the cell outside.
         places = {tuple(row): number for number, row in enumerate(bits)}
         self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
-        self.cells = len(bits)
         self.has_oblique = bool(oblique)
         self.is_trivial = len(arrangement.gated) == 0
         self.is_single = len(arrangement.gated) == 1
@@ -310,9 +310,9 @@ class DeployedHead(nn.Module):
         self.heads = _Heads(count, m, embedding, inputs=d if passthrough else None, fallback=not self.nan_safe_clip)
         self.free = _Free(m, embedding) if arrangement.free_cell else None
 
-    def limits(self, x32: Tensor, bounds: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Return the bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
-        box = _buffers(self, "bounds") if bounds is None else bounds
+    def limits(self, x32: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the stored bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
+        box = _buffers(self, "bounds")
         if not self.affine:
             return box["lower"], box["upper"]
         return (
@@ -340,7 +340,7 @@ class DeployedHead(nn.Module):
         stored, free = _buffers(self, "heads"), self._modules.get("free")
         heads = (stored["weight"], stored["passthrough"], stored["bias"])
         pair = None if free is None else cast(tuple[Tensor, Tensor], tuple(free._buffers.values()))
-        return self.outputs(features, embedding, bounds=None, heads=heads, free=pair)
+        return self.outputs(features, embedding, limits=self.limits, heads=heads, free=pair)
 
     def _one_row(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what `outputs` returns for a single row, computing only the head that serves it."""
@@ -360,11 +360,11 @@ class DeployedHead(nn.Module):
         features: Tensor,
         z: Tensor,
         *,
-        bounds: dict[str, Tensor] | None,
+        limits: Callable[[Tensor], tuple[Tensor, Tensor]],
         heads: tuple[Tensor, Tensor | None, Tensor],
         free: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """Apply domain, clip, heads and gate with the given parameters (bounds None: the stored ones)."""
+        """Apply domain, clip, heads and gate with the given parameters; `limits` maps x to l(x), u(x)."""
         W, V, b = heads
         count, m, n = W.shape
         if count == 0 and free is not None:  # no rules: a plain network
@@ -375,29 +375,29 @@ class DeployedHead(nn.Module):
         if self.nan_safe_clip or not gate.is_trivial:
             x = cast(Domain, self._modules["domain"]).clamp(features)
         if self.nan_safe_clip:
-            x32 = x.to(torch.float32)
-            clipped = clip(z, *self.limits(x32, bounds))
+            x32 = x if x.dtype is torch.float32 else x.to(torch.float32)
+            clipped = clip(z, *limits(x32))
         else:
-            clipped = torch.clamp(z, *self.limits(x, bounds))
+            clipped = torch.clamp(z, *limits(x))
         # Outputs are few and rows are many: (heads * m, batch) is the faster way round.
         y = torch.addmm(b.reshape(count * m, 1), W.reshape(count * m, n), clipped.T)
         if V is not None:
             y = torch.addmm(y, V.reshape(count * m, -1), x32.T)
+        choices = [y] if count == 1 else list(torch.split(y, m))
         if free is not None:
-            y = torch.cat([y, torch.addmm(free[1].unsqueeze(1), free[0], z.T)])
-        picked = y.T if gate.is_trivial else self._pick(gate, x, y)
+            choices.append(torch.addmm(free[1].unsqueeze(1), free[0], z.T))
+        picked = y.T if gate.is_trivial else self._pick(gate, x, choices)
         if self.nan_safe_clip or (_eager(picked) and not _has_nan(picked)):
             return picked
         return torch.where(picked.isnan().any(dim=1, keepdim=True), self._fallback(x), picked)
 
     @staticmethod
-    def _pick(gate: Gate, x: Tensor, y: Tensor) -> Tensor:
-        """Pick each row's head from the outputs of all cells, (cells * m, batch) -> (batch, m)."""
-        choices = y.reshape(gate.cells, -1, y.shape[1])
+    def _pick(gate: Gate, x: Tensor, choices: list[Tensor]) -> Tensor:
+        """Pick each row's outputs from those of all cells, (m, batch) each -> (batch, m)."""
         if gate.is_single:
             yes, no = gate.inside_outside
             return torch.where(gate.inside(x), choices[yes], choices[no]).T
-        return choices[gate(x), :, torch.arange(y.shape[1], device=y.device)]
+        return torch.stack(choices)[gate(x), :, torch.arange(len(x), device=x.device)]
 
     def _fallback(self, x: Tensor) -> Tensor:
         """Return each row's safe constant, NaN in the free cell: (batch, m) or (1, m)."""

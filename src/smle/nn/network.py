@@ -203,16 +203,33 @@ class SafeNetwork(nn.Module):
             return outputs
         if self.held:  # training goes on
             self.held = False
-        with torch.autocast(device_type=z.device.type, enabled=False):
-            bounds = self.box.deployed(self.heads.x_shift, self.heads.x_scale)
-            heads = self.heads(self.box.envelope())
-            return self.deployed.outputs(
-                features, z.to(torch.float32), bounds=bounds, heads=heads, free=self._free_head()
-            )
+        device = "cpu" if z.is_cpu else z.device.type
+        if not torch.is_autocast_enabled(device):
+            return self._train_outputs(features, z)
+        with torch.autocast(device_type=device, enabled=False):
+            return self._train_outputs(features, z)
+
+    def _train_outputs(self, features: Tensor, z: Tensor) -> Tensor:
+        heads, envelope = self.heads, self.box.envelope()
+        known = heads.constants(torch.float32)
+
+        def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
+            return self.box.limits(x32, envelope, x_shift=known["x_shift"], x_scale=known["x_scale"])
+
+        return self.deployed.outputs(
+            features,
+            z if z.dtype is torch.float32 else z.to(torch.float32),
+            limits=limits,
+            heads=heads(envelope),
+            free=self._free_head(),
+        )
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""
-        z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(features.to(torch.float32))
+        if backbone_inputs:
+            z = self.backbone(*backbone_inputs)
+        else:
+            z = self.backbone(features if features.dtype is torch.float32 else features.to(torch.float32))
         if not isinstance(z, Tensor) or z.shape != (len(features), self.embedding):
             got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise ValueError(
@@ -224,8 +241,9 @@ class SafeNetwork(nn.Module):
         """Return the free head in the user's units."""
         if self.free is None:
             return None
-        scale, shift = self.heads.y_scale.to(dtype), self.heads.y_shift.to(dtype)
-        return self.free.weight.to(dtype) * scale.unsqueeze(-1), self.free.bias.to(dtype) * scale + shift
+        known = self.heads.constants(dtype)
+        scale, shift = known["y_scale"], known["y_shift"]
+        return (self.free.weight.to(dtype) * scale.unsqueeze(-1), torch.addcmul(shift, self.free.bias.to(dtype), scale))
 
     @torch.no_grad()
     def _assign_free(self, weight: Tensor, bias: Tensor) -> None:

@@ -68,7 +68,9 @@ class TrainingOptions:
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer for given parameters."""
         if self.optimizer is None:
-            return torch.optim.Adam(parameters, lr=self.learning_rate)
+            parameters = list(parameters)
+            plain = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+            return torch.optim.Adam(parameters, lr=self.learning_rate, fused=plain)
         return self.optimizer(parameters, self.learning_rate)
 
     def make_schedule(self, optimizer: torch.optim.Optimizer, epochs: int) -> Any:
