@@ -17,6 +17,7 @@ from torch import nn
 from smle.certificates.onnx_checker import EMBEDDING, FEATURES, OPSET
 from smle.errors import ModelFormatError
 from smle.export.door import require_onnx, require_onnxscript
+from smle.nn.network import Rescaled
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
@@ -167,11 +168,14 @@ def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, feat
 
     Raises:
         MissingDependencyError: If torch.onnx lacks the package onnxscript.
+        ModelFormatError: If torch.onnx cannot export it.
     """
     require_onnxscript()
     module.eval()
     names = ["features"] if features else _argument_names(module, len(example))
-    shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
+    shapes: tuple[Any, ...] = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
+    if not _positional(module):  # forward(*inputs)
+        shapes = (shapes,)
     noisy = logging.getLogger("torch.onnx")
     level = noisy.level
     noisy.setLevel(logging.ERROR)
@@ -188,12 +192,23 @@ def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, feat
                 external_data=False,
                 verbose=False,
             )
+    except torch.onnx.OnnxExporterError as error:
+        raise ModelFormatError(
+            "torch.onnx cannot export this backbone. Export it in another way, to one output (batch, n), and pass the "
+            f"file as backbone=. ({str(error).splitlines()[0]})"
+        ) from error
     finally:
         noisy.setLevel(level)
     assert exported is not None
     return onnx_backbone(exported.model_proto)
 
 
+def _positional(module: nn.Module) -> list[str]:
+    return [
+        name for name, parameter in inspect.signature(module.forward).parameters.items() if parameter.kind in (0, 1)
+    ]
+
+
 def _argument_names(module: nn.Module, count: int) -> list[str]:
-    names = [n for n, p in inspect.signature(module.forward).parameters.items() if p.kind in (0, 1)]
+    names = _positional(module.backbone if isinstance(module, Rescaled) else module)
     return names[:count] if len(names) >= count else [f"backbone_input_{i}" for i in range(count)]

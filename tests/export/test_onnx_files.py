@@ -1,0 +1,299 @@
+"""Files on disk, names and texts of the exported graph, other backbones, and the checker on its own."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from exported import MIXED, columns_of, hand_made, run, session, untrained
+from torch import nn
+
+from smle import SafeRegressor, Specification
+from smle.bench.sampling import Judge, hard_points
+from smle.certificates import checker, onnx_checker
+from smle.errors import CertificateError, MissingDependencyError, ModelFormatError, NotCertifiedError, RuleError
+from smle.estimators import without_rules
+from smle.export import backbone_model, write_network, write_onnx
+from smle.export.backbone import onnx_backbone
+from smle.nn.network import SafeNetwork
+from smle.storage import ModelRecord, read_record
+
+ROOT = Path(__file__).parents[2]
+OBLIQUE = """
+inputs: {a: [-3, 5], b: [-7, 2], c: [0.1, 90]}
+outputs: [y]
+rules:
+  - {name: one, when: a - 0.7 * b + 0.3 * c <= 1.7, then: y <= 1}
+  - {name: two, when: 0.1 * a + 0.7 * b >= -0.9 and c < 0.7, then: y >= 0}
+"""
+
+
+def test_a_model_folder_becomes_two_files(braking_folder, braking_model, braking_spec, tmp_path):
+    place = tmp_path / "out" / "model.onnx"
+    write_onnx(read_record(braking_folder), place)
+    assert sorted(p.name for p in place.parent.iterdir()) == ["model.onnx", "model.onnx.certificate.json"]
+    result = onnx_checker.check(*onnx_checker.read_files(str(place)))
+    assert [p.sentence for p in result.proved] == [p.sentence for p in braking_model.certificate_.proved]
+    outer = json.loads((tmp_path / "out" / "model.onnx.certificate.json").read_text())
+    assert outer["onnx"] == onnx_checker.sha256(place.read_bytes())
+    assert outer["model_certificate"] == onnx_checker.sha256((braking_folder / "certificate.json").read_bytes())
+    running = session(place.read_bytes())
+    assert [i.name for i in running.get_inputs()] == ["distance", "speed", "friction"]
+    assert [(o.name, o.shape) for o in running.get_outputs()] == [
+        ("brake", ["N", 1]), ("in_domain", ["N"]), ("active_rules", ["N", 4]),
+    ]  # fmt: skip
+    X = next(iter(hard_points(braking_spec, np.random.default_rng(0), 500, dtype=np.float32)))
+    predicted, information = braking_model.predict(X, return_info=True)
+    answers = run(running, braking_spec, X)
+    assert np.abs(answers["brake"][:, 0] - predicted).max() < 1e-5
+    names = json.loads(running.get_modelmeta().custom_metadata_map["active_rules"])
+    listed = [tuple(n for n, on in zip(names, row, strict=True) if on) for row in answers["active_rules"]]
+    assert listed == information["active_rules"]
+
+
+def test_operators_are_standard_and_nothing_follows_the_head():
+    model = onnx.load_from_string(untrained(MIXED).onnx)
+    assert [(o.domain, o.version) for o in model.opset_import] == [("", 20)]
+    assert {n.domain for n in model.graph.node} == {""}
+    onnx.checker.check_model(model, full_check=True)
+    arithmetic = {"Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Relu", "Clip"}
+    last = max(i for i, n in enumerate(model.graph.node) if n.output[0] == "head/guarded")
+    assert not arithmetic & {n.op_type for n in model.graph.node[last:]}
+
+
+def test_categories_labels_choices_and_missing_values():
+    exported = untrained(MIXED)
+    spec, running = exported.spec, session(exported.onnx)
+    texts = np.array([["dry"], ["wet"], ["icy"], [""], ["snow"]], dtype=object)
+    rows = len(texts)
+    feeds = {
+        "speed": np.full((rows, 1), 7.5, "f4"),
+        "load": np.zeros((rows, 1), "f4"),
+        "road": texts,
+        "tyre": np.array([["summer"]] * rows, dtype=object),
+    }
+    names = [o.name for o in running.get_outputs()]
+
+    def ask(**changes):
+        return dict(zip(names, running.run(None, {**feeds, **changes}), strict=True))
+
+    answers = ask()
+    assert answers["in_domain"].tolist() == [True, True, True, True, False]
+    for row in (3, 4):  # the empty text is missing, an unknown text is unknown: both are served as the stand-in
+        assert answers["brake"][row] == answers["brake"][1]
+    assert np.array_equal(ask(speed=np.full((rows, 1), np.nan, "f4"))["brake"], answers["brake"])
+    assert np.array_equal(answers["warn"], answers["logit(warn)"] >= 0)
+    scores = np.concatenate([answers[f"score(advice={o})"] for o in ("keep", "slow", "halt")], axis=1)
+    assert answers["advice"][:, 0].tolist() == [["keep", "slow", "halt"][i] for i in scores.argmax(axis=1)]
+    gears = np.concatenate([answers[f"score(gear={o})"] for o in ("low", "high")], axis=1)
+    assert answers["gear"][:, 0].tolist() == [["low", "high"][i] for i in gears.argmin(axis=1)]
+    winter = ask(tyre=np.array([["winter"]] * rows, dtype=object))
+    assert set(winter["gear"][:, 0]) == {"low"}
+    assert "pick: min" in spec.to_yaml()
+
+
+def test_an_empty_batch_is_answered():
+    exported = hand_made("braking")
+    answers = run(session(exported.onnx), exported.spec, np.zeros((0, 3), "f4"))
+    assert {name: a.shape for name, a in answers.items()} == {
+        "brake": (0, 1), "in_domain": (0,), "active_rules": (0, 4),
+    }  # fmt: skip
+
+
+def test_without_rules_there_is_no_certificate(braking_spec, braking_table, tmp_path):
+    plain = SafeRegressor(without_rules(braking_spec), hidden=(8,), max_epochs=2, random_state=0)
+    plain.fit(braking_table[list(braking_spec.columns)], braking_table["brake"])
+    place = tmp_path / "plain.onnx"
+    place.with_name("plain.onnx.certificate.json").write_text("stale")
+    write_onnx(plain.record(), place)
+    assert [p.name for p in tmp_path.iterdir()] == ["plain.onnx"]
+    X = braking_table[list(braking_spec.columns)].to_numpy("f4")[:50]
+    answers = run(session(place.read_bytes()), braking_spec, X)
+    assert np.abs(answers["brake"][:, 0] - plain.predict(X)).max() < 1e-4
+    with pytest.raises(checker.Rejected, match="no such file"):
+        onnx_checker.read_files(str(place))
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+
+def test_a_record_without_its_certificate_is_refused(braking_model, tmp_path):
+    record = braking_model.record()
+    bare = ModelRecord(record.weights, record.description, record.rules, None)
+    with pytest.raises(NotCertifiedError, match="no certificate"):
+        write_onnx(bare, tmp_path / "model.onnx")
+
+
+def test_changed_weights_or_rules_are_refused(braking_model, tmp_path):
+    record = braking_model.record()
+    worse = {**record.weights, "heads.bias": record.weights["heads.bias"] + np.float32(1)}
+    changed = ModelRecord(worse, record.description, record.rules, record.certificate)
+    with pytest.raises(CertificateError, match="not accepted"):
+        write_onnx(changed, tmp_path / "model.onnx")
+    other = record.rules.replace("brake >= 0.8", "brake >= 0.9")
+    with pytest.raises(CertificateError, match="emergency"):
+        write_onnx(ModelRecord(record.weights, {}, other, record.certificate), tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_the_graph_needs_are_refused():
+    text = "inputs: {in_domain: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y >= 0}]\n"
+    with pytest.raises(RuleError, match="'in_domain' is needed twice"):
+        untrained(text)
+
+
+def test_weights_of_another_backbone_are_refused(braking_model, tmp_path):
+    record = braking_model.record()
+    weights = {**record.weights, "backbone.1.extra": np.zeros(1, "f4")}
+    with pytest.raises(ModelFormatError, match="write_network"):
+        write_onnx(ModelRecord(weights, {}, record.rules, record.certificate), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(("package", "command"), [("onnx", "smle\\[onnx\\]"), ("onnxscript", "onnxscript")])
+def test_missing_packages_are_named(monkeypatch, tmp_path, package, command):
+    network = SafeNetwork(nn.Linear(3, 4), Specification.from_yaml(OBLIQUE), embedding=4)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=f"pip install .*{command}"):
+        write_network(network, tmp_path / "model.onnx")
+
+
+# --- other backbones ----------------------------------------------------------------------------------------------
+
+
+class Convolution(nn.Module):
+    """A backbone that reads a series, not the features of the rules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv1d(2, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(4 * 6, 5), nn.LayerNorm(5))
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        return self.body(series)
+
+
+def test_any_torch_backbone(tmp_path):
+    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
+    spec = Specification.from_yaml(OBLIQUE)
+    torch.manual_seed(0)
+    network = SafeNetwork(Convolution(), spec, embedding=5, bounds="affine")
+    place = tmp_path / "model.onnx"
+    write_network(network, place, example=(torch.randn(3, 2, 8),))
+    result = onnx_checker.check(*onnx_checker.read_files(str(place)))
+    assert "inputs of the backbone alone: series" in result.asserted
+    running, judge = session(place.read_bytes()), Judge(spec)
+    for X in hard_points(spec, np.random.default_rng(0), 300, dtype=np.float32):
+        series = torch.randn(len(X), 2, 8)
+        feeds = {name: X[:, [i]] for i, name in enumerate(spec.columns)}
+        names = [o.name for o in running.get_outputs()]
+        answers = dict(zip(names, running.run(None, {**feeds, "series": series.numpy()}), strict=True))
+        Y = columns_of(spec, answers)
+        with torch.inference_mode():
+            expected = network(torch.from_numpy(X), series).numpy()
+        assert np.median(np.abs(Y - expected)) < 1e-5
+        assert judge.violations(X, Y) == []
+
+
+def test_torch_backbone_that_reads_the_features(tmp_path):
+    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
+    spec = Specification.from_yaml(OBLIQUE)
+    torch.manual_seed(1)
+    network = SafeNetwork(nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 6)), spec, embedding=6)
+    certificate = write_network(network, tmp_path / "model.onnx")
+    assert certificate.proved
+    data = (tmp_path / "model.onnx").read_bytes()
+    X = next(iter(hard_points(spec, np.random.default_rng(0), 300, dtype=np.float32)))
+    with torch.inference_mode():
+        expected = network(torch.from_numpy(X)).numpy()
+    assert np.abs(run(session(data), spec, X)["y"] - expected).max() < 1e-4
+
+
+def test_quantizing_the_backbone_keeps_the_certificate(braking_model, braking_spec, braking_table, tmp_path):
+    """8-bit weights in the backbone, float32 in the head: proved as before, and no violation."""
+    quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime without quantization")
+    record = braking_model.record()
+    onnx.save(backbone_model(record), tmp_path / "backbone.onnx")
+    quantization.quantize_dynamic(tmp_path / "backbone.onnx", tmp_path / "small.onnx")
+    place = tmp_path / "model.onnx"
+    write_onnx(record, place, backbone=tmp_path / "small.onnx")
+    result = onnx_checker.check(*onnx_checker.read_files(str(place)))
+    assert "MatMulInteger" in result.asserted[0]
+    assert len(result.proved) == len(braking_model.certificate_.proved)
+    running, judge = session(place.read_bytes()), Judge(braking_spec)
+    for X in hard_points(braking_spec, np.random.default_rng(0), 5000, dtype=np.float32):
+        assert judge.violations(X, run(running, braking_spec, X)["brake"]) == []
+    X = braking_table[list(braking_spec.columns)].to_numpy("f4")
+    gap = np.abs(run(running, braking_spec, X)["brake"][:, 0] - braking_model.predict(X))
+    assert 0 < np.median(gap) < 0.05
+
+
+def test_backbones_of_other_operator_sets_are_refused():
+    value = [onnx.helper.make_tensor_value_info(n, 1, ["N", 2]) for n in ("features", "embedding")]
+    node = onnx.helper.make_node("Gelu", ["features"], ["embedding"], domain="com.microsoft")
+    graph = onnx.helper.make_graph([node], "g", value[:1], value[1:])
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.microsoft", 1)]
+    with pytest.raises(ModelFormatError, match=re.escape("com.microsoft")):
+        onnx_backbone(onnx.helper.make_model(graph, opset_imports=opsets))
+
+
+# --- the checker on its own -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported_braking(braking_model, tmp_path):
+    place = tmp_path / "model.onnx"
+    write_onnx(braking_model.record(), place)
+    return place
+
+
+def test_the_checker_runs_alone(exported_braking, tmp_path):
+    for name in ("checker.py", "onnx_checker.py"):
+        shutil.copy(ROOT / "src/smle/certificates" / name, tmp_path)
+    command = [sys.executable, "-I", "-S", str(tmp_path / "onnx_checker.py"), str(exported_braking)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "proved: rule 'emergency braking'" in done.stdout
+    assert "asserted by the exporter: the backbone" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("PROVED: 12 statements")
+    exported_braking.write_bytes(exported_braking.read_bytes() + b"\0")
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("REJECTED: the ONNX file is not the one that was certified")
+    assert subprocess.run([*command, "more"], capture_output=True).returncode == 2
+
+
+def test_the_checker_imports_the_standard_library_only(exported_braking):
+    script = (
+        "import sys; from smle.certificates import onnx_checker as c; "
+        f"c.check(*c.read_files({str(exported_braking)!r})); "
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'torch', 'onnx', 'onnxruntime', 'pandas'}), "
+        "sorted(m for m in sys.modules if m.startswith('smle')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == (
+        "[] ['smle', 'smle.certificates', 'smle.certificates.checker', 'smle.certificates.onnx_checker']"
+    )
+
+
+def test_the_braking_demo_in_a_bare_onnxruntime_process(exported_braking):
+    """The script of docs/onnx.md, word by word."""
+    text = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
+    script = re.search(r"```python\n# serve\.py\n(.*?)```", text, re.DOTALL).group(1)
+    script += "\nassert not {'smle', 'torch', 'onnx'} & set(sys.modules)\n"
+    command = [sys.executable, "-I", "-c", script, str(exported_braking)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    brakes = [float(re.search(r"brake ([-0-9.e]+)", line).group(1)) for line in lines]
+    assert brakes[0] >= 0.8
+    assert "emergency braking" in lines[0]
+    assert brakes[1] <= 0.1
+    assert "no phantom braking" in lines[1]
+    assert all(0 <= b <= 1 for b in brakes)
+    assert [line.endswith("in the domain") for line in lines] == [True, True, True, False]
