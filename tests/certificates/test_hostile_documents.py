@@ -87,7 +87,7 @@ def _(p):
     p.document["proofs"][0]["lambda"] = ["inf"]
 
 
-@trap("hexadecimal number beyond the range", base="strict", reason="not a finite number|not an exact number")
+@trap("hexadecimal number beyond the range", base="strict", reason="out of range|not an exact number")
 def _(p):
     p.document["proofs"][0]["lambda"] = ["0x1p+9999"]
 

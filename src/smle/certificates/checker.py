@@ -115,14 +115,16 @@ def index(value: Any, size: int, what: str) -> int:
 
 def number(value: Any, what: str) -> Fraction:
     """Return an exact number: "-3", "1/10" or a hexadecimal float "0x1.8p-3"."""
-    require(isinstance(value, str) and len(value) <= 2000, f"{what}: expected a number as a short string")
-    require(NUMBER.fullmatch(value) is not None, f"{what}: {value[:40]!r} is not an exact number")
+    require(isinstance(value, str) and len(value) <= 600, f"{what}: expected a number as a short string")
+    match = NUMBER.fullmatch(value)
+    require(match is not None, f"{what}: {value[:40]!r} is not an exact number")
     if "x" not in value:
         return Fraction(value)
-    try:
-        return Fraction(float.fromhex(value))
-    except (OverflowError, ValueError):
-        raise Rejected(f"{what}: {value[:40]!r} is not a finite number") from None
+    mantissa, exponent = value.replace(".", "").split("p")
+    digits = len(value.partition(".")[2].partition("p")[0])
+    require(abs(int(exponent)) < 1100, f"{what}: {value[:40]!r} is out of range")
+    scale: Fraction = Fraction(2) ** (int(exponent) - 4 * digits)
+    return int(mantissa, 16) * scale
 
 
 def text(value: Any, what: str) -> str:
@@ -134,11 +136,12 @@ def text(value: Any, what: str) -> str:
 def sparse(value: Any, size: int, what: str) -> dict[int, Fraction]:
     """Return a sparse vector [[index, number], ...] with increasing indices."""
     result: dict[int, Fraction] = {}
+    last = -1
     for pair in items(value, what):
         require(isinstance(pair, list) and len(pair) == 2, f"{what}: expected [index, number] pairs")
         key = index(pair[0], size, what)
-        require(not result or key > max(result), f"{what}: indices must increase")
-        result[key] = number(pair[1], what)
+        require(key > last, f"{what}: indices must increase")
+        result[key], last = number(pair[1], what), key
     return result
 
 
@@ -327,8 +330,9 @@ class Specification:
         # The cast of an input in the domain lies in [low, high], whichever float format it came in.
         self.low = [min(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.lower]
         self.high = [max(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.upper]
-        ends = list(zip(self.lower, self.upper, strict=True))
-        self.sizes = [max(abs(nearest(v, fmt)) for v in pair for fmt in FORMATS) for pair in ends]  # of x as passed
+        self.passed = {f: ([nearest(v, f) for v in self.lower], [nearest(v, f) for v in self.upper]) for f in FORMATS}
+        ends = list(zip(*(end for box in self.passed.values() for end in box), strict=True))
+        self.sizes: list[Fraction] = [max(map(abs, column)) for column in ends]  # of x as passed
         self.reach = [max(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]  # of x cast to float32
         self.rows = [self.row(entry, d) for entry in items(rows, "rows")]
         grouped: set[int] = set()
@@ -458,9 +462,7 @@ def refuted(spec: Specification, mu: dict[int, Fraction], complement: Row | None
             rows.append(({k: -v for k, v in complement.terms.items()}, -bound))
             weights.append(weight)
             strict = strict or (weight > 0 and not is_strict)
-        low = [nearest(v, fmt) for v in spec.lower]
-        high = [nearest(v, fmt) for v in spec.upper]
-        total = bounded({}, rows, weights, low, high)
+        total = bounded({}, rows, weights, *spec.passed[fmt])
         if not (total < 0 or (total == 0 and strict)):
             return False
     return True
@@ -473,9 +475,9 @@ def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int
     """Check that the stored constants of domain and guard are those that section 5 prescribes."""
     d = len(spec.inputs)
     for fmt, dtype in (("float32", "F32"), ("float64", "F64")):
-        for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
+        for side, ends in zip(("lower", "upper"), spec.passed[fmt], strict=True):
             stored = values(tensors, f"domain.{side}_{fmt}", dtype, (d,))
-            require(stored == [nearest(v, fmt) for v in ends], f"domain.{side}_{fmt} differs from the rules' range")
+            require(stored == ends, f"domain.{side}_{fmt} differs from the rules' range")
     used = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
     comparisons = [row for row in used if len(row.terms) == 1]
     oblique = [row for row in used if len(row.terms) > 1]
@@ -504,7 +506,7 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
         proof = multipliers_of(mu, binding, "conflict")
         require(refuted(spec, proof, None, Fraction(0)), f"conflict {together}: the multipliers prove nothing")
         nogoods.append(set(together))
-    implied: list[tuple[set[int], int]] = []
+    implied: list[tuple[set[int], set[int]]] = []
     for entry in items(implications, "implications"):
         regions, consequence, proofs = fields(entry, "regions implied multipliers", "implication")
         together = [index(r, len(spec.regions), "implication") for r in items(regions, "implication")]
@@ -522,20 +524,30 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
                 r in known or refuted(spec, proof, spec.rows[r], weight),
                 f"implication {together} => {target}: the multipliers prove nothing",
             )
-        implied.append((set(together), target))
-    known_cells, nodes = set(cells), 0
-    stack: list[tuple[int, frozenset[int], frozenset[int]]] = [(0, frozenset(), frozenset())]
+        implied.append((set(together), {target}))
+    # What to test once a region is decided: (all these inside, and this one outside) cannot be.
+    tests: dict[int, list[tuple[int, int]]] = {g: [] for g in gated}
+    impossible: list[tuple[set[int], set[int]]] = [(inner, set()) for inner in nogoods] + implied
+    for inner, outer in impossible:
+        mask, bit = sum(1 << g for g in inner), sum(1 << g for g in outer)
+        for g in inner | outer:
+            if g in tests:
+                tests[g].append((mask, bit))
+    known_cells, steps = set(cells), 0
+    stack: list[tuple[int, int, int]] = [(0, 0, 0)]  # how many regions are decided; those inside, those outside
     while stack:
         depth, inside, outside = stack.pop()
-        nodes += 1
-        require(nodes * (1 + len(nogoods) + len(implied)) <= MAX_STEPS, "coverage: too many signatures")
-        if any(s <= inside for s in nogoods) or any(s <= inside and t in outside for s, t in implied):
+        relevant = tests[gated[depth - 1]] if depth else []
+        steps += 1 + len(relevant)
+        require(steps <= MAX_STEPS, "coverage: too many signatures")
+        if any(inside & mask == mask and outside & bit == bit for mask, bit in relevant):
             continue
         if depth == len(gated):
-            require(tuple(sorted(inside)) in known_cells, f"coverage: no head for the regions {sorted(inside)}")
+            cell = tuple(sorted(g for g in gated if inside >> g & 1))
+            require(cell in known_cells, f"coverage: no head for the regions {list(cell)}")
             continue
-        stack.append((depth + 1, inside, outside | {gated[depth]}))
-        stack.append((depth + 1, inside | {gated[depth]}, outside))
+        stack.append((depth + 1, inside, outside | 1 << gated[depth]))
+        stack.append((depth + 1, inside | 1 << gated[depth], outside))
 
 
 # --- 6. Heads: worst case over the box of the clipped embedding ----------------------------------------------
@@ -549,39 +561,35 @@ class Bounds:
         n, d = math.prod(tensors["bounds.lower"].shape), len(spec.inputs)
         self.width, self.affine = n, kind == "affine"
         lower, upper = (values(tensors, f"bounds.{side}", "F32", (n,)) for side in ("lower", "upper"))
-        slopes = [[Fraction(0)] * (n * d)] * 2
+        slopes: list[list[Fraction]] = [[], []]
         if self.affine:
             slopes = [values(tensors, f"bounds.{side}_slope", "F32", (n, d)) for side in ("lower", "upper")]
         center, half, self.sizes = [], [], []
         for i in range(n):
-            low_slope, high_slope = (s[i * d : (i + 1) * d] for s in slopes)
+            low_slope, high_slope = (s[i * d : (i + 1) * d] for s in slopes)  # empty if constant
             extra = Fraction(0) if min(abs(lower[i]), abs(upper[i])) >= TINY else TINY
             if self.affine:
+                reach = spec.reach
                 extra = TINY + max(
-                    affine_error(low_slope, spec.reach, lower[i], "bounds"),
-                    affine_error(high_slope, spec.reach, upper[i], "bounds"),
+                    affine_error(low_slope, reach, lower[i], "bounds"),
+                    affine_error(high_slope, reach, upper[i], "bounds"),
                 )
             gap = [a - b for a, b in zip(low_slope, high_slope, strict=True)]
             extra += max(Fraction(0), lower[i] - upper[i] + over_box(gap, spec))
             center.append((lower[i] + upper[i]) / 2)
             half.append((upper[i] - lower[i]) / 2 + extra)
-            top = max(
-                upper[i] + over_box(high_slope, spec),
-                -(lower[i] - over_box([-s for s in low_slope], spec)),
-                Fraction(0),
-            )
-            self.sizes.append(top + 2 * extra)
+            highest = upper[i] + over_box(high_slope, spec)
+            lowest = lower[i] - over_box([-s for s in low_slope], spec)
+            self.sizes.append(max(highest, -lowest, Fraction(0)) + 2 * extra)
         self.center, self.center_grid = on_grid(center)
         self.half, self.half_grid = on_grid([upward(h) for h in half])
-        means = [(a + b) / 2 for a, b in zip(*slopes, strict=True)]
-        halves = [(b - a) / 2 for a, b in zip(*slopes, strict=True)]
-        self.center_slope, self.center_slope_grid = on_grid(means)
-        self.half_slope, self.half_slope_grid = on_grid(halves)
+        self.center_slope, self.center_slope_grid = on_grid([(a + b) / 2 for a, b in zip(*slopes, strict=True)])
+        self.half_slope, self.half_slope_grid = on_grid([(b - a) / 2 for a, b in zip(*slopes, strict=True)])
 
 
 def over_box(slope: list[Fraction], spec: Specification) -> Fraction:
-    """Maximum of slope.x over the domain."""
-    ends = zip(slope, spec.low, spec.high, strict=True)
+    """Maximum of slope.x over the domain; an empty slope is zero."""
+    ends = zip(slope, spec.low, spec.high, strict=False)
     return sum((max(s * low, s * high) for s, low, high in ends), Fraction(0))
 
 
@@ -830,6 +838,7 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     )
 
     spec = Specification(specification, block)
+    require(bool(spec.rules), "specification: no rules, so nothing is claimed")
     (gate_regions,) = fields(gate, "regions", "gate")
     gated = [index(r, len(spec.regions), "gate") for r in items(gate_regions, "gate")]
     require(len(set(gated)) == len(gated), "gate: region given twice")
@@ -885,9 +894,12 @@ def read_folder(folder: str) -> tuple[bytes, dict[str, Tensor], bytes, dict[str,
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
             return None
-        require(os.path.getsize(path) <= MAX_FILE, f"{name}: file too large")
-        with open(path, "rb") as file:
-            return file.read()
+        try:
+            require(os.path.getsize(path) <= MAX_FILE, f"{name}: file too large")
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise Rejected(f"{name}: not readable ({error.strerror})") from None
 
     certificate, weights = read("certificate.json"), read("model.safetensors")
     if certificate is None or weights is None:
@@ -907,8 +919,13 @@ def main(arguments: list[str]) -> int:
     except Rejected as reason:
         print(f"REJECTED: {reason}")
         return 1
+    certificate = read_json(read_folder(arguments[0])[0], "certificate")
+    for entry in certificate["specification"]["inputs"]:
+        print(f"for all {text(entry['name'], 'input')} in [{entry['lower']}, {entry['upper']}]")
     for item in proved:
         print(f"proved: rule '{item.rule}': {item.where}: {item.sentence}   (margin {approximate(item.margin)})")
+    for line in STATEMENT["assumptions"]:
+        print(f"assumed: {line}")
     print(f"PROVED: {len(proved)} statements, in exact arithmetic, for every input of the domain.")
     return 0
 
