@@ -270,6 +270,50 @@ def predict(
             output.write_text(text, encoding="utf-8")
 
 
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")] = Path("model.onnx"),
+    twin: Annotated[Path | None, typer.Option(help="Folder for Gemm/Relu twins and VNN-LIB properties.")] = None,
+) -> None:
+    """Write a model as ONNX with its certificate beside it, after checking the model's certificate.
+
+    Example: smle export model/ -o model.onnx
+    """
+    with _reported():
+        from smle.certificates import onnx_checker
+        from smle.estimators import load
+        from smle.export.files import companion
+
+        load(model).to_onnx(output, twin=twin)
+        _out.print(f"ONNX: {output}", soft_wrap=True)
+        if companion(output).is_file():
+            _out.print(f"Certificate: {companion(output)}", soft_wrap=True)
+            _out.print(f"Check again: python3 {onnx_checker.__file__} {output}", soft_wrap=True)
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which bench; none: list them.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, seconds instead of minutes.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table, numbers and plot.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure ratios in one run, with versions and machine recorded.
+
+    Example: smle bench guarantees --quick -o results/
+    """
+    with _reported():
+        from smle.bench import available, run_bench
+
+        if name is None:
+            for known in available():
+                print(known)
+            return
+        result = run_bench(name, quick=quick, output=output)
+        print(result.json() if as_json else result.markdown())
+
+
 def _read_table(path: Path) -> pd.DataFrame:
     import pandas as pd
 
