@@ -164,7 +164,7 @@ def test_thirty_overlapping_rules_take_seconds():
     regions = []
     for _ in range(30):
         rows = []
-        for i in generator.choice(4, 2, replace=False):
+        for i in generator.choice(4, 3, replace=False):
             a, b = sorted(generator.integers(0, 400, 2))
             rows += [above(int(i), F(int(a), 10), strict=True), below(int(i), F(int(b) + 20, 10))]
         rows.append(({int(i): F(int(v), 10) for i, v in enumerate(generator.integers(1, 9, 4))}, F(60), False))

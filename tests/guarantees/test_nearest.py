@@ -176,6 +176,15 @@ def test_independent_sets_equal_the_milp(seed):
     assert weights[chosen].sum() == pytest.approx(-solve(program).objective, rel=1e-6)
 
 
+def test_a_search_that_grows_too_large_is_handed_to_the_milp(monkeypatch):
+    generator = np.random.default_rng(0)
+    pairs = np.argwhere(np.triu(generator.uniform(size=(12, 12)) < 0.5, 1)).astype(np.int32)
+    probabilities = generator.uniform(0.6, 1, (3, 12))
+    expected = most_likely_labels(probabilities, pairs)
+    monkeypatch.setattr("smle.guarantees.label_map.MAX_NODES", 2)
+    assert (most_likely_labels(probabilities, pairs) == expected).all()
+
+
 def test_weights_are_the_cross_entropy_with_epsilon():
     p = np.array([0.0, 0.5, 1.0])
     on, off = -np.log(p + EPSILON), -np.log(1 - p + EPSILON)

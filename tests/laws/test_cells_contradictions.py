@@ -76,7 +76,7 @@ def inputs(spec):
     return sorted(x for x in ends if -2 <= x <= 2)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(specifications())
 def test_conflicts_are_real_minimal_and_complete(spec):
     index = {rule.name: r for r, rule in enumerate(spec.rules)}

@@ -48,7 +48,8 @@ def most_likely_labels(
     for row in np.flatnonzero(bad):
         key = weights[row].tobytes()
         if key not in known:
-            known[key] = _by_program(weights[row], pairs, clauses) if clauses else _by_graph(weights[row], neighbors)
+            found = None if clauses else _by_graph(weights[row], neighbors)
+            known[key] = _by_program(weights[row], pairs, clauses) if found is None else found
         result[row] = known[key]
     return result
 

@@ -123,6 +123,19 @@ class Polytopes:
         """Return the intersection of regions, as the proof sees it."""
         return Region.of(self.arrangement, self.spec, regions, domain=self.domain, rows=self._rows)
 
+    @cached_property
+    def _samples(self) -> Array:
+        return np.random.default_rng(0).uniform(size=(128, len(self.domain.low)))
+
+    def proved_empty(self, regions: Iterable[int]) -> bool:
+        """Whether the intersection was proved empty; a sampled point in it saves the attempt."""
+        region = self.intersection(regions)
+        low, high, _ = region.tight_box()
+        points = low + self._samples * (high - low)
+        if (points @ region.A.T <= region.a).all(axis=1).any():
+            return False
+        return region.empty() is not None
+
 
 def requirement_of(polytopes: Polytopes, cell_index: int) -> Requirement:
     """Collect what binds the head of a cell; ungated regions that cannot meet the cell are left out."""
@@ -132,7 +145,7 @@ def requirement_of(polytopes: Polytopes, cell_index: int) -> Requirement:
     pairs = [np.empty((0, 2), dtype=np.int32)]
     for region, active, rules in obligation_regions(arrangement, spec, cell_index):
         ungated = region is not None and bool(arrangement.regions[region])
-        if ungated and polytopes.intersection(active).empty() is not None:
+        if ungated and polytopes.proved_empty(active):
             continue
         position = len(regions)
         regions.append(active)
