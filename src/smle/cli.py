@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import smle
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from smle.certificates.document import Proved
+    from smle.rules import Specification
 
 app = typer.Typer(
     name="smle",
@@ -90,7 +92,7 @@ def demo(
         result = run_demo(output, seed=seed)
         _out.print(f"Braking demo: {result.rows} simulated rows, {result.data_violations:.1%} break a rule.\n")
         assert result.model.certificate_ is not None
-        _print_proved(result.model.certificate_.proved)
+        _print_proved(result.model.certificate_.proved, result.model.specification_)
         table = Table(title="On test data", title_justify="left")
         for column in ("network", "R2", "rows that break a rule"):
             table.add_column(column)
@@ -196,20 +198,26 @@ def train(
         if as_json:
             _print_json({"model": str(output), "r2_on_training_data": score, "proved": _proved_json(proved)})
             return
-        _print_proved(proved)
+        _print_proved(proved, spec)
         _out.print(f"R2 on the training table: {score:.4f} ({len(model.history_.loss)} epochs)")
         _out.print(f"Model: {output}")
 
 
 @app.command()
-def verify(model: Annotated[Path, typer.Argument(help="Model folder.")], as_json: Json = False) -> None:
+def verify(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    statements: Annotated[
+        bool, typer.Option("--statements", help="Print every proved statement, cell by cell.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Check the certificate of a model folder in exact arithmetic, and that rules.yaml states what it proves.
 
     Example: smle verify model/
     """
     try:
         with _reported():
-            proved = _verified(model)
+            proved, spec = _verified(model)
     except typer.Exit as stop:
         if as_json and stop.exit_code == 1:
             _print_json({"verdict": "rejected"})
@@ -217,11 +225,11 @@ def verify(model: Annotated[Path, typer.Argument(help="Model folder.")], as_json
     if as_json:
         _print_json({"verdict": "proved", "proved": _proved_json(proved)})
         return
-    _print_proved(proved)
+    _print_proved(proved, spec, every=statements)
     _out.print("Holds: every rule is proved in exact arithmetic, for every input in the domain.")
 
 
-def _verified(folder: Path) -> tuple[Proved, ...]:
+def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification]:
     from smle.assurance import require_same_rules
     from smle.errors import ModelFormatError, RuleError
     from smle.rules import Specification
@@ -232,12 +240,13 @@ def _verified(folder: Path) -> tuple[Proved, ...]:
         if record.certificate is None:
             raise CertificateError("The folder has no certificate.json: nothing is proved about this model.")
         proved = record.certificate.check()
-        require_same_rules(record.certificate, Specification.from_yaml((record.rules or "") + "\n"))
+        spec = Specification.from_yaml((record.rules or "") + "\n")
+        require_same_rules(record.certificate, spec)
     except (ModelFormatError, RuleError) as error:
         if not (folder / "certificate.json").is_file():
             raise
         raise CertificateError(str(error)) from error
-    return proved
+    return proved, spec
 
 
 @app.command()
@@ -342,12 +351,20 @@ def _positive(text: str, option: str) -> int:
     return int(text)
 
 
-def _print_proved(proved: tuple[Proved, ...]) -> None:
+def _print_proved(proved: tuple[Proved, ...], spec: Specification, *, every: bool = False) -> None:
+    """Print one line per rule with its smallest margin, or one per proved statement."""
     table = Table(title="Proved rules", title_justify="left")
-    for column in ("rule", "where", "holds", "margin"):
+    for column in ("rule", "when", "then", "margin"):
         table.add_column(column, overflow="fold")
-    for item in proved:
-        table.add_row(item.rule, item.where.removeprefix("where "), item.sentence, f"{float(item.margin):.4g}")
+    if every:
+        for item in proved:
+            where = item.where.removeprefix("where ")
+            table.add_row(escape(item.rule), escape(where), escape(item.sentence), f"{float(item.margin):.3g}")
+    else:
+        for rule in spec.rules:
+            margins = [item.margin for item in proved if item.rule == rule.name]
+            smallest = f"{float(min(margins)):.3g}" if margins else "never active"
+            table.add_row(escape(rule.name), escape(rule.when or "always"), escape(rule.then), smallest)
     _out.print(table)
 
 

@@ -142,8 +142,46 @@ def test_contradiction_exits_with_1(files):
     assert "no phantom braking" in result.output
 
 
+def test_rules_command(files):
+    fine = run("rules", files / "rules.yaml", "--data", files / "data.csv")
+    assert fine.exit_code == 0, fine.output
+    assert "emergency braking" in fine.output
+    assert "rows of data" in fine.output
+    (files / "clash.yaml").write_text(BRAKING_RULES.replace("brake >= 0.5", "brake <= 0.5"))
+    clash = run("rules", files / "clash.yaml", "--json")
+    assert clash.exit_code == 1
+    assert json.loads(clash.stdout)["contradictory"] is True
+    broken = run("rules", files / "data.csv")
+    assert broken.exit_code == 2
+    stricter = files / "stricter.yaml"
+    stricter.write_text(BRAKING_RULES.replace("brake >= 0.8", "brake >= 0.9"))
+    compared = run("rules", "diff", files / "rules.yaml", stricter)
+    assert compared.exit_code == 0
+    assert "stricter" in compared.output
+    assert run("rules", files / "rules.yaml", stricter).exit_code == 2
+
+
+def test_export_command(braking_folder, tmp_path):
+    result = run("export", braking_folder, "-o", tmp_path / "model.onnx")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "model.onnx.certificate.json").is_file()
+
+
+def test_markup_in_names_stays_text(files, braking_table):
+    text = BRAKING_RULES.replace("name: tailgating", 'name: "[red]no[/red] <script>"')
+    (files / "rules.yaml").write_text(text)
+    trained = run("train", files / "data.csv", files / "rules.yaml", "-o", files / "m", "--epochs", 1, "--hidden", "8")
+    assert trained.exit_code == 0, trained.output
+    assert "[red]no[/red]" in trained.output
+
+
+def test_bench_command_lists():
+    assert "guarantees" in run("bench").output
+    assert run("bench", "nonsense").exit_code == 2
+
+
 def test_help_has_examples():
-    for command in ("demo", "train", "verify", "predict"):
+    for command in ("demo", "rules", "train", "verify", "predict", "export", "bench"):
         result = run(command, "--help")
         assert result.exit_code == 0
         assert re.search(r"Example:\s+smle", result.output)
