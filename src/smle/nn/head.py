@@ -53,16 +53,29 @@ def _has_nan(tensor: Tensor) -> bool:
 _PRECISION_OF = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 
+def _read_matmul_precision(device: str) -> str:
+    if _PRECISION_OF is None:
+        return torch.get_float32_matmul_precision()
+    return str(_PRECISION_OF("mkldnn" if device == "cpu" else "cuda", "matmul"))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _compiled_matmul_precision(device: str) -> str:
+    """Read the setting when a program is compiled (again)."""
+    return _read_matmul_precision(device)
+
+
+def _matmul_precision(device: str) -> str:
+    return _compiled_matmul_precision(device) if torch.compiler.is_compiling() else _read_matmul_precision(device)
+
+
 def require_full_precision(device: str) -> None:
     """Require float32 arithmetic without shortcuts (TF32, bfloat16) in matrix products.
 
     Raises:
         RuntimeError: If torch was told to use them.
     """
-    if _PRECISION_OF is None:
-        precision = torch.get_float32_matmul_precision()
-    else:
-        precision = _PRECISION_OF("mkldnn" if device == "cpu" else "cuda", "matmul")
+    precision = _matmul_precision(device)
     if precision not in ("none", "ieee", "highest"):
         raise RuntimeError(
             f"Expected full float32 precision in matrix products: what was certified is float32 arithmetic. Got "

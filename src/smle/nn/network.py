@@ -48,7 +48,7 @@ class Rescaled(nn.Module):
 
     def forward(self, *inputs: Any) -> Tensor:
         """Return the rescaled embedding (batch, n)."""
-        z: Tensor = self.rescale(self.backbone(*inputs))
+        z: Tensor = self.rescale(require_width(self.backbone(*inputs), len(self.rescale.scale)))
         return z
 
 
@@ -230,12 +230,7 @@ class SafeNetwork(nn.Module):
             z = self.backbone(*backbone_inputs)
         else:
             z = self.backbone(features if features.dtype is torch.float32 else features.to(torch.float32))
-        if not isinstance(z, Tensor) or z.shape != (len(features), self.embedding):
-            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-            raise ValueError(
-                f"Expected the backbone to return an embedding of shape {(len(features), self.embedding)}. Got {got}."
-            )
-        return z
+        return require_width(z, self.embedding)
 
     def _free_head(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor] | None:
         """Return the free head in the user's units."""
@@ -315,6 +310,18 @@ class SafeNetwork(nn.Module):
         """Return the smallest step that the gauge allows (1: the raw heads are safe as they are)."""
         alpha = self.heads.step(self.box.envelope())
         return 1.0 if alpha is None or not len(alpha) else float(alpha.min())
+
+
+def require_width(z: object, units: int) -> Tensor:
+    """Return an embedding if it has the shape (batch, units).
+
+    Raises:
+        ValueError: If it has not.
+    """
+    if isinstance(z, Tensor) and z.ndim == 2 and z.shape[1] == units:
+        return z
+    got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+    raise ValueError(f"Expected the backbone to return an embedding of shape (batch, {units}). Got {got}.")
 
 
 def last_linear(model: nn.Module) -> str:

@@ -1,0 +1,243 @@
+"""SafeNetwork with any backbone, taken-over models, and torch's own tools around it."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safe_networks import BRAKING, EVERYWHERE, ONE_RULE, make_network, make_rows, squared
+from torch import Tensor, nn
+
+from smle.assurance import certify, verify
+from smle.nn.backbones import CNN, LSTM, MLP, Transformer
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+from smle.training.loop import TrainingOptions, train
+
+CONTEXT = Specification.from_yaml(
+    """\
+inputs: {level: [0, 1], mode: [0, 1]}
+outputs: [action]
+rules:
+  - name: range
+    then: -1 <= action <= 1
+  - name: careful
+    when: level >= 0.5
+    then: action <= 0.2
+"""
+)
+
+
+def sequences(count: int, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return features, padded sequences, lengths, and targets that need the sequence."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.rand(count, 2, generator=generator)
+    lengths = torch.randint(1, 9, (count,), generator=generator)
+    values = torch.randn(count, 8, 1, generator=generator)
+    mask = torch.arange(8) < lengths.unsqueeze(1)
+    mean = (values[..., 0] * mask).sum(dim=1) / lengths
+    return features, values, lengths, torch.tanh(mean).unsqueeze(1)
+
+
+def fit(network: SafeNetwork, inputs: tuple[Tensor, ...], y: Tensor, epochs: int = 12) -> float:
+    """Train, certify, and return the share of the loss that is left."""
+    options = TrainingOptions(learning_rate=5e-3, batch_size=64, max_epochs=epochs, progress=False)
+    history = train(network, inputs, y, loss=squared, options=options, enforcement="gauge")
+    certify(network)
+    return history.best / history.validation_loss[0]
+
+
+@pytest.mark.parametrize("kind", [LSTM, Transformer])
+def test_sequences_of_any_length_train_to_a_certified_model(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    features, values, lengths, y = sequences(512)
+    network = SafeNetwork(kind(1, 16), CONTEXT, embedding=16)  # type: ignore[call-arg]
+    assert fit(network, (features, values, lengths), y) < 0.8
+    with torch.no_grad():
+        answer = network(features, values, lengths)
+        assert (answer[features[:, 0] >= 0.5] <= 0.2).all()
+        # What stands behind the end of a sequence does not matter.
+        noisy = torch.where(torch.arange(8).unsqueeze(1) < lengths[:, None, None], values, 1e3)
+        assert torch.allclose(network(features, noisy, lengths), answer, atol=1e-5)
+
+
+def test_images_train_to_a_certified_model() -> None:
+    torch.manual_seed(0)
+    features = torch.rand(512, 2)
+    images = torch.randn(512, 1, 9, 7)
+    images[::2] += 1.0
+    y = torch.where(torch.arange(512) % 2 == 0, 0.9, -0.9).unsqueeze(1)
+    network = SafeNetwork(CNN(1, 12, filters=(6, 8)), CONTEXT, embedding=12, bounds="affine")
+    assert fit(network, (features, images), y, epochs=8) < 0.8
+    with torch.no_grad():
+        assert (network(features, images)[features[:, 0] >= 0.5] <= 0.2).all()
+
+
+def test_wrong_width_of_the_backbone_is_named() -> None:
+    for bounds in ("constant", "fixed"):
+        network = SafeNetwork(nn.Linear(2, 5), EVERYWHERE, embedding=6, bounds=bounds)
+        with pytest.raises(ValueError, match=r"embedding of shape \(batch, 6\). Got \(3, 5\)"):
+            network(torch.zeros(3, 2))
+
+
+# --- models taken over
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 16), nn.ReLU())
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+def trained(model: nn.Module) -> tuple[nn.Module, Tensor]:
+    X = 2 * torch.rand(400, 2) - 1
+    y = torch.stack([0.5 + 0.3 * X[:, 0], 0.2 * X[:, 1]], dim=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        squared(model(X), y).mean().backward()
+        optimizer.step()
+    return model, X
+
+
+@pytest.mark.parametrize("make", [Named, lambda: nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))])
+def test_model_is_taken_over_with_its_weights(make: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, X = trained(make())
+    before = copy.deepcopy(model.state_dict())
+    network = SafeNetwork.from_model(model, EVERYWHERE, example=X)
+    assert verify(network).hold
+    with torch.no_grad():
+        relaxed = copy.deepcopy(network)
+        relaxed.heads.relaxed = True
+        assert torch.allclose(relaxed(X), model(X), atol=1e-4)  # the gauge is all that stands between them
+        safe = network.eval()(X)
+    assert (safe - model(X)).abs().mean() < (safe.mean(dim=0) - model(X)).abs().mean()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_pass_through_and_free_head_are_taken_over() -> None:
+    torch.manual_seed(0)
+    model, X = trained(Named())
+    network = SafeNetwork.from_model(model, ONE_RULE, example=X, passthrough=True)
+    outside = X[:, 0] > 0.1
+    with torch.no_grad():
+        assert torch.allclose(network(X)[outside], model(X)[outside], atol=1e-4)
+
+
+def test_models_that_do_not_end_with_a_linear_layer_are_refused() -> None:
+    with pytest.raises(ValueError, match="Softmax '3' after '2'"):
+        SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(1)), EVERYWHERE)
+    with pytest.raises(ValueError, match="without one"):
+        SafeNetwork.from_model(nn.Sequential(nn.ReLU()), EVERYWHERE)
+    with pytest.raises(ValueError, match="Expected '0' to be a linear layer"):
+        SafeNetwork.from_model(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), EVERYWHERE, layer="0")
+    network = SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 7)), EVERYWHERE)  # other outputs
+    assert verify(network).hold
+
+
+# --- torch's tools
+
+
+def test_state_dict_carries_held_heads() -> None:
+    network, other = make_network(EVERYWHERE, gauge=False, seed=1), make_network(EVERYWHERE, gauge=False, seed=2)
+    network.eval()
+    over = network.overapproximation()
+    head = over.heads[0]
+    assert head is not None
+    half = type(head)(head.W / 2, head.b, V=head.V, fallback=head.fallback)
+    network.hold(type(over)(over.bounds, (half,)))
+    assert network.held
+    X, _ = make_rows(EVERYWHERE, 20)
+    other.load_state_dict(network.state_dict())
+    other.eval()
+    assert torch.equal(other(X), network(X))
+    np.testing.assert_array_equal(other.overapproximation().heads[0].W, half.W)  # type: ignore[union-attr]
+    other.train()
+    assert not other.held
+
+
+def test_held_heads_survive_evaluation_but_not_training() -> None:
+    network = make_network(EVERYWHERE)
+    X, y = make_rows(EVERYWHERE, 20)
+    network.eval()
+    over = network.overapproximation()
+    head = over.heads[0]
+    assert head is not None
+    network.hold(type(over)(over.bounds, (type(head)(head.W * 0, head.b, V=head.V, fallback=head.fallback),)))
+    for _ in range(2):
+        network.eval()
+        assert not network.overapproximation().heads[0].W.any()  # type: ignore[union-attr]
+    fresh = make_network(EVERYWHERE, seed=3)  # in training mode
+    fresh.load_state_dict(network.state_dict())
+    assert fresh.held
+    squared(fresh(X), y).mean().backward()
+    assert not fresh.held
+
+
+def test_deepcopy_is_independent() -> None:
+    network = make_network(BRAKING, bounds="affine")
+    X, _ = make_rows(BRAKING, 20)
+    first = network(X)
+    twin = copy.deepcopy(network)
+    assert torch.equal(twin(X), first)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(0.5)
+    assert torch.equal(network(X), first)
+    assert not torch.equal(twin(X), first)
+    assert verify(twin).hold
+
+
+def compiled_twin(bounds: str, backend: str) -> tuple[SafeNetwork, SafeNetwork, nn.Module]:
+    network = make_network(ONE_RULE, bounds=bounds)
+    twin = copy.deepcopy(network)
+    compiled = torch.compile(network, fullgraph=True, backend=backend)
+    X, y = make_rows(ONE_RULE, 64)
+    for net in (compiled, twin):
+        squared(net(X), y).mean().backward()
+    for one, two in zip(network.parameters(), twin.parameters(), strict=True):
+        assert one.grad is not None
+        assert two.grad is not None
+        assert torch.allclose(one.grad, two.grad, rtol=1e-3, atol=1e-5)
+    return network, twin, compiled
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile warns about parts of torch
+@pytest.mark.parametrize("bounds", ["fixed", "affine"])
+def test_network_is_one_graph_for_compilers(bounds: str) -> None:
+    network, twin, compiled = compiled_twin(bounds, "aot_eager")
+    X, _ = make_rows(ONE_RULE, 64)
+    network.eval()
+    twin.eval()
+    with torch.no_grad():
+        assert torch.allclose(compiled(X), twin(X), atol=1e-5)
+        torch.set_float32_matmul_precision("medium")
+        try:
+            with pytest.raises(Exception, match="full float32 precision"):
+                compiled(X)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_training_step() -> None:
+    compiled_twin("fixed", "inductor")
+
+
+def test_mlp_standardizes() -> None:
+    backbone = MLP((4,), 3, shift=[1.0, 2.0], scale=[2.0, 4.0])
+    assert torch.equal(backbone[0](torch.tensor([[3.0, 6.0]])), torch.ones(1, 2))
+    assert backbone(torch.zeros(5, 2)).shape == (5, 3)
