@@ -1,0 +1,177 @@
+"""Enforcements: whatever the choice, training ends with heads that are proved safe, and the refit keeps them so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safe_networks import BRAKING, DOSE, EVERYWHERE, ONE_RULE, make_network, make_rows, squared
+
+from smle.assurance import certify, verify
+from smle.errors import NotCertifiedError
+from smle.rules import Specification
+from smle.training.enforcement import PDCG, Enforcement, ExactProjection, Gauge, enforcement_of
+from smle.training.loop import TrainingOptions, train
+from smle.training.refit import refit_network
+
+QUICK = TrainingOptions(max_epochs=6, batch_size=64, learning_rate=1e-2, progress=False)
+LABELS = Specification.from_yaml(
+    """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+labels: [cat, dog, animal]
+rules:
+  - name: one pet
+    then: at_most_one(cat, dog)
+  - name: pets are animals
+    when: a >= 0
+    then: dog implies animal
+"""
+)
+
+
+@pytest.mark.parametrize("bounds", ["fixed", "affine"])
+@pytest.mark.parametrize("spec", [BRAKING, EVERYWHERE, DOSE, LABELS], ids=["braking", "everywhere", "dose", "labels"])
+@pytest.mark.parametrize("enforcement", [Gauge(), PDCG(memory=3), ExactProjection(every=4)], ids=lambda e: e.name)
+def test_training_ends_safe_and_the_refit_keeps_it_so(
+    enforcement: Enforcement, spec: Specification, bounds: str
+) -> None:
+    network = make_network(spec, bounds=bounds, gauge=enforcement.gauge)
+    X, y = make_rows(spec, 300)
+    history = train(network, X, y, loss=squared, options=QUICK, enforcement=enforcement)
+    assert not network.training
+    assert verify(network).hold
+    assert len(history.safety) == len(history.loss)
+    assert history.safety_name == ("step" if enforcement.gauge else "margin")
+    with torch.no_grad():
+        before = float(squared(network(X), y).mean())
+    result = refit_network(network, X, y)
+    with torch.no_grad():
+        after = float(squared(network(X), y).mean())
+    assert after <= before * (1 + 1e-4) + 1e-6
+    assert result.after <= result.before
+    certify(network)
+
+
+def test_enforcements_by_name() -> None:
+    assert [type(enforcement_of(name)) for name in ("gauge", "pdcg", "exact")] == [Gauge, PDCG, ExactProjection]
+    own = PDCG(memory=10)
+    assert enforcement_of(own) is own
+    with pytest.raises(ValueError, match="'gauge', 'pdcg', 'exact'"):
+        enforcement_of("magic")
+    with pytest.raises(ValueError, match="memory >= 1"):
+        PDCG(memory=0)
+
+
+@pytest.mark.parametrize(("name", "gauge"), [("gauge", False), ("pdcg", True), ("exact", True)])
+def test_wrong_kind_of_heads_is_refused(name: str, gauge: bool) -> None:
+    X, y = make_rows(EVERYWHERE, 20)
+    with pytest.raises(ValueError, match=f"gauge={not gauge}"):
+        train(make_network(EVERYWHERE, gauge=gauge), X, y, loss=squared, options=QUICK, enforcement=name)
+
+
+def test_projection_that_fails_raises_with_the_reason() -> None:
+    network = make_network(BRAKING, gauge=False)
+    enforcement = PDCG(iterations=1)
+    enforcement.start(network)
+    with torch.no_grad():
+        network.heads.raw_weight.mul_(100.0)
+    with pytest.raises(NotCertifiedError, match="left after 1 projections"):
+        enforcement.finish(network)
+
+
+def test_pdcg_restores_its_memory() -> None:
+    network = make_network(BRAKING, gauge=False)
+    one, two = PDCG(memory=4), PDCG(memory=4)
+    for enforcement in (one, two):
+        enforcement.start(network)
+    for step in range(1, 4):
+        one.after_step(network, step)
+    two.load_state(one.state())
+    assert one.state().keys() == two.state().keys() != set()
+    for name, value in one.state().items():
+        np.testing.assert_array_equal(two.state()[name], value)
+
+
+def test_projected_heads_are_not_far() -> None:
+    """The full run of PDCG and the exact projection both stop near the raw heads; the exact one is nearest."""
+    distances = {}
+    for enforcement in (PDCG(), ExactProjection()):
+        network = make_network(EVERYWHERE, gauge=False, seed=5)
+        enforcement.start(network)
+        raw = network.overapproximation().heads[0]
+        enforcement.finish(network)
+        new = network.overapproximation().heads[0]
+        assert raw is not None
+        assert new is not None
+        parts = (raw.W - new.W, raw.b - new.b)
+        distances[enforcement.name] = float(np.sqrt(sum((part.astype(float) ** 2).sum() for part in parts)))
+    assert 0 < distances["exact"] <= distances["pdcg"] * (1 + 1e-5)
+    assert distances["pdcg"] < 2 * distances["exact"]
+
+
+# --- refit
+
+
+def test_refit_is_deployed_exactly_and_beats_the_gauge() -> None:
+    network = make_network(ONE_RULE)
+    X, y = make_rows(ONE_RULE, 400)
+    train(network, X, y, loss=squared, options=QUICK, enforcement="gauge")
+    result = refit_network(network, X, y)
+    assert result.heads + result.free > 0
+    assert result.after < result.before
+    stored = network.deployed.overapproximation()
+    network.eval()  # again, as callers do
+    again = network.overapproximation()
+    np.testing.assert_array_equal(stored.heads[0].W, again.heads[0].W)  # type: ignore[union-attr]
+    assert verify(network).hold
+
+
+def test_refit_keeps_what_validation_prefers() -> None:
+    network = make_network(EVERYWHERE)
+    X, y = make_rows(EVERYWHERE, 200)
+    train(network, X, y, loss=squared, options=QUICK, enforcement="gauge")
+    before = network.deployed.overapproximation().heads[0]
+    with torch.no_grad():
+        current = network(X)
+    noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    result = refit_network(network, X, noise, validation=(X, current))  # validation is perfect already
+    assert result.heads == 0
+    np.testing.assert_array_equal(network.deployed.overapproximation().heads[0].W, before.W)  # type: ignore[union-attr]
+
+
+def test_refit_weighs_rows() -> None:
+    X, y = make_rows(EVERYWHERE, 200)
+    two = torch.cat([y[:100], y[:100] - 0.5])
+    errors = []
+    for weight in (None, np.repeat([1.0, 0.0], 100)):
+        network = make_network(EVERYWHERE)
+        refit_network(network, torch.cat([X[:100], X[:100]]), two, sample_weight=weight)
+        with torch.no_grad():
+            errors.append(float(squared(network(X[:100]), y[:100]).mean()))
+    assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_refit_of_classifiers(loss: str) -> None:
+    network = make_network(LABELS if loss == "logistic" else EVERYWHERE)
+    X, _ = make_rows(network.spec, 300)
+    m = len(network.spec.targets)
+    y = torch.nn.functional.one_hot((X[:, 0] > X[:, 1]).long(), m).float()
+    result = refit_network(network, X, y, loss=loss)
+    assert result.after < result.before
+    with torch.no_grad():
+        logits = network(X).double()
+    per_row = (
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, y.double(), reduction="none").sum(dim=1)
+        if loss == "logistic"
+        else torch.nn.functional.cross_entropy(logits, y.argmax(dim=1), reduction="none")
+    )
+    assert float(per_row.mean()) == pytest.approx(result.after, rel=1e-4)
+    certify(network)
+
+
+def test_refit_refuses_unknown_losses() -> None:
+    network = make_network(EVERYWHERE)
+    X, y = make_rows(EVERYWHERE, 10)
+    with pytest.raises(ValueError, match="'squared', 'logistic', 'softmax'"):
+        refit_network(network, X, y, loss="hinge")
