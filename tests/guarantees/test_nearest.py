@@ -231,3 +231,17 @@ def test_exclusions_with_many_rows():
     result = nearest_outputs(spec, np.zeros((500, 1)), Y)
     assert not broken(spec, np.zeros((500, 1)), to_scores(spec, result)).any()
     assert (result <= Y).all()
+
+
+def test_a_search_that_is_cut_off_says_so(monkeypatch):
+    """Allowed points come back, with a warning that they may not be the nearest."""
+    from smle.guarantees import polyhedra
+
+    monkeypatch.setattr(polyhedra, "MAX_NODES", 4)
+    rng = np.random.default_rng(0)
+    G = np.concatenate([np.eye(3), -np.eye(3)])
+    choices = polyhedra.Choices(G, np.tile(np.full(6, -1.0), (20, 1)), ((0, 3), (1, 4), (2, 5)))
+    with pytest.warns(UserWarning, match="may not be the nearest"):
+        points = polyhedra.nearest_in_union(choices, rng.normal(0, 0.3, (20, 3)))
+    found = points[~np.isnan(points).any(axis=1)]
+    assert (np.abs(found) >= 1 - 1e-9).all()

@@ -8,6 +8,7 @@ the equality-constrained problems until the KKT conditions hold. What is left go
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,8 +136,8 @@ class Choices:
 def nearest_in_union(choices: Choices, Y: Array) -> Array:
     """Return the nearest points that satisfy all clauses, NaN where none was found. Shape: Y (n, m).
 
-    Branch and bound over literals, for all points that share a choice at once. After too many nodes the best
-    points found so far are returned.
+    Branch and bound over literals, for all points that share a choice at once. After too many nodes a warning
+    says so, and the best points found so far are returned: allowed, but maybe not the nearest.
     """
     G, H = choices.G, choices.H
     units = tuple(clause[0] for clause in choices.clauses if len(clause) == 1)
@@ -164,4 +165,10 @@ def nearest_in_union(choices: Choices, Y: Array) -> Array:
                 stack.extend((rows[failed], (*chosen, clause[j])) for j in order)
                 waiting &= ~failed
         best[rows[waiting]], cost[rows[waiting]] = points[waiting], distance[waiting]
+    if stack:
+        warnings.warn(
+            f"The search for the nearest allowed outputs was cut off after {MAX_NODES:,} choices of literals; some of "
+            "the outputs are allowed but may not be the nearest.",
+            stacklevel=2,
+        )
     return best
