@@ -25,7 +25,7 @@ from smle.rules import Specification
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["companion", "write_network", "write_onnx"]
+__all__ = ["check_onnx", "companion", "write_network", "write_onnx"]
 
 FilePath = str | os.PathLike[str]
 
@@ -94,6 +94,18 @@ def write_network(
         part = torch_backbone(deployed.backbone, (middle.repeat(3, 1),), features=True)
     _write(network.spec, certificate, weights, part, Path(path))
     return certificate
+
+
+def check_onnx(path: FilePath) -> onnx_checker.Result:
+    """Check an ONNX file with the certificate beside it; return what is proved, matched and only asserted.
+
+    Raises:
+        CertificateError: If the checker rejects it; the message says why.
+    """
+    try:
+        return onnx_checker.check(*onnx_checker.read_files(os.fspath(path)))
+    except checker.Rejected as reason:
+        raise CertificateError(str(reason)) from None
 
 
 def companion(path: Path) -> Path:
