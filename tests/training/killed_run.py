@@ -1,0 +1,34 @@
+"""A run that a test kills: trains with a checkpoint and writes the final weights. Arguments: checkpoint, result."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "nn"))
+
+import torch
+from safe_networks import BRAKING, make_network, make_rows, squared
+from safetensors.torch import save_file
+
+from smle.training.loop import EpochInfo, TrainingOptions, train
+
+OPTIONS = TrainingOptions(max_epochs=25, warmup_epochs=3, batch_size=32, learning_rate=1e-2, progress=False)
+
+
+def main(checkpoint: str | None, *, slowly: bool) -> dict[str, torch.Tensor]:
+    """Train and return the final state."""
+
+    def pause(info: EpochInfo) -> None:
+        if slowly:
+            time.sleep(0.05)
+
+    X, y = make_rows(BRAKING, 300)
+    network = make_network(BRAKING, gauge=False)
+    train(network, X, y, loss=squared, options=OPTIONS, enforcement="pdcg", checkpoint=checkpoint, callbacks=[pause])
+    return {name: value.contiguous() for name, value in network.state_dict().items()}
+
+
+if __name__ == "__main__":
+    save_file(main(sys.argv[1], slowly=True), sys.argv[2])

@@ -1,0 +1,60 @@
+"""Runs that are killed, and runs of two processes, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import killed_run
+import numpy as np
+import pytest
+import torch
+import two_processes
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+def start(script: str, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, str(HERE / script), *arguments], env=environment)
+
+
+def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    checkpoint, result = tmp_path / "checkpoint", tmp_path / "result"
+    expected = killed_run.main(None, slowly=False)
+    process = start("killed_run.py", str(checkpoint), str(result))
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(random.uniform(0.0, 0.5))  # somewhere within a later epoch
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert checkpoint.exists()
+    assert not result.exists()
+    assert start("killed_run.py", str(checkpoint), str(result)).wait() == 0
+    weights = load_file(result)
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(weights[name], value), name
+
+
+def test_two_processes_end_with_one_certified_model(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, str(HERE / "two_processes.py"), str(tmp_path)], env=environment, check=True, timeout=120)
+    reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert max(report["wrapped"] for report in reports) < 1e-4
+    for enforcement in ("gauge", "pdcg"):
+        first, second = (report[enforcement] for report in reports)
+        assert first == second
+        _, alone = two_processes.run(enforcement)
+        np.testing.assert_allclose(first["losses"], alone, rtol=0.02)  # the same batches, summed in another order
+        assert (tmp_path / f"{enforcement}.checkpoint").exists()

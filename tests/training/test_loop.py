@@ -1,0 +1,256 @@
+"""The loop: what is kept, what stops it, what it accepts, and that a seed fixes everything."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+
+import pytest
+import torch
+from rich.console import Console
+from safe_networks import EVERYWHERE, make_network, make_rows, squared
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from smle.assurance import verify
+from smle.errors import DataError, TrainingError
+from smle.nn.network import SafeNetwork
+from smle.training.batches import split_rows
+from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from smle.training.loop import EpochInfo, History, TrainingOptions, train
+
+X, Y = make_rows(EVERYWHERE, 240)
+
+
+def options(**changes: object) -> TrainingOptions:
+    defaults: dict[str, object] = {"max_epochs": 5, "batch_size": 32, "learning_rate": 1e-2, "progress": False}
+    return TrainingOptions(**{**defaults, **changes})  # type: ignore[arg-type]
+
+
+def run(network: SafeNetwork | None = None, **arguments: object) -> tuple[SafeNetwork, History]:
+    network = make_network(EVERYWHERE) if network is None else network
+    settings = {"loss": squared, "options": options(), "enforcement": "gauge", **arguments}
+    return network, train(network, X, Y, **settings)  # type: ignore[arg-type]
+
+
+def weights(network: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in network.parameters()])
+
+
+def validation_loss(network: SafeNetwork) -> float:
+    _, held = split_rows(len(X), share=0.2, seed=0)
+    with torch.no_grad():
+        return float(squared(network.eval()(X[held]), Y[held]).mean())
+
+
+def test_seed_fixes_the_weights_and_nothing_else_is_touched() -> None:
+    class Noisy(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(2, 8), nn.Dropout(0.3), nn.Linear(8, 6))
+
+    results = []
+    for seed, state in ((1, 5), (1, 6), (2, 5)):
+        torch.manual_seed(0)
+        network = SafeNetwork(Noisy(), EVERYWHERE, embedding=6)
+        torch.manual_seed(state)
+        before, threads = torch.get_rng_state(), torch.get_num_threads()
+        run(network, seed=seed)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.get_num_threads() == threads
+        results.append(weights(network))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_best_weights_are_restored() -> None:
+    network, history = run(options=options(learning_rate=0.3, max_epochs=12))
+    assert history.best == min(history.validation_loss)
+    assert history.best_epoch < 11
+    assert validation_loss(network) == pytest.approx(history.best, rel=1e-4)
+
+
+def test_last_weights_are_kept_on_request() -> None:
+    network, history = run(options=options(learning_rate=0.3, max_epochs=12, keep="last"))
+    assert validation_loss(network) == pytest.approx(history.validation_loss[-1], rel=1e-4)
+    assert history.validation_loss[-1] > history.best
+
+
+def test_patience_ends_training() -> None:
+    _, history = run(options=options(learning_rate=0.5, max_epochs=60, patience=3))
+    assert history.stopped == "patience"
+    assert len(history.loss) == history.best_epoch + 1 + 3
+    _, history = run(options=options(max_epochs=4, patience=None))
+    assert (history.stopped, len(history.loss)) == ("max_epochs", 4)
+
+
+def test_callbacks_see_every_epoch_and_may_stop() -> None:
+    seen: list[int] = []
+
+    def watch(info: EpochInfo) -> bool:
+        seen.append(info.epoch)
+        assert len(info.history.validation_loss) == info.epoch + 1
+        return info.epoch == 2
+
+    _, history = run(callbacks=[watch])
+    assert seen == [0, 1, 2]
+    assert history.stopped == "callback"
+
+
+def test_warm_start_has_no_rules_and_the_end_has() -> None:
+    steps: list[tuple[bool, bool]] = []
+
+    def watch(info: EpochInfo) -> None:
+        assert isinstance(info.network, SafeNetwork)
+        steps.append((info.warmup, verify(info.network).hold))
+
+    for enforcement in ("gauge", "pdcg", "exact"):
+        steps.clear()
+        network = make_network(EVERYWHERE, gauge=enforcement == "gauge")
+        with torch.no_grad():
+            network.heads.raw_weight.mul_(3.0)
+        _, history = run(
+            network, enforcement=enforcement, callbacks=[watch], options=options(warmup_epochs=2, max_epochs=3)
+        )
+        assert history.warmup_epochs == 2
+        assert [warm for warm, _ in steps] == [True, True, False, False, False]
+        assert not steps[0][1]
+        assert history.best_epoch >= 2
+        assert verify(network).hold
+
+
+def test_schedule_and_optimizer_are_used() -> None:
+    def momentum(parameters: object, rate: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9)  # type: ignore[arg-type]
+
+    _, history = run(options=options(schedule="cosine", optimizer=momentum, learning_rate=0.1))
+    expected = [0.1 * (1 + math.cos(math.pi * epoch / 5)) / 2 for epoch in range(5)]
+    assert history.learning_rate == pytest.approx(expected)
+
+    def plateau(optimizer: torch.optim.Optimizer) -> object:
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)
+
+    _, history = run(options=options(schedule=plateau))
+    assert history.learning_rate[-1] < history.learning_rate[0]
+
+
+def test_loader_takes_the_place_of_tensors() -> None:
+    generator = torch.Generator().manual_seed(0)
+    loader = DataLoader(TensorDataset(X, Y), batch_size=48, shuffle=True, generator=generator)
+    network = make_network(EVERYWHERE)
+    history = train(network, loader, loss=squared, options=options(), validation=(X, Y), enforcement="gauge")
+    assert history.validation_loss[-1] < history.validation_loss[0]
+    assert verify(network).hold
+    history = train(make_network(EVERYWHERE), [(X, Y)], loss=squared, options=options())  # a list of batches
+    assert history.validation_loss == history.loss
+
+
+def test_loaders_that_cannot_serve_are_refused() -> None:
+    network = make_network(EVERYWHERE)
+    with pytest.raises(DataError, match="once per epoch"):
+        train(network, iter([(X, Y)]), loss=squared, options=options())
+    with pytest.raises(DataError, match=r"\(inputs, targets\)"):
+        train(network, [X], loss=squared, options=options())
+    with pytest.raises(TrainingError, match="no rows"):
+        train(network, [], loss=squared, options=options())
+    with pytest.raises(DataError, match="as many rows"):
+        train(network, X, Y[:-1], loss=squared, options=options())
+
+
+def test_weight_of_two_equals_a_row_twice() -> None:
+    weight = torch.ones(len(X))
+    weight[:40] = 2.0
+    twice = torch.cat([torch.arange(len(X)), torch.arange(40)])
+    settings = options(batch_size=1000, max_epochs=3)
+    one, two = make_network(EVERYWHERE), make_network(EVERYWHERE)
+    train(one, X, Y, loss=squared, options=settings, sample_weight=weight, validation=(X, Y))
+    train(two, X[twice], Y[twice], loss=squared, options=settings, validation=(X, Y))
+    assert torch.allclose(weights(one), weights(two), atol=2e-4)
+    with pytest.raises(ValueError, match="one value per row"):
+        run(loss=lambda a, b: squared(a, b).mean(), sample_weight=weight)
+    with pytest.raises(DataError, match="weights >= 0"):
+        run(sample_weight=-weight)
+
+
+def test_nan_loss_stops_with_a_clear_error() -> None:
+    with pytest.raises(TrainingError, match=r"loss became nan in epoch 1, step 1.*learning_rate"):
+        train(make_network(EVERYWHERE), X, Y * torch.nan, loss=squared, options=options())
+
+
+def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=160)
+    monkeypatch.setattr("smle.training.progress.Console", lambda **_: screen)
+    with caplog.at_level(logging.INFO, logger="smle.training"):
+        run(options=options(progress=True, max_epochs=2), title="my run")
+    assert "my run: 2 epochs" in caplog.text
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("my run", "loss ", "validation ", "step "):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 0),
+        ("patience", 0),
+        ("validation_share", 1.0),
+        ("keep", "all"),
+        ("schedule", "linear"),
+        ("warmup_epochs", -1),
+    ],
+)
+def test_bad_options_are_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        options(**{name: value})
+
+
+# --- checkpoints in one process (those that are killed are in test_interruption)
+
+
+@pytest.mark.parametrize("enforcement", ["gauge", "pdcg"])
+@pytest.mark.parametrize("stop", [0, 2])
+def test_run_goes_on_from_a_checkpoint(tmp_path: object, enforcement: str, stop: int) -> None:
+    def fresh() -> SafeNetwork:
+        return make_network(EVERYWHERE, gauge=enforcement == "gauge")
+
+    class StopHereError(Exception):
+        pass
+
+    def interrupt(info: EpochInfo) -> None:
+        if info.epoch == stop + 1:
+            raise StopHereError
+
+    path = tmp_path / "run" / "checkpoint"  # type: ignore[operator]
+    common = {"enforcement": enforcement, "options": options(warmup_epochs=2, schedule="cosine")}
+    whole, expected = run(fresh(), **common)
+    with pytest.raises(StopHereError):
+        run(fresh(), checkpoint=path, callbacks=[interrupt], **common)
+    network, history = run(fresh(), checkpoint=path, **common)
+    assert torch.equal(weights(network), weights(whole))
+    assert history.loss == expected.loss
+    again, history = run(fresh(), checkpoint=path, **common)  # finished: nothing is left to do
+    assert torch.equal(weights(again), weights(whole))
+    assert history.loss == expected.loss
+    with pytest.raises(TrainingError, match="another run"):
+        run(fresh(), checkpoint=path, seed=3, **common)
+
+
+def test_checkpoints_are_whole_or_not_there(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"  # type: ignore[operator]
+    write_checkpoint(Checkpoint({"a": {"x": torch.arange(3)}, "b": {}}, {"n": 1.5}), path)
+    back = read_checkpoint(path)
+    assert torch.equal(back.tensors["a"]["x"], torch.arange(3))
+    assert back.tensors["b"] == {}
+    assert back.data == {"n": 1.5}
+
+    def fail(*arguments: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_checkpoint(Checkpoint(), path)
+    assert read_checkpoint(path).data == {"n": 1.5}
+    assert list(path.parent.iterdir()) == [path]
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(TrainingError, match="is not a checkpoint"):
+        read_checkpoint(path)

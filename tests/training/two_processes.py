@@ -1,0 +1,59 @@
+"""What each of two processes does: train together, certify, report. Argument: folder for the results."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "nn"))
+
+import torch
+import torch.distributed as dist
+from safe_networks import BRAKING, make_network, make_rows, squared
+from torch.nn.parallel import DistributedDataParallel
+
+from smle.assurance import certify
+from smle.nn.network import SafeNetwork
+from smle.training.loop import TrainingOptions, train
+
+OPTIONS = TrainingOptions(max_epochs=4, batch_size=33, learning_rate=1e-2, progress=False)
+
+
+def run(enforcement: str, *, checkpoint: str | None = None) -> tuple[SafeNetwork, list[float]]:
+    """Train a network; in two processes each takes half of every batch."""
+    X, y = make_rows(BRAKING, 200)
+    network = make_network(BRAKING, gauge=enforcement == "gauge")
+    history = train(network, X, y, loss=squared, options=OPTIONS, enforcement=enforcement, checkpoint=checkpoint)
+    return network, history.validation_loss
+
+
+def wrapped() -> float:
+    """Return how far gradients under DistributedDataParallel are from those of one process, as a share of them."""
+    X, y = make_rows(BRAKING, 64)
+    network = make_network(BRAKING, bounds="affine")
+    alone = copy.deepcopy(network)
+    squared(alone(X), y).mean().backward()
+    mine = slice(dist.get_rank(), None, 2)
+    together = DistributedDataParallel(network)
+    squared(together(X[mine]), y[mine]).mean().backward()
+    pairs = zip(network.parameters(), alone.parameters(), strict=True)
+    return max(float((one.grad - two.grad).norm() / two.grad.norm().clamp(min=1e-6)) for one, two in pairs)
+
+
+def main(folder: Path) -> None:
+    dist.init_process_group("gloo")
+    report: dict[str, object] = {"wrapped": wrapped()}
+    for enforcement in ("gauge", "pdcg"):
+        network, losses = run(enforcement, checkpoint=str(folder / f"{enforcement}.checkpoint"))
+        certificate = certify(network)
+        certificate.check()
+        flat = torch.cat([value.double().reshape(-1) for value in network.state_dict().values()])
+        report[enforcement] = {"weights": flat.tolist(), "losses": losses}
+    (folder / f"{dist.get_rank()}.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
