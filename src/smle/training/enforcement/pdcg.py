@@ -60,7 +60,7 @@ class PDCG(Enforcement):
             moved = None
             if head is not None:
                 # A projection that fails leaves the head alone; the run at the end decides.
-                moved, _ = self._iterate(head, self._problems.of(over, c), self._memory(c))
+                moved, _ = self.iterate(head, self._problems.of(over, c), self._memory(c))
             heads.append(moved)
         if any(head is not None for head in heads):
             kept = tuple(old if new is None else new for old, new in zip(over.heads, heads, strict=True))
@@ -80,7 +80,7 @@ class PDCG(Enforcement):
         if head.fallback is not None and not problem.fallback_safe(head.fallback):
             raise NotCertifiedError(f"Head {number}: the constant that stands in for NaN breaks the rules.")
         for _ in range(self.iterations):
-            moved, reason = self._iterate(head, problem, memory)
+            moved, reason = self.iterate(head, problem, memory)
             if moved is None:
                 if reason:
                     raise NotCertifiedError(f"The projection of head {number} failed: {reason}.")
@@ -91,7 +91,7 @@ class PDCG(Enforcement):
             "larger memory, or use the enforcement 'exact'."
         )
 
-    def _iterate(self, head: Head, problem: HeadProblem, memory: Memory) -> tuple[Head | None, str]:
+    def iterate(self, head: Head, problem: HeadProblem, memory: Memory) -> tuple[Head | None, str]:
         """Return (projected head, ""), (None, "") if there is no counterexample, or (None, why it failed)."""
         search, part = strongest_counterexample(head, problem)
         if search.found is None:
