@@ -23,7 +23,7 @@ from smle.certificates import checker, onnx_checker
 from smle.certificates.document import Certificate, tensors_of
 from smle.export.backbone import Backbone, mlp_backbone
 from smle.export.files import _sealed
-from smle.export.graph import certified_program, graph_model
+from smle.export.graph import certified_program, graph_model, interface_of
 from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Categorical, Specification
@@ -103,11 +103,11 @@ def _exported(spec: Specification, weights: dict[str, Any], rules: str, certific
     return Exported(spec, record, data, _sealed(certificate, data))
 
 
-def model_of(spec: Specification, record: ModelRecord, backbone: Backbone) -> Any:
-    certificate = record.certificate
+def model_of(spec: Specification, record: ModelRecord, backbone: Backbone, *, monitor: bool = True) -> Any:
+    certificate, face = record.certificate, interface_of(spec, monitor=monitor)
     assert certificate is not None
-    program = certified_program(spec, certificate.document, certificate.block, certificate.tensors)
-    return graph_model(spec, program, backbone)
+    program = certified_program(face, certificate, certificate.tensors)
+    return graph_model(face, program, backbone, [rule.name for rule in spec.rules])
 
 
 def resealed(companion: bytes, onnx: bytes) -> bytes:

@@ -4,17 +4,32 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from exported import HAND_MADE, MIXED, Exported, columns_of, feed, hand_made, model_of, run, session, untrained
+from exported import (
+    HAND_MADE,
+    MIXED,
+    Exported,
+    columns_of,
+    feed,
+    hand_made,
+    model_of,
+    resealed,
+    run,
+    session,
+    untrained,
+)
 
 from smle.bench.sampling import Judge, hard_points
-from smle.certificates import checker
+from smle.certificates import checker, onnx_checker
 from smle.certificates.onnx_checker import EMBEDDING
 from smle.exact import BINARY32, nearest
-from smle.export.backbone import Backbone
+from smle.export.backbone import Backbone, mlp_backbone
 from smle.guarantees.guard import guard_rows
 from smle.nn.head import DeployedHead
 
 MODELS = {name: (lambda name=name: hand_made(name)) for name in HAND_MADE}
+ONE = "inputs: {a: [0, 1]}\noutputs: [y, z]\nrules:\n  - {name: r, when: a <= 0.3, then: y >= 0 and z <= 1}\n"
+MODELS |= {"one region": lambda: untrained(ONE), "one region, affine": lambda: untrained(ONE, "affine")}
+MODELS |= {"one region and more": lambda: untrained(ONE + "  - {name: s, then: y + z <= 9}\n")}
 MODELS |= {f"mixed, {b}": (lambda b=b: untrained(MIXED, b)) for b in ("fixed", "constant", "affine")}
 
 
@@ -41,8 +56,9 @@ def head_graph(exported: Exported) -> bytes:
     n = len(exported.record.weights["bounds.lower"])
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", n])
     model = model_of(exported.spec, exported.record, Backbone([], [], [value]))
-    if any("gate/cell" in node.output for node in model.graph.node):
-        model.graph.output.append(onnx.helper.make_tensor_value_info("gate/cell", onnx.TensorProto.INT64, ["N", 1]))
+    for name, kind in (("gate/cell", onnx.TensorProto.INT64), ("gate/inside", onnx.TensorProto.BOOL)):
+        if any(name in node.output for node in model.graph.node):
+            model.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, ["N", 1]))
     return model.SerializeToString()
 
 
@@ -89,8 +105,8 @@ def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], t
                 names = [output.name for output in running.get_outputs()]
                 answers = running.run(None, {**feed(spec, X[rows]), EMBEDDING: z[rows]})
                 answers = dict(zip(names, answers, strict=True))
-                other = answers.get("gate/cell", np.zeros((len(X[rows]), 1), int))[:, 0]
-                pieces.append((columns_of(spec, answers), other))
+                outside = ~answers.get("gate/inside", np.ones((len(X[rows]), 1), bool))  # of the one gated region
+                pieces.append((columns_of(spec, answers), answers.get("gate/cell", outside.astype(int))[:, 0]))
             Y, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
             assert judge.violations(X, Y) == []
             same = found == cell
@@ -156,6 +172,19 @@ def test_the_comparison_can_fail(monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_without_monitoring_the_answers_are_the_same(name):
+    """Fewer nodes, the same numbers, and accepted as well."""
+    exported = MODELS[name]()
+    record = exported.record
+    data = model_of(exported.spec, record, mlp_backbone(record.weights), monitor=False).SerializeToString()
+    assert onnx_checker.check(data, resealed(exported.companion, data)).proved
+    X = next(iter(hard_points(exported.spec, np.random.default_rng(3), 500, dtype=np.float32)))
+    small, full = (run(session(graph), exported.spec, X) for graph in (data, exported.onnx))
+    assert set(full) - set(small) == {"in_domain", "active_rules"}
+    assert all(np.array_equal(small[name], full[name]) for name in small)
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_no_violation_with_backbone(name):
     exported = MODELS[name]()
     running, judge = session(exported.onnx), Judge(exported.spec)
@@ -191,7 +220,9 @@ def test_odd_inputs_are_clamped_and_reported(name, value):
         assert np.array_equal(answers["in_domain"], ~outside)
 
 
-@pytest.mark.parametrize("name", ["braking", "labels", "clauses", "affine", "mixed, constant"])
+@pytest.mark.parametrize(
+    "name", ["braking", "labels", "clauses", "affine", "mixed, constant", "one region", "one region and more"]
+)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_whatever_the_backbone_computes(name, value):
     exported = MODELS[name]()

@@ -41,7 +41,7 @@ FORMAT, VERSION = "smle-onnx-certificate", 1
 OPSET = 20  # of the default domain, the only one allowed
 IR_VERSIONS = (8, 9, 10)
 FLOAT, INT64, STRING, BOOL = 1, 7, 8, 9  # TensorProto.DataType
-TYPES = {FLOAT: ("F32", 4), INT64: ("I64", 8)}
+TYPES = {FLOAT: ("F32", 4), INT64: ("I64", 8), BOOL: ("BOOL", 1)}
 NAN = b"\x00\x00\xc0\x7f"
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n)
 
@@ -167,7 +167,7 @@ class Node(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A constant tensor: F32 and I64 as little-endian bytes, STRING as a tuple of texts in UTF-8."""
+    """A constant tensor: F32, I64 and BOOL as little-endian bytes, STRING as a tuple of texts in UTF-8."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -361,7 +361,7 @@ class Program:
         return self.put(name, Constant("STRING", shape, tuple(v.encode() for v in values)))
 
     def encode(self, inputs: tuple[Input, ...]) -> list[str]:
-        """Named inputs -> FEATURES (batch, d). Return flags (batch, 1) that say whether categories are known."""
+        """Named inputs -> FEATURES (batch, d). Return the texts compared with the known ones (batch, categories)."""
         parts, known = [], []
         for i, item in enumerate(inputs):
             base = f"inputs/{i}/"
@@ -381,17 +381,16 @@ class Program:
             best = self.add("ArgMax", [score], base + "index", axis=1, keepdims=1)
             positions = self.integers(base + "positions", list(range(k)), (1, k))
             parts.append(self.cast(self.add("Equal", [best, positions], base + "hot")))
-            if item.blank:
-                accepted = self.texts(base + "known", (*item.categories, ""), (1, k + 1))
-                equal = self.add("Equal", [item.name, accepted], base + "accepted")
-            axes = self.integers("constants/axis", [1], (1,))
-            known.append(self.add("ReduceMax", [self.cast(equal), axes], base + "any", keepdims=1))
+            known.append(equal)
         self.add("Concat", parts, FEATURES, axis=1)
         return known
 
     def cast(self, source: str) -> str:
-        """Turn truth values into float32 zeros and ones."""
-        return self.add("Cast", [source], source + "/float", to=FLOAT)
+        """Turn truth values into float32 zeros and ones, once."""
+        output = source + "/float"
+        if all(output not in node.outputs for node in self.nodes):
+            self.add("Cast", [source], output, to=FLOAT)
+        return output
 
     def clip(self, source: str, lower: str, upper: str, output: str) -> str:
         """The NaN-safe clip: NaN becomes lower, and where lower > upper the result is upper."""
@@ -400,129 +399,176 @@ class Program:
         below = self.add("LessOrEqual", [raised, upper], output + "/below")
         return self.add("Where", [below, raised, upper], output)
 
-    def domain(self, tensors: dict[str, checker.Tensor], known: list[str]) -> str:
-        """FEATURES -> `in_domain` (batch,), and the features clamped to the domain."""
-        low, high = self.stored("domain.lower_float32", tensors), self.stored("domain.upper_float32", tensors)
-        x = self.clip(FEATURES, low, high, "head/x")
-        under = self.add("LessOrEqual", [FEATURES, high], "domain/under")
-        inside = self.cast(self.add("And", ["head/x/above", under], "domain/inside"))
-        if known:
-            inside = self.add("Concat", [inside, *known], "domain/all", axis=1)
-        least = self.add("ReduceMin", [inside, self.integers("constants/axis", [1], (1,))], "domain/least", keepdims=0)
-        self.add("Greater", [least, self.floats("constants/half", [0.5], ())], "in_domain")
-        return x
+    def domain(self, tensors: dict[str, checker.Tensor]) -> str:
+        """FEATURES -> features clamped to the domain, one row per column (d, batch): runtimes are faster that way."""
+        d = tensors["domain.lower_float32"].shape[0]
+        ends = [self.stored(f"domain.{side}_float32", tensors, d, 1) for side in ("lower", "upper")]
+        return self.clip(self.add("Transpose", [FEATURES], "head/columns"), ends[0], ends[1], "head/x")
 
-    def gate(self, x: str, gate: Gate, tensors: dict[str, checker.Tensor]) -> str | None:
-        """Clamped features -> `active_rules` (batch, rules) and the cell (batch, 1); None where there is one head."""
-        signatures = tensors["gate.signatures"]
-        count, regions = signatures.shape
-        rules = len(gate.always)
-        source, width = x, tensors["domain.lower_float32"].shape[0]
-        if regions:
-            self.add("Equal", [self.outside(x, gate, tensors), self.floats("constants/zero", [0], ())], "gate/active")
-            source, width = self.cast("gate/active"), regions
-        member = [bit for row in gate.rules for bit in row] if regions else [0] * (width * rules)
-        held = self.add("MatMul", [source, self.floats("rules.members", member, (width, rules))], "rules/held")
-        limits = self.floats("rules.limits", [0.5 - on for on in gate.always], (rules,))
-        self.add("Greater", [held, limits], "active_rules")
-        if not regions:
-            return None
-        rows = [signatures.data[c * regions : (c + 1) * regions] for c in range(count)]
-        sums = [sum(row) for row in rows]
-        # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
-        match = self.floats("gate.match", [2 * bit for bit in signatures.data], (count, regions))
-        targets = self.floats("gate.targets", [-total for total in sums], (count,))
-        score = self.add("Gemm", [source, match, targets], "gate/score", transB=1)
-        total = self.add("ReduceSum", [source, self.integers("constants/axis", [1], (1,))], "gate/total", keepdims=1)
-        found = self.add("Equal", [score, total], "gate/found")
-        # The certificate proves that every signature has a head; should one not, the strictest serves.
-        strictest = self.floats("gate.otherwise", [int(c == sums.index(max(sums))) for c in range(count)], (count,))
-        choice = self.add("Where", [found, self.floats("constants/two", [2], ()), strictest], "gate/choice")
-        return self.add("ArgMax", [choice], "gate/cell", axis=1, keepdims=1)
+    def in_domain(self, inputs: tuple[Input, ...], known: list[str]) -> None:
+        """`in_domain` (batch,): clamping changed nothing, and all texts are known (or blank, where that is allowed)."""
+        inside = self.cast(self.add("Equal", ["head/x", "head/columns"], "domain/inside"))
+        least = self.add("ReduceMin", [inside, self.integers("constants/first", [0], (1,))], "domain/least", keepdims=0)
+        flags = [least]
+        for (i, item), equal in zip(
+            [(i, item) for i, item in enumerate(inputs) if item.categories], known, strict=True
+        ):
+            base, k = f"inputs/{i}/", len(item.categories)
+            if item.blank:
+                accepted = self.texts(base + "known", (*item.categories, ""), (1, k + 1))
+                equal = self.add("Equal", [item.name, accepted], base + "accepted")
+            axes = self.integers("constants/second", [1], (1,))
+            flags.append(self.add("ReduceMax", [self.cast(equal), axes], base + "any", keepdims=0))
+        whole = self.add("Min", flags, "domain/whole") if known else least
+        self.add("Cast", [whole], "in_domain", to=BOOL)
 
-    def outside(self, x: str, gate: Gate, tensors: dict[str, checker.Tensor]) -> str:
-        """Return how many half-spaces of each region x is outside of (batch, regions)."""
-        bits = []
+    def active(self, x: str, gate: Gate, tensors: dict[str, checker.Tensor]) -> str:
+        """Clamped features -> which gated regions are active (regions, batch). Each half-space is evaluated once."""
+        values = []
         if gate.comparisons:
             d = tensors["domain.lower_float32"].shape[0]
-            columns = [column if sign > 0 else column + d for column, sign in gate.comparisons]
+            rows, source = [column if sign > 0 else column + d for column, sign in gate.comparisons], x
             if any(sign < 0 for _, sign in gate.comparisons):  # a change of sign is exact, also for subnormal numbers
-                x2 = self.add("Concat", [x, self.add("Neg", [x], "gate/negative")], "gate/both", axis=1)
-            else:
-                x2 = x
-            picks = self.integers("gate.columns", columns, (len(columns),))
-            compared = self.add("Gather", [x2, picks], "gate/compared", axis=1)
-            constants = self.stored("gate.constants_float32", tensors)
-            inside = self.add("LessOrEqual", [compared, constants], "gate/inside")
-            bits.append(self.cast(self.add("Not", [inside], "gate/beyond")))
+                source = self.add("Concat", [x, self.add("Neg", [x], "gate/negative")], "gate/both", axis=0)
+            picks = self.integers("gate.columns", rows, (len(rows),))
+            values.append(self.add("Gather", [source, picks], "gate/compared", axis=0))
         if gate.oblique:
-            value = self.add("Gemm", [x, self.stored("gate.coefficients", tensors)], "gate/oblique", transB=1)
-            bits.append(self.cast(self.add("Greater", [value, self.stored("gate.thresholds", tensors)], "gate/above")))
-        rows = bits[0] if len(bits) == 1 else self.add("Concat", bits, "gate/rows", axis=1)
-        shape = (len(gate.members), len(gate.members[0]))
-        members = self.floats("gate.members", [bit for row in gate.members for bit in row], shape)
-        return self.add("MatMul", [rows, members], "gate/outside")
+            values.append(self.add("MatMul", [self.stored("gate.coefficients", tensors), x], "gate/oblique"))
+        stacked = values[0] if len(values) == 1 else self.add("Concat", values, "gate/values", axis=0)
+        count, regions = len(gate.members), len(gate.members[0])
+        limits = tensors["gate.constants_float32"].data + tensors["gate.thresholds"].data
+        beyond = self.add(
+            "Greater", [stacked, self.put("gate.limits", Constant("F32", (count, 1), limits))], "gate/beyond"
+        )
+        members = self.floats(
+            "gate.members", [row[g] for g in range(regions) for row in gate.members], (regions, count)
+        )
+        outside = self.add("MatMul", [members, self.cast(beyond)], "gate/outside")
+        return self.add("Equal", [outside, self.floats("constants/zero", [0], ())], "gate/active")
+
+    def active_rules(self, active: str | None, gate: Gate) -> None:
+        """`active_rules` (batch, rules)."""
+        rules = len(gate.always)
+        if active is None:  # rules without a bit bind everywhere
+            size = self.add("Shape", [FEATURES], "rules/batch", start=0, end=1)
+            shape = self.add("Concat", [size, self.integers("rules.count", [rules], (1,))], "rules/shape", axis=0)
+            self.add("Expand", [self.put("constants/true", Constant("BOOL", (), b"\x01")), shape], "active_rules")
+            return
+        members = self.floats("rules.members", [bit for row in gate.rules for bit in row], (len(gate.rules), rules))
+        always = self.floats("rules.always", gate.always, (rules,))
+        count = self.add("Gemm", [self.cast(active), members, always], "rules/count", transA=1)
+        self.add("Cast", [count], "active_rules", to=BOOL)
+
+    def cell(self, bits: str, signatures: checker.Tensor) -> str:
+        """Bits of the gate (regions, batch) in float32 -> number of the cell (batch, 1)."""
+        count, regions = signatures.shape
+        rows = [signatures.data[c * regions : (c + 1) * regions] for c in range(count)]
+        # bits.(2 s - 1) - |s| is 0 where s equals bits and at most -1 elsewhere; small whole numbers, so exact. The
+        # certificate proves that every signature has a head; should one not, the last column sends it to the strictest.
+        sums = [sum(row) for row in rows]
+        entries = [entry for g in range(regions) for entry in (*(2 * row[g] - 1 for row in rows), 0)]
+        match = self.floats("gate.match", entries, (regions, count + 1))
+        targets = self.floats("gate.targets", [*(-total for total in sums), -0.5], (count + 1,))
+        score = self.add("Gemm", [bits, match, targets], "gate/score", transA=1)
+        best = self.add("ArgMax", [score], "gate/best", axis=1, keepdims=1)
+        cells = self.integers("gate.cells", [*range(count), sums.index(max(sums))], (count + 1,))
+        return self.add("Gather", [cells, best], "gate/cell", axis=0)
 
     def stored(self, name: str, tensors: dict[str, checker.Tensor], *shape: int) -> str:
         """Note a certified tensor, reshaped."""
         return self.put(name, Constant("F32", shape or tensors[name].shape, tensors[name].data))
 
-    def heads(self, x: str, cell: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
-        """Clamped features, EMBEDDING (batch, n) and cell -> outputs (batch, m)."""
+    def heads(self, x: str | None, active: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
+        """Clamped features (where needed), EMBEDDING (batch, n) and active regions -> outputs (batch, m)."""
         count, m, n = tensors["heads.weight"].shape
         clipped = self.clipped(x, clip, tensors)
         W, b = self.stored("heads.weight", tensors, count * m, n), self.stored("heads.bias", tensors, count * m)
         y = self.add("Gemm", [clipped, W, b], "head/affine", transB=1)
-        if "heads.passthrough" in tensors:
+        if "heads.passthrough" in tensors and x is not None:
             V = self.stored("heads.passthrough", tensors, count * m, tensors["heads.passthrough"].shape[2])
-            y = self.add("Add", [y, self.add("Gemm", [x, V], "head/passed", transB=1)], "head/sum")
-        free = "free.weight" in tensors
-        if free:
+            y = self.add("Add", [y, self.add("Gemm", [x, V], "head/passed", transA=1, transB=1)], "head/sum")
+        free = None
+        if "free.weight" in tensors:
             parameters = [self.stored("free.weight", tensors), self.stored("free.bias", tensors)]
-            other = self.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
-            y = self.add("Concat", [y, other], "head/all", axis=1)
-        if cell is not None:
-            shape = self.integers("head.shape", [0, count + free, m], (3,))
-            choices = self.add("Reshape", [y, shape], "head/choices")
-            y = self.add("GatherND", [choices, cell], "head/picked", batch_dims=1)
-        if "heads.fallback" not in tensors:
+            free = self.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
+        fallback = tensors["heads.fallback"].data if "heads.fallback" in tensors else None
+        if active is None:
+            return self.guarded(y, None if fallback is None else self.fallback(fallback, 1, m), m)
+        if tensors["gate.signatures"].data == b"\x01\x00":
+            return self.one_of_two(y, free, self.add("Transpose", [active], "gate/inside"), fallback, m)
+        if free is not None:
+            y = self.add("Concat", [y, free], "head/all", axis=1)
+            fallback = None if fallback is None else fallback + NAN * m
+        cell, total = self.cell(self.cast(active), tensors["gate.signatures"]), count + (free is not None)
+        choices = self.add("Reshape", [y, self.integers("head.shape", [0, total, m], (3,))], "head/choices")
+        y = self.add("GatherND", [choices, cell], "head/picked", batch_dims=1)
+        if fallback is None:
             return y
-        rows = tensors["heads.fallback"].data + (NAN * m if free else b"")
-        safe = self.put("heads.fallback", Constant("F32", (count + free, m), rows))
-        if cell is not None:
-            safe = self.add("GatherND", [safe, cell], "head/safe", batch_dims=0)
+        safe = self.add("GatherND", [self.fallback(fallback, total, m), cell], "head/safe", batch_dims=0)
+        return self.guarded(y, safe, m)
+
+    def one_of_two(self, y: str, free: str | None, inside: str, fallback: bytes | None, m: int) -> str:
+        """One gated region: the first head where it is active (batch, 1), the second or the free one elsewhere."""
+        if free is not None:
+            safe = None if fallback is None else self.fallback(fallback, 1, m)
+            return self.add("Where", [inside, self.guarded(y, safe, m), free], "head/picked")
+        parts = ("head/first", "head/second")
+        self.nodes.append(Node("Split", (y, self.integers("head.sizes", [m, m], (2,))), parts, {"axis": 1}))
+        y = self.add("Where", [inside, *parts], "head/picked")
+        if fallback is None:
+            return y
+        ends = [self.fallback(fallback[: 4 * m], 1, m), self.fallback(fallback[4 * m :], 1, m, ".second")]
+        return self.guarded(y, self.add("Where", [inside, *ends], "head/safe"), m)
+
+    def fallback(self, data: bytes, count: int, m: int, suffix: str = "") -> str:
+        """Note safe outputs."""
+        return self.put("heads.fallback" + suffix, Constant("F32", (count, m), data))
+
+    def guarded(self, y: str, safe: str | None, m: int) -> str:
+        """Put safe outputs where any of the m outputs is NaN; the NaN-safe clip (safe is None) needs no guard."""
+        if safe is None:
+            return y
         bad = self.add("IsNaN", [y], "head/nan")
         if m > 1:
-            some = self.add(
-                "ReduceMax", [self.cast(bad), self.integers("constants/axis", [1], (1,))], "head/some", keepdims=1
-            )
-            bad = self.add("Greater", [some, self.floats("constants/half", [0.5], ())], "head/bad")
+            axes = self.integers("constants/second", [1], (1,))
+            some = self.add("ReduceMax", [self.cast(bad), axes], "head/some", keepdims=1)
+            bad = self.add("Cast", [some], "head/bad", to=BOOL)
         return self.add("Where", [bad, safe, y], "head/guarded")
 
-    def clipped(self, x: str, clip: str, tensors: dict[str, checker.Tensor]) -> str:
+    def clipped(self, x: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
         """EMBEDDING -> clipped into the bounds. Clip is used for one pair of bounds under a guard against NaN."""
         lower, upper = tensors["bounds.lower"].data, tensors["bounds.upper"].data
         if clip == "clamp" and lower == lower[:4] * (len(lower) // 4) and upper == upper[:4] * (len(upper) // 4):
             low = self.put("bounds.lower", Constant("F32", (), lower[:4]))
             high = self.put("bounds.upper", Constant("F32", (), upper[:4]))
             return self.add("Clip", [EMBEDDING, low, high], "head/clipped")
-        low, high = self.stored("bounds.lower", tensors), self.stored("bounds.upper", tensors)
-        if "bounds.lower_slope" in tensors:
-            low = self.add("Gemm", [x, self.stored("bounds.lower_slope", tensors), low], "head/lower", transB=1)
-            high = self.add("Gemm", [x, self.stored("bounds.upper_slope", tensors), high], "head/upper", transB=1)
-        return self.clip(EMBEDDING, low, high, "head/clipped")
+        ends = [self.stored(f"bounds.{side}", tensors) for side in ("lower", "upper")]
+        if "bounds.lower_slope" in tensors and x is not None:
+            slopes = [self.stored(f"bounds.{side}_slope", tensors) for side in ("lower", "upper")]
+            low = self.add("Gemm", [x, slopes[0], ends[0]], "head/lower", transA=1, transB=1)
+            high = self.add("Gemm", [x, slopes[1], ends[1]], "head/upper", transA=1, transB=1)
+            ends = [low, high]
+        return self.clip(EMBEDDING, ends[0], ends[1], "head/clipped")
 
     def outputs(self, y: str, outputs: tuple[Output, ...]) -> None:
         """Split the outputs into named ones; labels and choices are read off the logits and scores."""
         columns = [name for item in outputs for name in item.columns]
-        self.split(y, "outputs.sizes", columns)
+        if len(columns) == 1:  # what was computed last takes the name
+            last = self.nodes.pop()
+            y = self.add(last.op, list(last.inputs), columns[0], **last.attributes)
+        else:
+            self.split(y, "outputs.sizes", columns)
         starts = [sum(len(other.columns) for other in outputs[:i]) for i in range(len(outputs))]
         labels = [(item.name, start) for item, start in zip(outputs, starts, strict=True) if item.kind == "label"]
         if labels:
-            places = self.integers("labels.columns", [start for _, start in labels], (len(labels),))
-            logits = self.add("Gather", [y, places], "labels/logits", axis=1)
-            self.add("GreaterOrEqual", [logits, self.floats("constants/zero", [0], ())], "labels/on")
-            self.split("labels/on", "labels.sizes", [name for name, _ in labels])
+            logits = y
+            if len(labels) < len(columns):
+                places = self.integers("labels.columns", [start for _, start in labels], (len(labels),))
+                logits = self.add("Gather", [y, places], "labels/logits", axis=1)
+            alone = labels[0][0] if len(labels) == 1 else "labels/on"
+            self.add("GreaterOrEqual", [logits, self.floats("constants/zero", [0], ())], alone)
+            if len(labels) > 1:
+                self.split("labels/on", "labels.sizes", [name for name, _ in labels])
         for i, (item, start) in enumerate(zip(outputs, starts, strict=True)):
             if item.kind == "choice":
                 k, base = len(item.options), f"choices/{i}/"
@@ -533,39 +579,54 @@ class Program:
                 self.add("Gather", [options, best], item.name, axis=0)
 
 
-def program_of(
-    inputs: tuple[Input, ...], outputs: tuple[Output, ...], gate: Gate, clip: str, tensors: dict[str, checker.Tensor]
-) -> Program:
+class Interface(NamedTuple):
+    """Named inputs and outputs, and whether `in_domain` and `active_rules` are among the latter."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    monitored: bool = True
+
+
+def program_of(face: Interface, gate: Gate, clip: str, tensors: dict[str, checker.Tensor]) -> Program:
     """Return the whole program but for the backbone, which maps FEATURES (or other inputs) to EMBEDDING."""
     program = Program()
-    known = program.encode(inputs)
-    x = program.domain(tensors, known)
-    cell = program.gate(x, gate, tensors)
-    program.outputs(program.heads(x, cell, clip, tensors), outputs)
+    known = program.encode(face.inputs)
+    x = program.domain(tensors) if face.monitored or uses_inputs(gate, tensors) else None
+    active = program.active(x, gate, tensors) if x is not None and gate.members else None
+    if face.monitored:
+        program.in_domain(face.inputs, known)
+        program.active_rules(active, gate)
+    program.outputs(program.heads(x, active, clip, tensors), face.outputs)
     return program
 
 
-def output_types(outputs: tuple[Output, ...], rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
+def uses_inputs(gate: Gate, tensors: dict[str, checker.Tensor]) -> bool:
+    """Whether the head looks at the inputs: for its gate, its bounds or its outputs."""
+    return bool(gate.members) or "bounds.lower_slope" in tensors or "heads.passthrough" in tensors
+
+
+def output_types(face: Interface, rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
     """Return names, types and shapes of the graph's outputs, in their order."""
     result: dict[str, tuple[int, tuple[int | None, ...]]] = {}
-    for item in outputs:
+    for item in face.outputs:
         if item.kind != "number":
             result[item.name] = BOOL if item.kind == "label" else STRING, (None, 1)
         result.update(dict.fromkeys(item.columns, (FLOAT, (None, 1))))
-    result["in_domain"] = BOOL, (None,)
-    if rules:
-        result["active_rules"] = BOOL, (None, rules)
+    if face.monitored:
+        result["in_domain"] = BOOL, (None,)
+        if rules:
+            result["active_rules"] = BOOL, (None, rules)
     return result
 
 
-def gate_of(spec: checker.Specification, gated: list[int]) -> Gate:
-    """Return the gate that the certificate's specification prescribes."""
+def gate_of(spec: checker.Specification, gated: list[int], monitored: bool) -> Gate:
+    """Return the gate that the certificate's specification prescribes; which rules it makes, if that is monitored."""
     used = sorted({r for g in gated for r in spec.regions[g]})
     comparisons = [r for r in used if len(spec.rows[r].terms) == 1]
     oblique = [r for r in used if len(spec.rows[r].terms) > 1]
     pairs = [next(iter(spec.rows[r].terms.items())) for r in comparisons]
     members = [[int(r in spec.regions[g]) for g in gated] for r in comparisons + oblique]
-    rules = [[int(g in rule.regions) for rule in spec.rules] for g in gated]
+    rules = [[int(g in rule.regions) for rule in spec.rules] for g in gated] if monitored else []
     always = [int(any(r not in gated for r in rule.regions)) for rule in spec.rules]
     return Gate([(column, 1 if value > 0 else -1) for column, value in pairs], len(oblique), members, rules, always)
 
@@ -638,29 +699,37 @@ def read_tensors(
 ) -> dict[str, checker.Tensor]:
     """Rebuild the certified tensors from the initializers.
 
-    Constants for float64 inputs are not part of an exported program: those that the rules prescribe are taken.
+    Constants for float64 inputs, and a domain that the head does not use, are not part of an exported program: those
+    that the rules prescribe are taken.
     """
     d, m = len(spec.inputs), len(spec.outputs)
     rows = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
     comparisons = [row for row in rows if len(row.terms) == 1]
-    oblique = len(rows) - len(comparisons)
-    shapes: dict[str, tuple[int, ...]] = {"domain.lower_float32": (d,), "domain.upper_float32": (d,)}
-    shapes |= {"gate.constants_float32": (len(comparisons),)} if comparisons else {}
-    shapes |= {"gate.coefficients": (oblique, d), "gate.thresholds": (oblique,)} if oblique else {}
-    tensors = {name: checker.Tensor("F32", shape, graph.floats(name, shape)) for name, shape in shapes.items()}
-    tensors.setdefault("gate.constants_float32", checker.Tensor("F32", (0,), b""))
-    tensors.setdefault("gate.coefficients", checker.Tensor("F32", (0, d), b""))
-    tensors.setdefault("gate.thresholds", checker.Tensor("F32", (0,), b""))
+    count, oblique = len(comparisons), len(rows) - len(comparisons)
+    limits = graph.floats("gate.limits", (len(rows), 1)) if rows else b""
+    tensors = {
+        "gate.constants_float32": checker.Tensor("F32", (count,), limits[: 4 * count]),
+        "gate.thresholds": checker.Tensor("F32", (oblique,), limits[4 * count :]),
+        "gate.coefficients": checker.Tensor(
+            "F32", (oblique, d), graph.floats("gate.coefficients", (oblique, d)) if oblique else b""
+        ),
+    }
     for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
+        name = f"domain.{side}_float32"
+        prescribed = [float(checker.nearest(v, "float32")) for v in ends]
+        data = graph.floats(name, (d, 1)) if name in graph.constants else struct.pack(f"<{d}f", *prescribed)
+        tensors[name] = checker.Tensor("F32", (d,), data)
         tensors[f"domain.{side}_float64"] = doubles([checker.nearest(v, "float64") for v in ends])
     constants = [row.compared["float64"] for row in comparisons]
     exact = [checker.neighbor(c, -1, "float64") if strict else c for c, strict in constants]
     tensors["gate.constants_float64"] = doubles(exact)
     signatures = read_signatures(graph, len(rows), len(gated))
     tensors["gate.signatures"] = signatures
-    count, regions = signatures.shape
-    free = not any(signatures.data[(count - 1) * regions :]) and regions == len(spec.regions)
-    tensors.update(read_heads(graph, count - free, free, m, d, affine=kind == "affine", fallback=clip == "clamp"))
+    heads, regions = signatures.shape
+    free = not any(signatures.data[(heads - 1) * regions :]) and regions == len(spec.regions)
+    tensors.update(read_heads(graph, heads - free, free, m, d, affine=kind == "affine"))
+    if clip == "clamp":
+        tensors["heads.fallback"] = read_fallback(graph, heads - free, free, m, signatures)
     return tensors
 
 
@@ -674,18 +743,21 @@ def read_signatures(graph: Graph, rows: int, regions: int) -> checker.Tensor:
     if not regions:
         return checker.Tensor("U8", (1, 0), b"")
     require(rows > 0, "onnx: gated regions without half-spaces")
-    graph.floats("gate.members", (rows, regions))  # bounds the work by the size of the file
+    graph.floats("gate.members", (regions, rows))  # bounds the work by the size of the file
+    if "gate.match" not in graph.constants:  # one region, active or not, needs no search
+        require(regions == 1, "onnx: no initializer 'gate.match'")
+        return checker.Tensor("U8", (2, 1), b"\x01\x00")
     match = graph.constant("gate.match", "F32")
-    require(len(match.shape) == 2 and match.shape[0] > 0 and match.shape[1] == regions, "onnx: gate.match: wrong shape")
+    require(len(match.shape) == 2 and match.shape[0] == regions and match.shape[1] > 1, "onnx: gate.match: wrong shape")
     assert isinstance(match.data, bytes)
-    numbers = struct.unpack(f"<{len(match.data) // 4}f", match.data)
-    require(set(numbers) <= {0.0, 2.0}, "onnx: gate.match: expected zeros and twos")
-    return checker.Tensor("U8", (match.shape[0], regions), bytes(int(v == 2) for v in numbers))
+    width = match.shape[1]
+    numbers = struct.unpack(f"<{regions * width}f", match.data)
+    bits = [numbers[g * width + c] for c in range(width - 1) for g in range(regions)]
+    require(set(bits) <= {-1.0, 1.0}, "onnx: gate.match: expected ones")
+    return checker.Tensor("U8", (width - 1, regions), bytes(int(bit > 0) for bit in bits))
 
 
-def read_heads(
-    graph: Graph, count: int, free: bool, m: int, d: int, *, affine: bool, fallback: bool
-) -> dict[str, checker.Tensor]:
+def read_heads(graph: Graph, count: int, free: bool, m: int, d: int, *, affine: bool) -> dict[str, checker.Tensor]:
     """Return bounds and heads in the shapes that the certificate speaks of."""
     shape = graph.constant("heads.weight", "F32").shape
     require(count > 0 and len(shape) == 2 and shape[0] == count * m, "onnx: heads.weight: wrong shape")
@@ -703,16 +775,23 @@ def read_heads(
         stored("free.weight", (m, n))
         stored("free.bias", (m,))
     for side in ("lower", "upper"):
-        if fallback and graph.constant(f"bounds.{side}", "F32").shape == ():
+        if graph.constant(f"bounds.{side}", "F32").shape == ():
             result[f"bounds.{side}"] = checker.Tensor("F32", (n,), graph.floats(f"bounds.{side}", ()) * n)
         else:
             stored(f"bounds.{side}", (n,))
         if affine:
             stored(f"bounds.{side}_slope", (n, d))
-    if fallback:
-        rows = graph.floats("heads.fallback", (count + free, m))
-        result["heads.fallback"] = checker.Tensor("F32", (count, m), rows[: 4 * count * m])
     return result
+
+
+def read_fallback(graph: Graph, count: int, free: bool, m: int, signatures: checker.Tensor) -> checker.Tensor:
+    """Return the safe outputs of the certified heads."""
+    if signatures.data == b"\x01\x00":
+        rows = graph.floats("heads.fallback", (1, m))
+        rows += b"" if free else graph.floats("heads.fallback.second", (1, m))
+    else:
+        rows = graph.floats("heads.fallback", (count + free, m))
+    return checker.Tensor("F32", (count, m), rows[: 4 * count * m])
 
 
 def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Node]:
@@ -788,10 +867,11 @@ def check(onnx: bytes, companion: bytes) -> Result:
     require(all(is_text(name) for name in [*columns, *(name for name, _ in targets)]), "a name is not a text")
     inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
     outputs = read_outputs(graph, targets)
-    if gated:  # bounds the work by the size of the file
+    face = Interface(inputs, outputs, "in_domain" in graph.outputs)
+    if gated and face.monitored:  # bounds the work by the size of the file
         graph.floats("rules.members", (len(gated), len(spec.rules)))
-    program = program_of(inputs, outputs, gate_of(spec, gated), clip, tensors)
-    rest = match(graph, program, output_types(outputs, len(spec.rules)))
+    program = program_of(face, gate_of(spec, gated, face.monitored), clip, tensors)
+    rest = match(graph, program, output_types(face, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == checker.canonical(titles), "onnx: metadata 'active_rules' differs")
     proved = checker.check(for_head(document, tensors), tensors, block, files)

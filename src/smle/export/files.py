@@ -17,7 +17,7 @@ from smle.certificates import checker, onnx_checker
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError, NotCertifiedError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone, torch_backbone
-from smle.export.graph import certified_program, graph_model, plain_program
+from smle.export.graph import certified_program, graph_model, interface_of, plain_program
 from smle.export.twin import write_twins
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
@@ -31,7 +31,12 @@ FilePath = str | os.PathLike[str]
 
 
 def write_onnx(
-    record: ModelRecord, path: FilePath, *, twin: FilePath | None = None, backbone: Any | FilePath | None = None
+    record: ModelRecord,
+    path: FilePath,
+    *,
+    twin: FilePath | None = None,
+    backbone: Any | FilePath | None = None,
+    monitor: bool = True,
 ) -> None:
     """Write a model as ONNX, and `<path>.certificate.json` beside it.
 
@@ -44,6 +49,7 @@ def write_onnx(
         twin: A folder for twins of the heads (Gemm and Relu) and VNN-LIB properties, for outside verifiers.
         backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input
             `features` (batch, d), one output (batch, n). For example a quantized copy of `backbone_model(record)`.
+        monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
         NotCertifiedError: If the model has rules but no certificate.
@@ -53,7 +59,7 @@ def write_onnx(
     """
     spec = Specification.from_yaml((record.rules or "") + "\n")
     part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
-    _write(spec, record.certificate, record.weights, part, Path(path))
+    _write(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
     if twin is not None:
         write_twins(record, twin)
 
@@ -65,6 +71,7 @@ def write_network(
     example: tuple[torch.Tensor, ...] | None = None,
     certificate: Certificate | None = None,
     backbone: Any | FilePath | None = None,
+    monitor: bool = True,
 ) -> Certificate | None:
     """Write a safe network with any torch backbone as ONNX, with its certificate; return the certificate.
 
@@ -75,6 +82,7 @@ def write_network(
             They become inputs of the graph beside those of the rules.
         certificate: The certificate, if there is one already; otherwise the network is certified first.
         backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
+        monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
         NotCertifiedError: If a rule cannot be proved.
@@ -92,7 +100,7 @@ def write_network(
     else:
         middle = (deployed.head.domain.lower_float32 + deployed.head.domain.upper_float32) / 2
         part = torch_backbone(deployed.backbone, (middle.repeat(3, 1),), features=True)
-    _write(network.spec, certificate, weights, part, Path(path))
+    _write(network.spec, certificate, weights, part, Path(path), monitor=monitor)
     return certificate
 
 
@@ -119,18 +127,22 @@ def _write(
     weights: dict[str, npt.NDArray[np.generic]],
     backbone: Backbone,
     path: Path,
+    *,
+    monitor: bool,
 ) -> None:
+    face = interface_of(spec, monitor=monitor)
     tensors = {k: v for k, v in tensors_of(weights).items() if not k.startswith("backbone.")}
     if not spec.rules:
-        data = graph_model(spec, plain_program(spec, tensors), backbone).SerializeToString(deterministic=True)
+        data = graph_model(face, plain_program(face, tensors), backbone, []).SerializeToString(deterministic=True)
         companion(path).unlink(missing_ok=True)
         _replace({path: data})
         return
     if certificate is None:
         raise NotCertifiedError("This model has rules but no certificate. Expected a certified model to export.")
     require_same_rules(certificate, spec)
-    program = certified_program(spec, certificate.document, certificate.block, tensors)
-    data = graph_model(spec, program, backbone).SerializeToString(deterministic=True)
+    program = certified_program(face, certificate, tensors)
+    titles = [rule.name for rule in spec.rules]
+    data = graph_model(face, program, backbone, titles).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:
         onnx_checker.check(data, sealed)

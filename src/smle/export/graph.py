@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from smle.certificates import checker
+from smle.certificates.document import Certificate
 from smle.certificates.onnx_checker import (
+    BOOL,
     EMBEDDING,
     FEATURES,
     FLOAT,
+    INT64,
     OPSET,
     STRING,
     Constant,
     Input,
+    Interface,
     Output,
     Program,
     gate_of,
@@ -26,7 +31,7 @@ from smle.export.backbone import Backbone
 from smle.export.door import require_onnx
 from smle.rules import Categorical, Choice, Label, Specification
 
-__all__ = ["certified_program", "graph_model", "inputs_of", "outputs_of", "plain_program"]
+__all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
 
 IR_VERSION = 9
 
@@ -55,25 +60,32 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
     return tuple(result)
 
 
-def certified_program(
-    spec: Specification, document: dict[str, Any], block: bytes, tensors: dict[str, checker.Tensor]
-) -> Program:
+def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
+    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`."""
+    return Interface(inputs_of(spec), outputs_of(spec), monitor)
+
+
+def certified_program(face: Interface, certificate: Certificate, tensors: dict[str, checker.Tensor]) -> Program:
     """Return the program of a certified head."""
-    stated = checker.Specification(document["specification"], block)
-    gate = gate_of(stated, document["gate"]["regions"])
-    return program_of(inputs_of(spec), outputs_of(spec), gate, document["program"]["clip"], tensors)
+    document = certificate.document
+    stated = checker.Specification(document["specification"], certificate.block)
+    gate = gate_of(stated, document["gate"]["regions"], face.monitored)
+    return program_of(face, gate, document["program"]["clip"], tensors)
 
 
-def plain_program(spec: Specification, tensors: dict[str, checker.Tensor]) -> Program:
+def plain_program(face: Interface, tensors: dict[str, checker.Tensor]) -> Program:
     """Return the program of a network without rules: one affine layer behind the backbone."""
     program = Program()
-    program.domain(tensors, program.encode(inputs_of(spec)))
+    known = program.encode(face.inputs)
+    if face.monitored:
+        program.domain(tensors)
+        program.in_domain(face.inputs, known)
     parameters = [program.stored("free.weight", tensors), program.stored("free.bias", tensors)]
-    program.outputs(program.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1), outputs_of(spec))
+    program.outputs(program.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1), face.outputs)
     return program
 
 
-def graph_model(spec: Specification, program: Program, backbone: Backbone) -> Any:
+def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Sequence[str]) -> Any:
     """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
 
     Raises:
@@ -82,12 +94,11 @@ def graph_model(spec: Specification, program: Program, backbone: Backbone) -> An
     onnx = require_onnx()
     helper = onnx.helper
     inputs = [
-        helper.make_tensor_value_info(item.name, STRING if item.categories else FLOAT, ["N", 1])
-        for item in inputs_of(spec)
+        helper.make_tensor_value_info(item.name, STRING if item.categories else FLOAT, ["N", 1]) for item in face.inputs
     ]
     outputs = [
         helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
-        for name, (kind, shape) in output_types(outputs_of(spec), len(spec.rules)).items()
+        for name, (kind, shape) in output_types(face, len(rules)).items()
     ]
     ours = [helper.make_node(n.op, list(n.inputs), list(n.outputs), **n.attributes) for n in program.nodes]
     # The backbone comes where its input is made: a graph lists what is needed before what needs it.
@@ -99,8 +110,8 @@ def graph_model(spec: Specification, program: Program, backbone: Backbone) -> An
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="smle")
-    titles = checker.canonical([rule.name for rule in spec.rules]).decode()
-    helper.set_model_props(model, {"active_rules": titles} if spec.rules else {"smle": "no rules, no certificate"})
+    titles = {"active_rules": checker.canonical(list(rules)).decode()}
+    helper.set_model_props(model, titles if rules else {"smle": "no rules, no certificate"})
     onnx.checker.check_model(model, full_check=False)
     return model
 
@@ -109,7 +120,7 @@ def _tensor(name: str, constant: Constant) -> Any:
     onnx = require_onnx()
     if constant.dtype == "STRING":
         return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))
-    kind = {"F32": onnx.TensorProto.FLOAT, "I64": onnx.TensorProto.INT64}[constant.dtype]
+    kind = {"F32": FLOAT, "I64": INT64, "BOOL": BOOL}[constant.dtype]
     return onnx.helper.make_tensor(name, kind, constant.shape, constant.data, raw=True)
 
 
