@@ -231,7 +231,7 @@ def _projections(quick: bool) -> Table:
             before = time.perf_counter()
             exact = nearest_safe_head(head, HeadProblem.of(over, spec, arrangement, 0))
             middle = time.perf_counter()
-            full = pdcg(head, HeadProblem.of(over, spec, arrangement, 0), n_it=200, n_xs=200)
+            full = pdcg(head, HeadProblem.of(over, spec, arrangement, 0), n_it=100, n_xs=100)
             after = time.perf_counter()
             rows.append(
                 (
@@ -254,7 +254,7 @@ def _projections(quick: bool) -> Table:
             "PDCG converged", "exact distance", "PDCG distance",
         ),
         tuple(rows),
-        "One cell, 8 inputs, 4 outputs, linear rules. PDCG: n_it = 200, n_xs = 200, with the fast search for "
+        "One cell, 8 inputs, 4 outputs, linear rules. PDCG: n_it = 100, n_xs = 100, with the fast search for "
         "counterexamples and the QP through its dual (the paper's own MILP and QP would take longer). Rounding is part "
         "of both.",
     )  # fmt: skip

@@ -120,17 +120,18 @@ def _ascend(
         if np.isnan(x).any():
             return Search(None, Status.ERROR, f"the LP over the region failed: {support.failure}")
         before = 0.0 if best is None else best.strength
-        subsets = set()
+        subsets: dict[tuple[int, ...], float] = {}
         for point, direction in zip(x, v, strict=True):
             found = _linear_found(rows, head, point, envelope.corner(direction, point), margin)
             if found is None:
                 continue
-            subsets.add(found.violated)
+            subsets[found.violated] = max(found.strength, subsets.get(found.violated, 0.0))
             if best is None or found.strength > best.strength:
                 best = found
         if best is None or best.strength <= before * (1 + 1e-12) or not subsets:
             break
-        weights = np.stack([np.isin(np.arange(len(rows.h)), s).astype(float) for s in sorted(subsets)])
+        strongest = sorted(subsets, key=lambda subset: -subsets[subset])[:4]
+        weights = np.stack([np.isin(np.arange(len(rows.h)), subset).astype(float) for subset in strongest])
     return Search(best, Status.OPTIMAL)
 
 

@@ -247,32 +247,46 @@ def _nearest(rows: Sequence[tuple[int, Array, float]], outputs: Array, gram: Arr
         return Solution(Status.OPTIMAL, x=np.zeros(0), objective=0.0)
     point = np.array([i for i, _, _ in rows])
     g = np.stack([row[1] for row in rows])
-    K = (g @ g.T) * gram[np.ix_(point, point)]
     excess = (g * outputs[point]).sum(axis=1) - np.array([right for *_, right in rows])
-    if (excess <= 0).all():
-        return Solution(Status.OPTIMAL, x=np.zeros(len(rows)), objective=0.0)
-    scale = 1.0 / np.sqrt(np.maximum(np.diag(K), 1e-300))
-    K, right = K * scale[:, None] * scale, excess * scale
-    size = float(np.abs(right).max())
+    scale = 1.0 / np.sqrt(np.maximum((g * g).sum(axis=1) * gram[point, point], 1e-300))
+    left = excess * scale
+    size = float(left.max(initial=0.0))
+    nu = np.zeros(len(rows))
+    if not size > 0:
+        return Solution(Status.OPTIMAL, x=nu, objective=0.0)
+    working = np.flatnonzero(left > 0)
+    for _ in range(100):
+        # Only rows that were violated at some time take part: most rows of the memory are idle.
+        block = (g[working] @ g.T) * gram[np.ix_(point[working], point)] * scale[working, None] * scale
+        found = _dual(block[:, working], (excess * scale)[working] / size)
+        if found.x is None:
+            return found
+        nu = np.zeros(len(rows))
+        nu[working] = np.maximum(found.x, 0.0) * size
+        left = excess * scale - nu[working] @ block
+        idle = np.setdiff1d(np.flatnonzero(left > 1e-9 * size), working)
+        if not len(idle):
+            break
+        working = np.union1d(working[nu[working] > 0], idle)
+    if left.max() > 1e-7 * size:
+        return Solution(Status.NUMERICAL, message="the dual left rows violated")
+    value = 0.5 * float(nu @ (excess * scale - left))
+    return Solution(Status.OPTIMAL, x=nu * scale, objective=value)
+
+
+def _dual(K: Array, right: Array) -> Solution:
+    """Minimize 1/2 nu' K nu - right . nu over nu >= 0."""
+    count = len(right)
+    none = np.zeros(0)
     program = QuadraticProgram(
-        K,
-        -right / size,
-        np.zeros((0, len(rows))),
-        np.zeros(0),
-        np.zeros(0),
-        np.zeros(len(rows)),
-        np.full(len(rows), np.inf),
+        (K + K.T) / 2, -right, np.zeros((0, count)), none, none, np.zeros(count), np.full(count, np.inf)
     )
     found = solve(program)
     if found.x is None:
         # An unbounded dual is an infeasible set of rows.
         status = Status.INFEASIBLE if found.status is Status.UNBOUNDED else found.status
         return Solution(status, message=found.message)
-    nu = np.maximum(found.x, 0.0) * size
-    left = right - K @ nu
-    if left.max() > 1e-7 * size:
-        return Solution(Status.NUMERICAL, message="the dual left rows violated")
-    return Solution(Status.OPTIMAL, x=nu * scale, objective=float(0.5 * nu @ (K @ nu)))
+    return found
 
 
 def _moved(rows: Sequence[tuple[int, Array, float]], nu: Array, outputs: Array, gram: Array) -> Array:
