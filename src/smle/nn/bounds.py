@@ -5,12 +5,41 @@ Raw parameters live in standardized inputs x' (see `Frame`); what is deployed is
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AffineBox", "Box", "Envelope", "FixedBox"]
+__all__ = ["AffineBox", "Box", "Envelope", "FixedBox", "attentive_clip"]
+
+
+class _AttentiveClip(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        ctx.save_for_backward(z < lower, z > upper)
+        ctx.shapes = lower.shape, upper.shape
+        return torch.clamp(z, lower, upper)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        below, above = ctx.saved_tensors
+        stuck = (below & (gradient > 0)) | (above & (gradient < 0))
+        lower, upper = ctx.shapes
+        return (
+            gradient.masked_fill(stuck, 0.0),
+            (gradient * below).sum_to_size(lower) if ctx.needs_input_grad[1] else None,
+            (gradient * above).sum_to_size(upper) if ctx.needs_input_grad[2] else None,
+        )
+
+
+def attentive_clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Clip z for training: a unit beyond a bound still feels a gradient that would bring it back.
+
+    The true gradient is zero there, so that a unit which is clipped for all rows would never move again.
+    """
+    clipped: Tensor = _AttentiveClip.apply(z, lower, upper)  # type: ignore[no-untyped-call]
+    return clipped
 
 
 class Envelope(NamedTuple):
@@ -86,23 +115,29 @@ class AffineBox(Box):
     domain [low, high] has this form. Shapes: low, high (d,).
     """
 
-    low: Tensor
-    high: Tensor
+    ends: Tensor
 
     def __init__(self, units: int, low: Tensor, high: Tensor) -> None:
         super().__init__()
         d = len(low)
-        self.register_buffer("low", low.to(torch.float64), persistent=False)
-        self.register_buffer("high", high.to(torch.float64), persistent=False)
+        ends = torch.stack([-low, high]).unsqueeze(1).to(torch.float64)
+        self.register_buffer("ends", ends, persistent=False)
+        self.register_buffer("ends_float32", ends.to(torch.float32), persistent=False)
         self.center = nn.Parameter(torch.zeros(units))
         self.center_slope = nn.Parameter(torch.zeros(units, d))
         self.raw_width = nn.Parameter(torch.full((units,), 0.5413))  # softplus gives 1
-        self.raw_rise = nn.Parameter(torch.full((units, d), -6.0))
-        self.raw_fall = nn.Parameter(torch.full((units, d), -6.0))
+        self.raw_sides = nn.Parameter(torch.full((2, units, d), -6.0))  # wp and wm
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width, affine in x'."""
         soft = nn.functional.softplus
-        rise, fall = soft(self.raw_rise.to(dtype)), soft(self.raw_fall.to(dtype))
-        half = soft(self.raw_width.to(dtype)) - rise @ self.low.to(dtype) + fall @ self.high.to(dtype)
-        return Envelope(self.center.to(dtype), half, self.center_slope.to(dtype), rise - fall)
+        if dtype is torch.float32:
+            center, slope, width, raw = self.center, self.center_slope, self.raw_width, self.raw_sides
+            ends = self.get_buffer("ends_float32")
+        else:
+            parameters = (self.center, self.center_slope, self.raw_width, self.raw_sides)
+            center, slope, width, raw = (parameter.to(dtype) for parameter in parameters)
+            ends = self.ends.to(dtype)
+        sides = soft(raw)
+        rise, fall = sides.unbind()
+        return Envelope(center, soft(width) + (sides * ends).sum(dim=(0, 2)), slope, rise - fall)

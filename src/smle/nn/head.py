@@ -376,8 +376,12 @@ class DeployedHead(nn.Module):
         limits: Callable[[Tensor], tuple[Tensor, Tensor]],
         heads: tuple[Tensor, Tensor | None, Tensor],
         free: tuple[Tensor, Tensor] | None,
+        clipped_by: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Apply domain, clip, heads and gate with the given parameters; `limits` maps x to l(x), u(x)."""
+        """Apply domain, clip, heads and gate with the given parameters; `limits` maps x to l(x), u(x).
+
+        `clipped_by` takes the place of the clip in training: the same values with another gradient.
+        """
         W, V, b = heads
         count, m, n = W.shape
         if count == 0 and free is not None:  # no rules: a plain network
@@ -389,9 +393,9 @@ class DeployedHead(nn.Module):
             x = cast(Domain, self._modules["domain"]).clamp(features)
         if self.nan_safe_clip:
             x32 = x if x.dtype is torch.float32 else x.to(torch.float32)
-            clipped = clip(z, *limits(x32))
+            clipped = (clipped_by or clip)(z, *limits(x32))
         else:
-            clipped = torch.clamp(z, *limits(x))
+            clipped = (clipped_by or torch.clamp)(z, *limits(x))
         # Outputs are few and rows are many: (heads * m, batch) is the faster way round.
         y = torch.addmm(b.reshape(count * m, 1), W.reshape(count * m, n), clipped.T)
         if V is not None:

@@ -14,7 +14,7 @@ from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
 from smle.guarantees.geometry import Domain
 from smle.guarantees.overapproximation import Overapproximation
-from smle.nn.bounds import AffineBox, Box, FixedBox
+from smle.nn.bounds import AffineBox, Box, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
 from smle.nn.gauge import DirectHeads, Frame, Gauge, HeadParameters
 from smle.nn.head import DeployedHead
@@ -222,6 +222,7 @@ class SafeNetwork(nn.Module):
             limits=limits,
             heads=heads(envelope),
             free=self._free_head(),
+            clipped_by=attentive_clip,
         )
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
