@@ -16,20 +16,20 @@ __all__ = ["AffineBox", "Box", "Envelope", "FixedBox", "attentive_clip"]
 class _AttentiveClip(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        ctx.save_for_backward(z < lower, z > upper)
+        clipped = torch.clamp(z, lower, upper)
+        ctx.save_for_backward(z - clipped)
         ctx.shapes = lower.shape, upper.shape
-        return torch.clamp(z, lower, upper)
+        return clipped
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        below, above = ctx.saved_tensors
-        stuck = (below & (gradient > 0)) | (above & (gradient < 0))
+        (beyond,) = ctx.saved_tensors  # negative below the box, positive above it
         lower, upper = ctx.shapes
         return (
-            gradient.masked_fill(stuck, 0.0),
-            (gradient * below).sum_to_size(lower) if ctx.needs_input_grad[1] else None,
-            (gradient * above).sum_to_size(upper) if ctx.needs_input_grad[2] else None,
+            gradient.masked_fill(beyond * gradient < 0, 0.0),
+            (gradient * (beyond < 0)).sum_to_size(lower) if ctx.needs_input_grad[1] else None,
+            (gradient * (beyond > 0)).sum_to_size(upper) if ctx.needs_input_grad[2] else None,
         )
 
 
@@ -131,13 +131,13 @@ class AffineBox(Box):
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width, affine in x'."""
         soft = nn.functional.softplus
+        parameters: list[Tensor] = [self.center, self.center_slope, self.raw_width, self.raw_sides]
         if dtype is torch.float32:
-            center, slope, width, raw = self.center, self.center_slope, self.raw_width, self.raw_sides
             ends = self.get_buffer("ends_float32")
         else:
-            parameters = (self.center, self.center_slope, self.raw_width, self.raw_sides)
-            center, slope, width, raw = (parameter.to(dtype) for parameter in parameters)
+            parameters = [parameter.to(dtype) for parameter in parameters]
             ends = self.ends.to(dtype)
+        center, slope, width, raw = parameters
         sides = soft(raw)
         rise, fall = sides.unbind()
         return Envelope(center, soft(width) + (sides * ends).sum(dim=(0, 2)), slope, rise - fall)

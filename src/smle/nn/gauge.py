@@ -178,33 +178,6 @@ class DirectHeads(HeadParameters):
     """Heads without the gauge: an enforcement projects them."""
 
 
-class _UnitStep(torch.autograd.Function):
-    """The step for bounds -1 and 1, fixed clause weights and heads that do not see inputs, with its gradient by hand.
-
-    Only the clause that binds has a share in the gradient; with v = g W and alpha = room / worst < 1 it is
-    -alpha / worst times (g sign(v), g). Used in eager mode, where the number of operations is what costs time.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
-        W, offset, g, size, room, floor = tensors
-        v = torch.bmm(g, W)
-        terms = W.abs().sum(dim=2) + offset.abs()
-        worst = torch.baddbmm(v.abs().sum(dim=2, keepdim=True), size, terms.unsqueeze(-1))
-        worst = torch.maximum(torch.baddbmm(worst, g, offset.unsqueeze(-1)).squeeze(-1), floor)
-        alpha, clause = (room / worst).min(dim=1)
-        ctx.save_for_backward(v, g, worst, alpha, clause)
-        return alpha
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        v, g, worst, alpha, clause = ctx.saved_tensors
-        heads = torch.arange(len(g), device=g.device)
-        rate = torch.where(alpha < 1, -alpha * gradients[0] / worst[heads, clause], 0.0)
-        direction = rate.unsqueeze(-1) * g[heads, clause]
-        return direction.unsqueeze(-1) * v[heads, clause].sign().unsqueeze(1), direction, None, None, None, None
-
-
 class Gauge(HeadParameters):
     """Heads that satisfy every clause for every value of the raw parameters."""
 
@@ -293,10 +266,6 @@ class Gauge(HeadParameters):
         dtype = envelope.center.dtype
         known = self.constants(dtype)
         g, size, room = self.clause_weights(dtype)
-        if envelope.unit and self.raw_lambda is None and not self.sees_inputs and not torch.compiler.is_compiling():
-            offset = _cast(self.raw_bias, dtype) - known["center"]
-            alpha: Tensor = _UnitStep.apply(_cast(self.raw_weight, dtype), offset, g, size, room, known["floor"])
-            return alpha
         W, offset = _cast(self.raw_weight, dtype), _cast(self.raw_bias, dtype) - known["center"]
         v = torch.bmm(g, W)
         # How rounding depends on the parameters does not matter for training, only how large it is.
