@@ -26,7 +26,7 @@ from smle.certificates.onnx_checker import (
     output_types,
     program_of,
 )
-from smle.errors import RuleError
+from smle.errors import ModelFormatError, RuleError
 from smle.export.backbone import Backbone
 from smle.export.door import require_onnx
 from smle.rules import Categorical, Choice, Label, Specification
@@ -66,8 +66,15 @@ def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
 
 
 def certified_program(face: Interface, certificate: Certificate, tensors: dict[str, checker.Tensor]) -> Program:
-    """Return the program of a certified head."""
+    """Return the program of a certified head.
+
+    Raises:
+        ModelFormatError: If the head is of a kind that has no ONNX program.
+    """
     document = certificate.document
+    kind = document["program"]["bounds"]
+    if document["program"]["precision"] != "float32" or kind not in ("constant", "affine"):
+        raise ModelFormatError(f"Expected a float32 head with constant or affine bounds to export. Got {kind} bounds.")
     stated = checker.Specification(document["specification"], certificate.block)
     gate = gate_of(stated, document["gate"]["regions"], face.monitored)
     return program_of(face, gate, document["program"]["clip"], tensors)
