@@ -67,11 +67,10 @@ class Box(nn.Module):
         center, half = envelope.center, envelope.half
         if envelope.center_slope is None or envelope.half_slope is None:
             return center - half, center + half
-        slope = torch.cat([envelope.center_slope - envelope.half_slope, envelope.center_slope + envelope.half_slope])
-        slope = slope / x_scale
-        offset = torch.cat([center - half, center + half]) - slope @ x_shift
-        lower, upper = torch.addmm(offset, x32, slope.T).chunk(2, dim=1)
-        return lower, upper
+        standard = (x32 - x_shift) / x_scale
+        middle = torch.addmm(center, standard, envelope.center_slope.T)
+        reach = torch.addmm(half, standard, envelope.half_slope.T)
+        return middle - reach, middle + reach
 
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the constants of the deployed program in the user's inputs, by their names in the model file."""

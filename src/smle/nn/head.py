@@ -404,7 +404,8 @@ class DeployedHead(nn.Module):
         if free is not None:
             choices.append(torch.addmm(free[1].unsqueeze(1), free[0], z.T))
         picked = y.T if gate.is_trivial else self._pick(gate, x, choices)
-        if self.nan_safe_clip or (_eager(picked) and not _has_nan(picked)):
+        # In training NaN is to be seen: it ends the run.
+        if self.nan_safe_clip or clipped_by is not None or (_eager(picked) and not _has_nan(picked)):
             return picked
         return torch.where(picked.isnan().any(dim=1, keepdim=True), self._fallback(x), picked)
 

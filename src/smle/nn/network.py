@@ -220,7 +220,7 @@ class SafeNetwork(nn.Module):
             features,
             z if z.dtype is torch.float32 else z.to(torch.float32),
             limits=limits,
-            heads=heads(envelope),
+            heads=heads.forward(envelope),
             free=self._free_head(),
             clipped_by=attentive_clip,
         )
