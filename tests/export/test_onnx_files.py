@@ -213,6 +213,15 @@ def test_torch_backbone_that_reads_the_features(tmp_path):
     assert np.abs(run(session(data), spec, X)["y"] - expected).max() < 1e-4
 
 
+def test_the_backbone_alone_is_that_of_the_model(braking_model, braking_spec, tmp_path):
+    record = braking_model.record()
+    place = tmp_path / "model.onnx"
+    write_onnx(record, place, backbone=backbone_model(record))
+    X = next(iter(hard_points(braking_spec, np.random.default_rng(0), 500, dtype=np.float32)))
+    gap = np.abs(run(session(place.read_bytes()), braking_spec, X)["brake"][:, 0] - braking_model.predict(X))
+    assert np.median(gap) < 1e-6
+
+
 def test_quantizing_the_backbone_keeps_the_certificate(braking_model, braking_spec, braking_table, tmp_path):
     """8-bit weights in the backbone, float32 in the head: proved as before, and no violation."""
     quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime without quantization")

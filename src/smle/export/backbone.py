@@ -37,10 +37,11 @@ class Backbone:
     inputs: list[Any] = field(default_factory=list)
 
 
-def layers_of(weights: dict[str, Array]) -> list[tuple[Array, Array]]:
+def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:
     """Return the dense layers (weight (out, in), bias (out,)) of an MLP in float64, its scaling folded into them.
 
-    The scaling of the inputs goes into the first layer, trained constant bounds go into the last.
+    The scaling of the inputs goes into the first layer (unless they come `scaled`), trained constant bounds go into
+    the last.
 
     Raises:
         ModelFormatError: If the weights are not those of an MLP.
@@ -55,8 +56,9 @@ def layers_of(weights: dict[str, Array]) -> list[tuple[Array, Array]]:
             "Expected the weights of an MLP backbone. Export networks with other backbones with write_network."
         )
     layers = [(own[f"{i}.weight"], own[f"{i}.bias"]) for i in numbers]
-    W, b = layers[0]
-    layers[0] = W / own["0.scale"], b - W @ (own["0.shift"] / own["0.scale"])
+    if not scaled:
+        W, b = layers[0]
+        layers[0] = W / own["0.scale"], b - W @ (own["0.shift"] / own["0.scale"])
     if "backbone.rescale.scale" in weights:
         scale, shift = (weights[f"backbone.rescale.{part}"].astype(np.float64) for part in ("scale", "shift"))
         W, b = layers[-1]
@@ -64,14 +66,14 @@ def layers_of(weights: dict[str, Array]) -> list[tuple[Array, Array]]:
     return layers
 
 
-def mlp_backbone(weights: dict[str, Array]) -> Backbone:
+def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False) -> Backbone:
     """Return the MLP of a model file, built by hand: Gemm and Relu.
 
     Raises:
         ModelFormatError: If the weights are not those of an MLP.
     """
     onnx = require_onnx()
-    layers = layers_of(weights)
+    layers = layers_of(weights, scaled=scaled)
     nodes, initializers, source = [], [], FEATURES
     for i, (W, b) in enumerate(layers):
         names = [f"{_PREFIX}{i}/{part}" for part in ("weight", "bias")]
@@ -92,15 +94,22 @@ def backbone_model(record: ModelRecord) -> Any:
     """Return the backbone of a model alone, as an ONNX model `features` -> `embedding`.
 
     For tools that change backbones (quantization, pruning): what comes out may be given to `write_onnx(...,
-    backbone=...)`, and the certificate stays, because the head is not touched.
+    backbone=...)`, and the certificate stays, because the head is not touched. The inputs are scaled in a step of its
+    own, so that 8 bits for a layer's inputs serve all of them.
     """
     onnx = require_onnx()
     layers = layers_of(record.weights)
-    part = mlp_backbone(record.weights)
+    part = mlp_backbone(record.weights, scaled=True)
+    prefix = "backbone.backbone.0." if "backbone.rescale.scale" in record.weights else "backbone.0."
+    part.initializers.extend(
+        onnx.numpy_helper.from_array(record.weights[prefix + name].astype(np.float32), name)
+        for name in ("shift", "scale")
+    )
     kind = onnx.TensorProto.FLOAT
     graph = onnx.helper.make_graph(
         [
-            onnx.helper.make_node("Identity", ["features"], [FEATURES]),
+            onnx.helper.make_node("Sub", ["features", "shift"], ["shifted"]),
+            onnx.helper.make_node("Div", ["shifted", "scale"], [FEATURES]),
             *part.nodes,
             onnx.helper.make_node("Identity", [EMBEDDING], ["embedding"]),
         ],
