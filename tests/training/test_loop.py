@@ -38,10 +38,12 @@ def weights(network: nn.Module) -> Tensor:
     return torch.cat([p.detach().reshape(-1) for p in network.parameters()])
 
 
+WORSE = (X, -Y)  # validation rows on which training makes things worse
+
+
 def validation_loss(network: SafeNetwork) -> float:
-    _, held = split_rows(len(X), share=0.2, seed=0)
     with torch.no_grad():
-        return float(squared(network.eval()(X[held]), Y[held]).mean())
+        return float(squared(network.eval()(WORSE[0]), WORSE[1]).mean())
 
 
 def test_seed_fixes_the_weights_and_nothing_else_is_touched() -> None:
@@ -64,20 +66,29 @@ def test_seed_fixes_the_weights_and_nothing_else_is_touched() -> None:
 
 
 def test_best_weights_are_restored() -> None:
-    network, history = run(options=options(learning_rate=0.3, max_epochs=12))
+    network, history = run(validation=WORSE)
     assert history.best == min(history.validation_loss)
-    assert history.best_epoch < 11
+    assert history.best_epoch < 4
     assert validation_loss(network) == pytest.approx(history.best, rel=1e-4)
 
 
 def test_last_weights_are_kept_on_request() -> None:
-    network, history = run(options=options(learning_rate=0.3, max_epochs=12, keep="last"))
+    network, history = run(options=options(keep="last"), validation=WORSE)
     assert validation_loss(network) == pytest.approx(history.validation_loss[-1], rel=1e-4)
     assert history.validation_loss[-1] > history.best
 
 
+def test_rows_held_out_are_those_of_the_seed() -> None:
+    network, history = run(options=options(keep="last"), seed=7)
+    _, held = split_rows(len(X), share=0.2, seed=7)
+    assert len(held) == 48
+    with torch.no_grad():
+        value = float(squared(network(X[held]), Y[held]).mean())
+    assert value == pytest.approx(history.validation_loss[-1], rel=1e-4)
+
+
 def test_patience_ends_training() -> None:
-    _, history = run(options=options(learning_rate=0.5, max_epochs=60, patience=3))
+    _, history = run(options=options(max_epochs=60, patience=3), validation=WORSE)
     assert history.stopped == "patience"
     assert len(history.loss) == history.best_epoch + 1 + 3
     _, history = run(options=options(max_epochs=4, patience=None))

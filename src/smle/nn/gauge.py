@@ -116,11 +116,12 @@ class HeadParameters(nn.Module):
 
     def constants(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the constant tensors in a precision, and what follows from them alone. Kept between steps."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():  # a compiler folds them, and has fewer inputs to guard
             return self._derive(dtype)
-        if dtype not in self._kept:
-            with torch.inference_mode(False), torch.no_grad():
-                self._kept[dtype] = self._derive(dtype)
+        if dtype in self._kept:
+            return self._kept[dtype]
+        with torch.inference_mode(False), torch.no_grad():
+            self._kept[dtype] = self._derive(dtype)
         return self._kept[dtype]
 
     def _derive(self, dtype: torch.dtype) -> dict[str, Tensor]:
