@@ -1,1 +1,21 @@
 """Training: enforcement of the rules during training, the loop, checkpoints."""
+
+from smle.training.batches import split_rows
+from smle.training.enforcement import PDCG, Enforcement, ExactProjection, Gauge
+from smle.training.loop import train
+from smle.training.options import EpochInfo, History, TrainingOptions
+from smle.training.refit import RefitResult, refit_network
+
+__all__ = [
+    "PDCG",
+    "Enforcement",
+    "EpochInfo",
+    "ExactProjection",
+    "Gauge",
+    "History",
+    "RefitResult",
+    "TrainingOptions",
+    "refit_network",
+    "split_rows",
+    "train",
+]

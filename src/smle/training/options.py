@@ -27,7 +27,8 @@ class TrainingOptions:
     """How to train.
 
     * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam.
-    * `schedule`: `cosine`, or optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
+    * `schedule`: `plateau` (the rate falls to a third each time a third of the patience is used up), `cosine`, or
+      optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
     * `max_epochs` at most; `patience` epochs without a better validation loss end training, None: never.
     * `keep`: `best` restores the weights of the best validation loss, `last` keeps those of the last epoch.
     * `warmup_epochs`: at most so many epochs without rules first, with the same patience; then training with
@@ -62,8 +63,8 @@ class TrainingOptions:
             raise ValueError(f"Expected warmup_epochs >= 0. Got {self.warmup_epochs}.")
         if self.keep not in ("best", "last"):
             raise ValueError(f"Expected keep to be 'best' or 'last'. Got {self.keep!r}.")
-        if isinstance(self.schedule, str) and self.schedule != "cosine":
-            raise ValueError(f"Expected schedule to be 'cosine', a function or None. Got {self.schedule!r}.")
+        if isinstance(self.schedule, str) and self.schedule not in ("cosine", "plateau"):
+            raise ValueError(f"Expected schedule to be 'plateau', 'cosine', a function or None. Got {self.schedule!r}.")
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer for given parameters."""
@@ -77,6 +78,9 @@ class TrainingOptions:
         """Return the scheduler, or None."""
         if self.schedule == "cosine":
             return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+        if self.schedule == "plateau":
+            waiting = max(1, (self.patience or 20) // 3)
+            return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=1 / 3, patience=waiting)
         return self.schedule(optimizer) if callable(self.schedule) else None
 
     def torch_threads(self, network: nn.Module) -> int:
