@@ -58,6 +58,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
     max_epochs: int
     patience: int
     validation_share: float
+    schedule: str | None
     enforcement: str | Enforcement
     refit: bool
     gate: bool
@@ -156,6 +157,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             max_epochs=self.max_epochs,
             patience=self.patience,
             validation_share=self.validation_share,
+            schedule=self.schedule,
             progress=self.progress,
         )
         y = torch.tensor(targets, dtype=torch.float32)

@@ -35,6 +35,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         max_epochs: Upper limit of epochs.
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share of the rows that is held out for early stopping.
+        schedule: Of the learning rate: `plateau`, `cosine` or None.
         enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
@@ -51,11 +52,12 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         hidden: tuple[int, ...] = (64, 64),
         embedding: int = 32,
         bounds: str = "fixed",
-        learning_rate: float = 2e-3,
-        batch_size: int = 128,
+        learning_rate: float = 1e-2,
+        batch_size: int = 256,
         max_epochs: int = 500,
-        patience: int = 20,
+        patience: int = 30,
         validation_share: float = 0.2,
+        schedule: str | None = "plateau",
         enforcement: str | Enforcement = "gauge",
         refit: bool = True,
         gate: bool = True,
@@ -73,6 +75,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         self.max_epochs = max_epochs
         self.patience = patience
         self.validation_share = validation_share
+        self.schedule = schedule
         self.enforcement = enforcement
         self.refit = refit
         self.gate = gate

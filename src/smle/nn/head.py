@@ -138,7 +138,7 @@ class Gate(nn.Module):
     thresholds: Tensor
     signatures: Tensor
     columns: Tensor
-    signs: Tensor
+    negative: Tensor
     comparison_regions: Tensor
     oblique_regions: Tensor
     targets: Tensor
@@ -168,7 +168,7 @@ class Gate(nn.Module):
         # What follows is derived from the rules and not stored.
         derived = [guard[row].coefficients[0] for row in comparisons]
         self.register_buffer("columns", torch.tensor([c for c, _ in derived], dtype=torch.long), persistent=False)
-        self.register_buffer("signs", torch.tensor([float(v) for _, v in derived]), persistent=False)
+        self.register_buffer("negative", torch.tensor([v < 0 for _, v in derived], dtype=torch.bool), persistent=False)
         for name, rows in (("comparison_regions", comparisons), ("oblique_regions", oblique)):
             member = [[float(row in arrangement.regions[region]) for region in arrangement.gated] for row in rows]
             matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(arrangement.gated))
@@ -193,9 +193,9 @@ class Gate(nn.Module):
         """Return which comparisons hold, (batch, comparisons), in the input's own format."""
         buffers = cast(dict[str, Tensor], self._buffers)
         chosen = x.index_select(1, buffers["columns"])
-        if x.dtype is torch.float64:
-            return chosen * buffers["signs"].double() <= buffers["constants_float64"]
-        return chosen * buffers["signs"] <= buffers["constants_float32"]
+        # Turning the sign is exact; a product might flush subnormal numbers to zero.
+        signed = torch.where(buffers["negative"], -chosen, chosen)
+        return signed <= buffers["constants_float64" if x.dtype is torch.float64 else "constants_float32"]
 
     def _above(self, x: Tensor) -> Tensor:
         """Return which oblique rows are exceeded, (batch, oblique), in float32."""
@@ -205,9 +205,9 @@ class Gate(nn.Module):
         """Return the cell of a single input (1, d), by comparing numbers instead of tensors; the same answer."""
         buffers = self._buffers
         double = "float64" if x.dtype is torch.float64 else "float32"
-        constants, columns, signs, signatures, member = (
+        constants, columns, negative, signatures, member = (
             cast(Tensor, buffers[name]).tolist()
-            for name in (f"constants_{double}", "columns", "signs", "signatures", "comparison_regions")
+            for name in (f"constants_{double}", "columns", "negative", "signatures", "comparison_regions")
         )
         lower, upper = domain.ends(double)
         values = x.tolist()[0]
@@ -216,7 +216,7 @@ class Gate(nn.Module):
             value = values[column]
             value = value if value >= lower[column] else lower[column]
             value = value if value <= upper[column] else upper[column]
-            if not value * signs[row] <= constants[row]:
+            if not (-value if negative[row] else value) <= constants[row]:
                 active = [bit if not uses else 0 for bit, uses in zip(active, member[row], strict=True)]
         if self.has_oblique:
             outside = self._above(domain.clamp(x)).to(torch.float32) @ self.oblique_regions
