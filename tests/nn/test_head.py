@@ -63,7 +63,8 @@ def cell_of(head: DeployedHead, v: np.ndarray, kind: str) -> int:
     gate = head.gate
     constants = getattr(gate, f"constants_{kind}").double().numpy()
     outside = np.zeros(gate.signatures.shape[1], dtype=bool)
-    for row, (column, sign) in enumerate(zip(gate.columns.tolist(), gate.signs.tolist(), strict=True)):
+    signs = [-1.0 if turned else 1.0 for turned in gate.negative.tolist()]
+    for row, (column, sign) in enumerate(zip(gate.columns.tolist(), signs, strict=True)):
         if not sign * v[column] <= constants[row]:
             outside |= gate.comparison_regions[row].bool().numpy()
     above = gate.coefficients.double().numpy() @ v.astype(np.float32).astype(np.float64) > gate.thresholds.numpy()
