@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,25 @@ from smle.guarantees.verify import verify
 
 def test_contenders_take_turns() -> None:
     calls: list[str] = []
-    timings = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3)
+
+    def contender(name: str) -> Callable[[], None]:
+        def call() -> None:
+            calls.append(name)
+            time.sleep(0.011)
+
+        return call
+
+    timings = interleaved({"a": contender("a"), "b": contender("b")}, rounds=3)
     assert calls == ["a", "b", "a", "b", "b", "a", "a", "b"]
     assert timings["a"].ratio == 1.0
     assert len(timings["b"].seconds) == 3
+
+
+def test_a_short_contender_is_called_several_times_and_counted_per_call() -> None:
+    calls: list[int] = []
+    timings = interleaved({"a": lambda: calls.append(0)}, rounds=2)
+    assert len(calls) > 10
+    assert timings["a"].median < 0.005
 
 
 def test_the_budget_ends_the_rounds_after_at_least_one() -> None:

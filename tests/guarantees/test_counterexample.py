@@ -90,3 +90,22 @@ def test_a_failing_milp_is_no_answer(status: Status, monkeypatch: pytest.MonkeyP
     search = linear_counterexample_milp(rows(([1.0, 0.0], 0.5)), BOX, head, Region.whole(DOMAIN))
     assert search.found is None
     assert not search.none_exists
+
+
+@pytest.mark.parametrize("crossing", [False, True])
+def test_binaries_for_every_unit_change_nothing(crossing: bool) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        lower = rng.normal(size=3)
+        slope = rng.normal(size=(3, 1))
+        upper = lower + (0.2 if crossing else 3.0)
+        bounds = AffineBounds(lower, slope, upper, slope + rng.uniform(-1, 1, size=(3, 1)))
+        head = Head(rng.normal(size=(2, 3)), rng.normal(size=2))
+        some = rows(([1.0, 0.0], 0.5), ([0.5, -1.0], 0.7))
+        first, second = (
+            linear_counterexample_milp(some, bounds, head, Region.whole(DOMAIN), as_printed=printed).found
+            for printed in (False, True)
+        )
+        assert (first is None) == (second is None)
+        if first is not None and second is not None:
+            assert first.strength == pytest.approx(second.strength, abs=1e-5)

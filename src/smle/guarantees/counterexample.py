@@ -153,10 +153,14 @@ def _linear_found(rows: Literals, head: HeadNumbers, x: Array, z: Array, margin:
 
 
 def linear_counterexample_milp(
-    rows: Literals, bounds: Bounds, head: Head, region: Region, *, margin: float = 0.0, time_limit: float | None = None
-) -> Search:
-    """Maximize the sum of positive violations as the paper's MILP, one binary per row (and per crossing unit)."""
-    model = ReachModel(bounds, head, region)
+    rows: Literals, bounds: Bounds, head: Head, region: Region, *,
+    margin: float = 0.0, time_limit: float | None = None, as_printed: bool = False,
+) -> Search:  # fmt: skip
+    """Maximize the sum of positive violations as the paper's MILP, one binary per row and per unit that may cross.
+
+    With `as_printed` every unit has its binary, as in the paper; otherwise only those where the sign of u - l is open.
+    """
+    model = ReachModel(bounds, head, region, as_printed=as_printed)
     shifted = Literals(rows.g, rows.s, rows.h - margin, rows.strict)
     low, high = model.literal_range(shifted)
     k = len(rows.h)

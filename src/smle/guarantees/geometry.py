@@ -142,6 +142,8 @@ class Region:
 
     def pairs(self, mu: Array) -> tuple[tuple[int, float], ...]:
         """Return the positive multipliers as (row number, value) pairs. Shape: mu (r,)."""
+        if not mu.any():
+            return ()
         return tuple((self.numbers[r], float(mu[r])) for r in np.flatnonzero(mu > 0))
 
     def tight_box(self) -> tuple[Array, Array, npt.NDArray[np.intp]]:

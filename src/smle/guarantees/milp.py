@@ -30,7 +30,9 @@ Columns = npt.NDArray[np.intp]
 class ReachModel:
     """A mixed-integer program over (x, z, y), to which callers add an objective and further rows."""
 
-    def __init__(self, bounds: Bounds, head: Head, region: Region) -> None:
+    def __init__(self, bounds: Bounds, head: Head, region: Region, *, as_printed: bool = False) -> None:
+        """Write the program down; `as_printed` keeps a binary for every unit, as the paper does."""
+        self._as_printed = as_printed
         self._columns: list[tuple[Array, Array, npt.NDArray[np.bool_]]] = []
         self._rows: list[tuple[Columns, Columns, Array]] = []
         self._sides: list[tuple[Array, Array]] = []
@@ -81,6 +83,9 @@ class ReachModel:
         )
 
     def _embedding(self, bounds: Bounds) -> tuple[Columns, Array, Array]:
+        if isinstance(bounds, ConstantBounds) and self._as_printed:
+            flat = np.zeros((bounds.width, len(self.x)), dtype=np.float32)
+            return self._embedding(AffineBounds(bounds.lower, flat, bounds.upper, flat))
         if isinstance(bounds, ConstantBounds):
             upper = bounds.upper.astype(np.float64)
             lower = np.minimum(bounds.lower.astype(np.float64), upper)
@@ -119,6 +124,8 @@ class ReachModel:
         z = self.variables(z_low, z_high)
         eye = np.eye(len(z))
         self.rows([(z, eye), (high_columns, -U)], -np.inf, u0)
+        if self._as_printed:
+            highest, lowest = np.maximum(highest, 1e-6), np.minimum(lowest, -1e-6)
         crossed = highest > 0
         never = np.flatnonzero(~crossed)
         if len(never):

@@ -227,10 +227,15 @@ def slopes_and_offsets(literals: Literals, head: HeadNumbers, envelope: Envelope
 def rounding_margin(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
     """Return |g|.E + |s|.(2^-24 |x| + 2^-126) for every literal, (k,)."""
     magnitude = np.abs(literals.g)
-    used = magnitude > 0
-    errors = np.where(used, magnitude * np.where(used, head.errors, 0.0), 0.0).sum(axis=1)
-    cast: Array = (errors + np.abs(literals.s) @ (U * domain.sizes + TINY)) * _UP
-    return cast
+    if np.isfinite(head.errors).all():
+        errors = magnitude @ head.errors
+    else:
+        # 0 * inf is NaN: outputs that a literal does not mention play no part.
+        errors = np.where(magnitude > 0, magnitude * np.where(magnitude > 0, head.errors, 0.0), 0.0).sum(axis=1)
+    if literals.s.any():
+        errors = errors + np.abs(literals.s) @ (U * domain.sizes + TINY)
+    total: Array = errors * _UP
+    return total
 
 
 def worst_case(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> Worst:
@@ -246,6 +251,8 @@ def worst_case(literals: Literals, head: HeadNumbers, envelope: Envelope, suppor
 def float_deduction(literals: Literals, head: HeadNumbers, region: Region, *, mu: Array, c: Array) -> Array:
     """Bound the error of computing a worst case in float64, (k,)."""
     terms = head.W.shape[1] + 2 * len(region.domain.low) + len(region.numbers) + literals.g.shape[1] + 16
-    _, size = region.price(c, mu)
-    total: Array = 2 * terms * _EPS * (np.abs(literals.g) @ np.minimum(head.sizes, LARGEST) + np.abs(literals.h) + size)
+    size = np.abs(literals.g) @ np.minimum(head.sizes, LARGEST) + np.abs(literals.h)
+    if c.any() or mu.any():
+        size = size + region.price(c, mu)[1]
+    total: Array = 2 * terms * _EPS * size
     return total
