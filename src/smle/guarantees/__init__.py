@@ -1,0 +1,1 @@
+"""The mathematics: cells, verification, counterexamples, projection. No torch."""

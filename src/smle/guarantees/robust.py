@@ -115,10 +115,7 @@ class _Builder:
         )
         nonzero = values != 0
         matrix = Sparse(
-            rows[nonzero].astype(np.intp),
-            columns[nonzero].astype(np.intp),
-            values[nonzero],
-            (self.rows, self.columns),
+            rows[nonzero].astype(np.intp), columns[nonzero].astype(np.intp), values[nonzero], (self.rows, self.columns)
         )
         lower = np.concatenate([np.full(size, -np.inf), *self.column_lower])
         return RobustRows(
@@ -185,11 +182,7 @@ def _requirement(
     A, a = row.region.A[oblique], row.region.a[oblique]
     middle, reach = (high + low) / 2, (high - low) / 2
     zeros = np.zeros(d)
-    main += [
-        (zeros, e, middle),
-        (zeros, q, np.ones(d)),
-        (np.zeros(len(oblique)), mu, a),
-    ]
+    main += [(zeros, e, middle), (zeros, q, np.ones(d)), (np.zeros(len(oblique)), mu, a)]
     builder.add(main, np.array([-np.inf]), np.array([right]))
     rows, table = np.arange(d), _slope_rows(row, envelope, layout, p=p, factor=factor)
     table.append((rows, e, -np.ones(d)))
