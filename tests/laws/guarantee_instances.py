@@ -54,10 +54,7 @@ def random_instance(
     spec = Specification(
         tuple(NumericInput(f"x{i}", Fraction(-1), Fraction(1)) for i in range(d)),
         tuple(Number(f"y{i}") for i in range(m)),
-        (
-            Rule("inside", (polytope,), cnfs[0], "...", "..."),
-            Rule("always", (Polytope(),), cnfs[1], None, "..."),
-        ),
+        (Rule("inside", (polytope,), cnfs[0], "...", "..."), Rule("always", (Polytope(),), cnfs[1], None, "...")),
     )
     arrangement = Arrangement(
         rows=polytope.rows,

@@ -111,6 +111,7 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
     for kind in ("constant", "affine"):
         widths = (16, 64) if quick else (16, 64, 256, 1024) if kind == "constant" else (16, 64, 256)
         ratios: dict[int, list[float]] = {n: [] for n in widths}
+        pruned: list[float] = []
         for n in widths:
             for state in ("holds by far", "just holds", "does not hold"):
                 spec, arrangement, over = problem(
@@ -121,13 +122,16 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
                 contenders, agree = _contenders(spec, arrangement, over)
                 times = interleaved(contenders, rounds=3 if quick else 7, budget=15.0)
                 ratios[n].append(times["as printed"].ratio)
+                pruned.append(times["pruned"].ratio)
                 milliseconds = [times[name].median * 1e3 for name in contenders]
                 rows.append((kind, n, state, *milliseconds, times["as printed"].ratio, times["pruned"].ratio, agree))
         at_least = 10 if kind == "affine" else 100
         middle = float(np.median([r for values in ratios.values() for r in values]))
-        passed[f"{kind} bounds: at least {at_least}x faster per check than the MILP (median {middle:.0f}x)"] = (
-            middle >= at_least
-        )
+        tighter = float(np.median(pruned))
+        passed[
+            f"{kind} bounds: at least {at_least}x faster per check than the paper's MILP "
+            f"(median {middle:.0f}x; against the pruned MILP {tighter:.0f}x)"
+        ] = middle >= at_least
         series[f"{kind} bounds"] = (
             tuple(float(n) for n in widths),
             tuple(float(np.median(values)) for values in ratios.values()),

@@ -60,7 +60,7 @@ class SyntheticTask:
         # The rows |x_j| <= 2 are the domain itself.
         inside = (np.abs(self.Q) > 0).sum(axis=1) > 1
         rule = linear(self.Q[inside], self.q[inside], self.R, self.r, inputs=names, outputs=outputs, name=self.name)
-        return Specification.build(inputs={name: (-2, 2) for name in names}, outputs=outputs, rules=[rule])
+        return Specification.build(inputs=dict.fromkeys(names, (-2, 2)), outputs=outputs, rules=[rule])
 
 
 def synthetic_data(n: int, powers: tuple[int, ...]) -> SyntheticData:
