@@ -12,7 +12,7 @@ from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.conflicts import COMPLEMENT
-from smle.guarantees.overapproximation import AffineBounds, Overapproximation
+from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Overapproximation
 from smle.guarantees.verdict import Holds, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
 from smle.guarantees.verify import verify
 from smle.rules import Choice, Label, Linear, Literal, Specification
@@ -33,6 +33,10 @@ def issue(
     Raises:
         NotCertifiedError: If a rule cannot be proved; the message names it and says by how much it is missed.
     """
+    if not isinstance(over.bounds, ConstantBounds | AffineBounds):
+        raise NotCertifiedError(
+            f"{type(over.bounds).__name__} cannot be certified yet. Use constant or affine bounds for a certificate."
+        )
     verdicts = verify(over, spec, arrangement)
     _require_proved(verdicts, spec)
     block = bytearray()
