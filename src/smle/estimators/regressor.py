@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from smle.estimators.base import Array, SafeEstimator, observed_inputs, spread
 from smle.guarantees.nearest import nearest_outputs
 from smle.rules import Number, Specification
 from smle.tables import column_names, encode_numbers
-from smle.training.enforcement import Enforcement
 
 __all__ = ["SafeRegressor"]
 
@@ -25,64 +23,8 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
 
     `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
 
-    Args:
-        specification: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
-        hidden: Widths of the hidden ReLU layers.
-        embedding: Width of the layer that is clipped; the last one before the heads.
-        bounds: `fixed` (after the linear layer of the embedding as general as any constants) or `affine`.
-        learning_rate: Step size of Adam.
-        batch_size: Rows per step.
-        max_epochs: Upper limit of epochs.
-        patience: Epochs without a better validation loss before training stops.
-        validation_share: Share of the rows that is held out for early stopping.
-        schedule: Of the learning rate: `plateau`, `cosine` or None.
-        enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
-        refit: After training, replace the heads by the safe ones that fit best, if validation improves.
-        gate: One head per cell. False: one head for all inputs, as in the paper.
-        enforce_targets: Train on the nearest targets that obey the rules.
-        checkpoint: File to go on from after an interruption, and to write to after each epoch.
-        random_state: Seed, for repeatable results.
-        progress: Show a progress bar; None: only on a terminal.
+    Arguments are those of `SafeEstimator`.
     """
-
-    def __init__(
-        self,
-        specification: Specification | str | PathLike[str] | None = None,
-        *,
-        hidden: tuple[int, ...] = (64, 64, 64),
-        embedding: int = 64,
-        bounds: str = "fixed",
-        learning_rate: float = 1e-2,
-        batch_size: int = 256,
-        max_epochs: int = 500,
-        patience: int = 30,
-        validation_share: float = 0.2,
-        schedule: str | None = "plateau",
-        enforcement: str | Enforcement = "gauge",
-        refit: bool = True,
-        gate: bool = True,
-        enforce_targets: bool = True,
-        checkpoint: str | PathLike[str] | None = None,
-        random_state: Any = None,
-        progress: bool | None = None,
-    ) -> None:
-        self.specification = specification
-        self.hidden = hidden
-        self.embedding = embedding
-        self.bounds = bounds
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.validation_share = validation_share
-        self.schedule = schedule
-        self.enforcement = enforcement
-        self.refit = refit
-        self.gate = gate
-        self.enforce_targets = enforce_targets
-        self.checkpoint = checkpoint
-        self.random_state = random_state
-        self.progress = progress
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several outputs are fine."""
