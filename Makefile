@@ -34,8 +34,10 @@ layers: $(READY)
 fast: lint types layers
 	$(BIN)/pytest -q -m "not slow" -x
 
+# Slow tests run without coverage, which would make the pure Python checker several times slower.
 test: lint types layers
-	$(BIN)/pytest -q --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache
