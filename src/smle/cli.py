@@ -178,28 +178,32 @@ def train(
     Example: smle train data.csv rules.yaml -o model/
     """
     with _reported():
-        from smle.estimators import SafeRegressor
-        from smle.rules import Specification
+        from smle.estimators import SafeClassifier, SafeRegressor
+        from smle.rules import Number, Specification
 
         spec = Specification.from_yaml(rules)
         table = _read_table(data)
         widths = tuple(_positive(part, "--hidden") for part in hidden.split(","))
-        model = SafeRegressor(spec, hidden=widths, embedding=embedding, max_epochs=epochs, random_state=seed)
-        missing = [name for name in spec.targets if name not in table.columns]
+        numbers = all(isinstance(output, Number) for output in spec.outputs)
+        kind = SafeRegressor if numbers else SafeClassifier
+        model = kind(spec, hidden=widths, embedding=embedding, max_epochs=epochs, random_state=seed)
+        targets = [output.name for output in spec.outputs]
+        missing = [name for name in targets if name not in table.columns]
         if missing:
             raise ValueError(
                 f"{data}: expected the output columns {', '.join(missing)}. Got {', '.join(table.columns)}."
             )
-        model.fit(table, table[list(spec.targets)])
+        model.fit(table, table[targets])
         model.save(output)
         assert model.certificate_ is not None or not spec.rules
         proved = model.certificate_.proved if model.certificate_ is not None else ()
-        score = float(model.score(table, table[list(spec.targets)]))
+        score, metric = float(model.score(table, table[targets])), "R2" if numbers else "Accuracy"
         if as_json:
-            _print_json({"model": str(output), "r2_on_training_data": score, "proved": _proved_json(proved)})
+            scores = {"metric": metric, "on_training_data": score}
+            _print_json({"model": str(output), "score": scores, "proved": _proved_json(proved)})
             return
         _print_proved(proved, spec)
-        _out.print(f"R2 on the training table: {score:.4f} ({len(model.history_.loss)} epochs)")
+        _out.print(f"{metric} on the training table: {score:.4f} ({len(model.history_.loss)} epochs)")
         _out.print(f"Model: {output}")
 
 
@@ -271,7 +275,7 @@ def predict(
         loaded = load(model)
         table = _read_table(data)
         values = np.asarray(loaded.predict(table, out_of_domain=out_of_domain)).reshape(len(table), -1)
-        result = pd.DataFrame(values, columns=list(loaded.specification_.targets))
+        result = pd.DataFrame(values, columns=[output.name for output in loaded.specification_.outputs])
         text = result.to_csv(index=False)  # shortest digits that read back as the same numbers
         if output is None:
             sys.stdout.write(text)

@@ -161,6 +161,43 @@ def test_rules_command(files):
     assert run("rules", files / "rules.yaml", stricter).exit_code == 2
 
 
+CHOICES = """
+inputs: {a: [-3, 3], b: [-3, 3]}
+choices: {advice: [clear, left, right]}
+rules:
+  - {name: wall on the left, when: a <= -1, then: advice != left}
+"""
+
+LABELS = """
+inputs: {a: [-3, 3], b: [-3, 3]}
+labels: [cat, dog]
+rules:
+  - {name: one pet, then: not (cat and dog)}
+"""
+
+
+@pytest.mark.parametrize("kind", ["choices", "labels"])
+def test_train_and_predict_classes(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.uniform(-3, 3, (300, 2)), columns=["a", "b"])
+    if kind == "choices":
+        table["advice"] = np.where(table["b"] < 0, "clear", np.where(table["a"] > 0, "right", "left"))
+    else:
+        table["cat"], table["dog"] = (table["a"] > 0).astype(int), (table["b"] > 0).astype(int)
+    table.to_csv(tmp_path / "data.csv", index=False)
+    (tmp_path / "rules.yaml").write_text(CHOICES if kind == "choices" else LABELS)
+    trained = run("train", tmp_path / "data.csv", tmp_path / "rules.yaml", "-o", tmp_path / "m", "--epochs", 5)
+    assert trained.exit_code == 0, trained.output
+    assert "Accuracy on the training table" in trained.output
+    predicted = run("predict", tmp_path / "m", tmp_path / "data.csv", "-o", tmp_path / "p.csv")
+    assert predicted.exit_code == 0, predicted.output
+    answers = pd.read_csv(tmp_path / "p.csv")
+    if kind == "choices":
+        assert not (answers.loc[table["a"] <= -1, "advice"] == "left").any()
+    else:
+        assert not (answers["cat"] & answers["dog"]).any()
+
+
 def test_export_command(braking_folder, tmp_path):
     result = run("export", braking_folder, "-o", tmp_path / "model.onnx")
     assert result.exit_code == 0, result.output
