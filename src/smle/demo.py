@@ -61,8 +61,7 @@ class DemoResult:
 
     rows: int
     data_violations: float
-    plain_violations: float
-    safe_violations: float
+    violations: dict[str, float]
     r2: dict[str, float]
     model: SafeRegressor
     seconds: float
@@ -93,8 +92,7 @@ def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | Non
     return DemoResult(
         rows=len(data),
         data_violations=violation_rate(spec, data[list(spec.columns)], data["brake"]),
-        plain_violations=violation_rate(spec, X_test, guess),
-        safe_violations=violation_rate(spec, X_test, answers["safe"]),
+        violations={name: violation_rate(spec, X_test, values) for name, values in answers.items()},
         r2=scores,
         model=safe,
         seconds=plain.history_.seconds + safe.history_.seconds,
