@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -17,8 +18,9 @@ import numpy.typing as npt
 from safetensors.numpy import save as serialize
 
 from smle.certificates import checker
-from smle.certificates.document import Certificate
-from smle.errors import ModelFormatError
+from smle.certificates.document import Certificate, tensors_of
+from smle.errors import ModelFormatError, NotCertifiedError
+from smle.rules import Specification
 
 __all__ = ["ModelRecord", "read_record", "write_record"]
 
@@ -51,8 +53,10 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
 
     Raises:
         ModelFormatError: If the place is taken by something that is not a model folder.
+        NotCertifiedError: If there are rules, but no certificate for exactly what would be written.
     """
     target = Path(folder)
+    _require_certified(record)
     _require_replaceable(target)
     files = {
         "model.safetensors": serialize({k: np.ascontiguousarray(v) for k, v in record.weights.items()}),
@@ -87,6 +91,27 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
     for leftover in _aside(target, "old"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _require_certified(record: ModelRecord) -> None:
+    """Let nothing out whose rules are not proved for these weights, this description and this rules text."""
+    if record.certificate is None:
+        if record.rules is not None and Specification.from_yaml(record.rules + "\n").rules:
+            raise NotCertifiedError("The model has rules but no certificate. Nothing was written.")
+        return
+    _ = record.certificate.proved  # accepted by the exact checker, for the tensors and files that it holds
+    binds = record.certificate.document["binds"]
+    actual = {
+        "weights": checker.weights_digest(tensors_of(record.weights)),
+        "model": hashlib.sha256(ModelRecord.description_bytes(record.description)).hexdigest(),
+        "rules": None if record.rules is None else hashlib.sha256(record.rules.encode()).hexdigest(),
+    }
+    changed = [role for role, digest in actual.items() if binds[role] != digest]
+    if changed:
+        raise NotCertifiedError(
+            f"The certificate is for another state of the model ({', '.join(changed)} changed since). "
+            "Nothing was written."
+        )
 
 
 def read_record(folder: str | os.PathLike[str]) -> ModelRecord:

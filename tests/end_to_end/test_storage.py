@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,22 @@ def test_a_failed_save_leaves_the_old_model(braking_model, braking_folder, monke
         braking_model.save(braking_folder)
     assert {p.name: p.read_bytes() for p in braking_folder.iterdir()} == before
     assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
+
+
+def test_nothing_uncertified_is_written(braking_folder, tmp_path):
+    """Neither rules without a certificate, nor weights or descriptions that changed after they were certified."""
+    record = read_record(braking_folder)
+    with pytest.raises(NotCertifiedError, match="no certificate"):
+        write_record(replace(record, certificate=None), tmp_path / "a")
+    weights = {name: value.copy() for name, value in record.weights.items()}
+    weights["backbone.1.bias"][0] += 1
+    with pytest.raises(NotCertifiedError, match="weights changed"):
+        write_record(replace(record, weights=weights), tmp_path / "b")
+    with pytest.raises(NotCertifiedError, match="model changed"):
+        write_record(replace(record, description={**record.description, "more": 1}), tmp_path / "c")
+    with pytest.raises(NotCertifiedError, match="rules changed"):
+        write_record(replace(record, rules=record.rules + "# note\n"), tmp_path / "d")
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
 def test_other_folders_are_not_overwritten(braking_model, tmp_path):
