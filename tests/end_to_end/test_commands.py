@@ -46,9 +46,9 @@ def test_train_verify_predict(files):
 def test_tables_are_read_exactly(tmp_path):
     numbers = np.random.default_rng(0).uniform(0, 1, 2000)
     (tmp_path / "numbers.csv").write_text("x\n" + "\n".join(repr(float(v)) for v in numbers) + "\n")
-    from smle.cli import _read_table
+    from smle.tables.files import read_table
 
-    assert np.array_equal(_read_table(tmp_path / "numbers.csv")["x"].to_numpy(), numbers)
+    assert np.array_equal(read_table(tmp_path / "numbers.csv")["x"].to_numpy(), numbers)
 
 
 def test_verify_as_json(braking_folder):

@@ -1,0 +1,20 @@
+"""Command line: parse, call, print. Exit codes: 0 it holds or is done, 1 it does not hold, 2 the request was wrong.
+
+A command is a function in a module of its own that decorates itself with `@app.command()`; importing the module here
+registers it. Heavy imports stay inside the functions, so that `smle --help` is quick.
+"""
+
+from smle.cli import bench, demo, models, rules
+from smle.cli.app import app
+
+__all__ = ["app", "bench", "demo", "main", "models", "rules"]
+
+# In the order of use, which is also the order of the headings in `smle --help`.
+_ORDER = ("rules", "train", "verify", "predict", "project", "monitor", "export", "report", "demo", "reproduce", "bench")
+_names = {id(command): getattr(command.callback, "__name__", "") for command in app.registered_commands}
+app.registered_commands.sort(key=lambda c: (*_ORDER, _names[id(c)]).index(_names[id(c)]))
+
+
+def main() -> None:
+    """Entry point of the `smle` command."""
+    app()

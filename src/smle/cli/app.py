@@ -1,0 +1,129 @@
+"""What all commands share: the app, consoles, errors as one line and an exit code, JSON and tables."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import smle
+from smle.errors import CertificateError, ContradictionError, NotCertifiedError, SmleError
+
+if TYPE_CHECKING:
+    from smle.certificates.document import Proved
+    from smle.rules import Specification
+
+__all__ = [
+    "MODELS",
+    "RULES",
+    "STUDIES",
+    "Json",
+    "app",
+    "err",
+    "out",
+    "print_json",
+    "print_proved",
+    "print_rows",
+    "proved_json",
+    "reported",
+]
+
+
+app = typer.Typer(
+    name="smle",
+    help="Train neural networks that are proved to obey rules, and check the proofs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+_settings = {"debug": False}
+
+# Headings of `smle --help`; a command names the one it belongs under.
+RULES, MODELS, STUDIES = "Rules", "Models", "Demonstrations and measurements"
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"smle {smle.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    _settings["debug"] = debug
+
+
+@contextmanager
+def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
+    """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong."""
+    try:
+        yield
+    except (CertificateError, NotCertifiedError, ContradictionError) as error:
+        _fail("does not hold", error, 1)
+    except SmleError as error:
+        _fail("error", error, 2)
+    except (OSError, ValueError) as error:
+        _fail("error", error, 2)
+    except KeyboardInterrupt:
+        err.print(f"interrupted: {interrupted}", markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def _fail(kind: str, error: Exception, code: int) -> NoReturn:
+    if _settings["debug"]:
+        traceback.print_exc()
+    message = " ".join(str(error).split()) or type(error).__name__
+    err.print(f"{kind}: {message}", markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """Print one JSON object."""
+    print(json.dumps(value, indent=1, sort_keys=True))
+
+
+def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of text; nothing in it is read as markup."""
+    table = Table(title=escape(title), title_justify="left")
+    for column in columns:
+        table.add_column(escape(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    out.print(table)
+
+
+def print_proved(proved: Sequence[Proved], spec: Specification, *, every: bool = False) -> None:
+    """Print one line per rule with its smallest margin, or one per proved statement."""
+    rows = []
+    if every:
+        for item in proved:
+            rows.append((item.rule, item.where.removeprefix("where "), item.sentence, f"{float(item.margin):.3g}"))
+    else:
+        for rule in spec.rules:
+            margins = [item.margin for item in proved if item.rule == rule.name]
+            smallest = f"{float(min(margins)):.3g}" if margins else "never active"
+            rows.append((rule.name, rule.when or "always", rule.then, smallest))
+    print_rows("Proved rules", ("rule", "when", "then", "margin"), rows)
+
+
+def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:
+    """Return the proved statements as plain data."""
+    return [
+        {"rule": p.rule, "head": p.head, "where": p.where, "holds": p.sentence, "margin": float(p.margin)}
+        for p in proved
+    ]

@@ -1,0 +1,33 @@
+"""`smle demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smle.cli.app import STUDIES, app, out, print_proved, print_rows, reported
+
+
+@app.command(rich_help_panel=STUDIES)
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for data, rules and model.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of simulation and training.")] = 0,
+) -> None:
+    """Simulate a braking data set, train a plain and a safe network, prove the rules.
+
+    Example: smle demo -o demo
+    """
+    with reported():
+        from smle.demo import run_demo
+
+        result = run_demo(output, seed=seed)
+        out.print(f"Braking demo: {result.rows} simulated rows, {result.data_violations:.1%} break a rule.\n")
+        assert result.model.certificate_ is not None
+        print_proved(result.model.certificate_.proved, result.model.specification_)
+        rows = [(name, f"{r2:.4f}", f"{result.violations[name]:.1%}") for name, r2 in result.r2.items()]
+        print_rows("On test data", ("network", "R2", "rows that break a rule"), rows)
+        out.print("Certificate: proved in exact arithmetic, for every input in the domain.")
+        out.print(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
+        out.print(f"Check again: smle verify {output}/model")

@@ -1,0 +1,64 @@
+"""`smle rules`: check a rules file, alone and against data; compare two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smle.cli.app import RULES, Json, app, print_json, reported
+
+
+@app.command(rich_help_panel=RULES)
+def rules(
+    files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
+    data: Annotated[Path | None, typer.Option("--data", help="CSV file to hold the rules against.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
+
+    Exit code 0: fine, 1: contradictory, 2: not readable.
+
+    Example: smle rules braking.yaml --data drives.csv
+
+    Example: smle rules diff old.yaml new.yaml
+    """
+    with reported():
+        if files[0] == "diff" and len(files) == 3:
+            _compare(files[1], files[2], as_json)
+        elif len(files) == 1:
+            _diagnose(Path(files[0]), data, as_json)
+        else:
+            raise ValueError("Expected one rules file, or `diff OLD NEW`. Got: " + " ".join(files))
+
+
+def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
+    from smle.diagnosis import diagnose
+    from smle.rules import Specification
+    from smle.tables.files import read_table
+
+    spec = Specification.from_yaml(path)
+    table = None if data is None else read_table(data)
+    targets = [output.name for output in spec.outputs]
+    known = table is not None and all(name in table.columns for name in targets)
+    result = diagnose(spec, table, table if known else None)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        print(result.table())
+        if table is not None and not known:
+            print(f"The table does not have all outputs ({', '.join(targets)}), so only its inputs were looked at.")
+    if result.contradictory:
+        raise typer.Exit(1)
+
+
+def _compare(old: str, new: str, as_json: bool) -> None:
+    from smle.guarantees.compare import compare
+    from smle.rules import Specification
+
+    result = compare(Specification.from_yaml(Path(old)), Specification.from_yaml(Path(new)))
+    if as_json:
+        print_json(result.to_json())
+    else:
+        print(result.table())
