@@ -5,7 +5,7 @@ The judge screens in float64 with an error bound and decides what is left in rat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,11 +15,12 @@ import numpy.typing as npt
 from smle.exact import BINARY32, BINARY64, exact, nearest
 from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import distinct
-from smle.rules import CNF, Linear, Row, Specification
+from smle.rules import Clause, Linear, Literal, Row, Specification
 
-__all__ = ["Judge", "Violation", "hard_points"]
+__all__ = ["Judge", "Judgment", "Violation", "border_points", "corner_points", "hard_points", "uniform_points"]
 
 FloatArray = npt.NDArray[np.floating]
+Doubles = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -33,31 +34,72 @@ class Violation:
     y: tuple[float, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Judgment:
+    """What became of a batch: rows that break each rule, and the smallest exact margin of any clause that was asked.
+
+    * `broken`: rule number -> rows; rules that nobody broke are left out.
+    * `margin`: max over literals of h - g.y - s.x, the least over clauses and rows; None if no rule was active.
+    """
+
+    broken: dict[int, npt.NDArray[np.intp]]
+    margin: Fraction | None
+
+    @property
+    def rows(self) -> npt.NDArray[np.intp]:
+        """Rows that break at least one rule."""
+        parts = list(self.broken.values())
+        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.intp)
+
+
 class Judge:
     """Evaluates rules exactly on float inputs and outputs. Comparisons read constants in the inputs' format."""
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
         self.arrangement: Arrangement = distinct(spec)
+        self._clauses = [rule.requirement.expanded() for rule in spec.rules]
 
     def violations(self, X: FloatArray, Y: FloatArray) -> list[Violation]:
         """Return all violations of a batch. Shapes: X (rows, d) in float32 or float64, Y (rows, m)."""
         Y = Y.reshape(len(X), -1)
-        inside = [self._inside(row, X) for row in self.arrangement.rows]
-        found: list[Violation] = []
-        for region, rules in zip(self.arrangement.regions, self.arrangement.rules, strict=True):
-            active = np.ones(len(X), dtype=bool)
-            for r in region:
-                active &= inside[r]
+        return [
+            Violation(int(i), self.spec.rules[rule].name, tuple(X[i].tolist()), tuple(Y[i].tolist()))
+            for rule, rows in self.judge(X, Y).broken.items()
+            for i in rows
+        ]
+
+    def judge(self, X: FloatArray, Y: FloatArray) -> Judgment:
+        """Judge a batch. Shapes: X (rows, d) in float32 or float64, Y (rows, m)."""
+        # One column after the other is read, in float64: both formats are contained in it exactly.
+        x, y = np.asfortranarray(X, dtype=np.float64), np.asfortranarray(Y.reshape(len(X), -1), dtype=np.float64)
+        broken: dict[int, npt.NDArray[np.intp]] = {}
+        margin: Fraction | None = None
+        for region, active in self.active(X):
             rows = np.flatnonzero(active)
             if not len(rows):
                 continue
-            for rule in rules:
-                broken = self._broken(self.spec.rules[rule].requirement, X[rows], Y[rows])
-                for i in rows[broken]:
-                    name = self.spec.rules[rule].name
-                    found.append(Violation(int(i), name, tuple(X[i].tolist()), tuple(Y[i].tolist())))
-        return found
+            chosen = (x, y) if len(rows) == len(x) else (x[rows], y[rows])
+            for rule in self.arrangement.rules[region]:
+                wrong = np.isnan(chosen[1]).any(axis=1)
+                for clause in self._clauses[rule]:
+                    holds, worst = _clause(clause, *chosen)
+                    wrong |= ~holds
+                    if worst is not None and (margin is None or worst < margin):
+                        margin = worst
+                if wrong.any():
+                    known = broken.get(rule, np.zeros(0, dtype=np.intp))
+                    broken[rule] = np.union1d(known, rows[wrong])
+        return Judgment(broken, margin)
+
+    def active(self, X: FloatArray) -> Iterator[tuple[int, BoolArray]]:
+        """Yield each region with the rows that lie in it, exactly."""
+        inside = [self._inside(row, X) for row in self.arrangement.rows]
+        for number, region in enumerate(self.arrangement.regions):
+            active = np.ones(len(X), dtype=bool)
+            for r in region:
+                active &= inside[r]
+            yield number, active
 
     def _inside(self, row: Row, X: FloatArray) -> BoolArray:
         if row.is_comparison:
@@ -67,35 +109,58 @@ class Judge:
             values = X[:, column] * X.dtype.type(float(sign))
             result: BoolArray = values < constant if row.strict else values <= constant
             return result
-        return _at_most(_terms(row.coefficients, X), row.bound, strict=row.strict)
-
-    @staticmethod
-    def _broken(requirement: CNF, X: FloatArray, Y: FloatArray) -> BoolArray:
-        broken: BoolArray = np.asarray(np.isnan(Y).any(axis=1))
-        for clause in requirement.clauses:
-            holds = np.zeros(len(Y), dtype=bool)
-            for literal in clause.literals:
-                terms = _terms(literal.outputs, Y) + _terms(literal.inputs, X)
-                holds |= _at_most(terms, literal.bound, strict=literal.strict)
-            broken |= ~holds
-        positive = Y >= 0
-        for h, k in requirement.exclusions:
-            broken |= positive[:, h] & positive[:, k]
-        return broken
+        terms = _terms(row.coefficients, X.astype(np.float64, copy=False))
+        return _settled(terms, row.bound, *_screen(terms, row.bound), strict=row.strict)
 
 
-def _terms(form: Linear, values: FloatArray) -> list[tuple[Fraction, FloatArray]]:
+Terms = list[tuple[Fraction, Doubles]]
+
+
+def _terms(form: Linear, values: Doubles) -> Terms:
     return [(coefficient, values[:, column]) for column, coefficient in form]
 
 
-def _at_most(terms: list[tuple[Fraction, FloatArray]], bound: Fraction, *, strict: bool) -> BoolArray:
-    """Whether sum c_i v_i <= bound, exactly, per row."""
+def _literal_terms(literal: Literal, x: Doubles, y: Doubles) -> Terms:
+    return _terms(literal.outputs, y) + _terms(literal.inputs, x)
+
+
+def _clause(clause: Clause, x: Doubles, y: Doubles) -> tuple[BoolArray, Fraction | None]:
+    """Return which rows satisfy a clause, exactly, and the smallest margin, exactly (None: no row is finite)."""
+    holds = np.zeros(len(y), dtype=bool)
+    least = np.full(len(y), np.inf)
+    for literal in clause.literals:
+        terms = _literal_terms(literal, x, y)
+        total, error = _screen(terms, literal.bound)
+        holds |= _settled(terms, literal.bound, total, error, strict=literal.strict)
+        least = np.fmin(least, total)
+    least[~np.isfinite(least)] = -np.inf
+    worst = int(least.argmax())
+    if not (np.isfinite(least[worst]) and np.isfinite(y[worst]).all()):
+        return holds, None
+    xs, ys = ([exact(v) for v in values] for values in (x[worst], y[worst]))
+    return holds, max(-literal.excess(ys, xs) for literal in clause.literals)
+
+
+def _screen(terms: Terms, bound: Fraction) -> tuple[Doubles, Doubles]:
+    """Return sum c_i v_i - bound in float64, and a bound of its error, per row.
+
+    With k terms each passes through at most k + 3 roundings of at most 2^-53 (coefficient, product, sums, the bound),
+    and 45 times that is allowed for; the constant covers underflow. Overflow and NaN make the error infinite or NaN.
+    """
     total = np.full(len(terms[0][1]), -float(bound))
     size = np.full(len(total), abs(float(bound)))
-    for coefficient, values in terms:
-        part = float(coefficient) * values.astype(np.float64)
-        total, size = total + part, size + np.abs(part)
-    error = 1e-14 * (len(terms) + 2) * size + 1e-290
+    with np.errstate(over="ignore", invalid="ignore"):
+        for coefficient, values in terms:
+            part = float(coefficient) * values
+            total += part
+            size += np.abs(part, out=part)
+        size *= 1e-14 * (len(terms) + 2)
+        size += 1e-290
+    return total, size
+
+
+def _settled(terms: Terms, bound: Fraction, total: Doubles, error: Doubles, *, strict: bool) -> BoolArray:
+    """Whether sum c_i v_i <= bound (<, if strict), exactly, per row; what the screen leaves open in rationals."""
     result: BoolArray = total <= 0
     for i in np.flatnonzero(~(np.abs(total) > error)):
         try:
@@ -107,32 +172,74 @@ def _at_most(terms: list[tuple[Fraction, FloatArray]], bound: Fraction, *, stric
     return result
 
 
+# --- Points --------------------------------------------------------------------------------------------------
+
+
 def hard_points(
     spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
 ) -> Iterator[FloatArray]:
-    """Yield batches of about `count` points in all: uniform, inside regions, on facets, vertices, one ulp around.
+    """Yield batches of about `count` points in all: uniform, corners, on facets, a few ulps around them.
 
-    Inputs lie in the domain; integer and categorical inputs get whole values.
+    Inputs lie in the domain; of the columns of a categorical input one is 1.
     """
-    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
     rows = list(distinct(spec).rows)
     share = max(1, count // (2 + len(rows)))
-    yield _finish(spec, rng.uniform(lower, upper, (share, len(lower))), dtype)
-    corners = np.where(rng.random((share, len(lower))) < 0.5, lower, upper)
-    yield _finish(spec, _snap(rows, corners, rng), dtype)
+    yield uniform_points(spec, rng, share, dtype=dtype)
+    yield corner_points(spec, rng, share, dtype=dtype)
     for row in rows:
-        points = np.where(rng.random((share, 1)) < 0.5, rng.uniform(lower, upper, (share, len(lower))), corners)
-        points = _snap([r for r in rows if r != row and r.is_comparison], points, rng)
-        cast = _finish(spec, _onto(row, points, rng, lower, upper), dtype)
-        column = row.coefficients[0][0]
-        for _ in range(3):  # up to three numbers of the format to either side
-            side = np.where(rng.random(len(cast)) < 0.5, -np.inf, np.inf)
-            moved = np.nextafter(cast[:, column], side.astype(dtype), dtype=dtype)
-            cast[:, column] = np.where(rng.random(len(cast)) < 0.5, moved, cast[:, column])
-        yield _finish(spec, cast, dtype)
+        yield border_points(spec, rng, share, row=row, dtype=dtype)
 
 
-def _snap(rows: list[Row], points: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.float64]:
+def uniform_points(
+    spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
+) -> FloatArray:
+    """Return points (count, d) drawn uniformly from the domain."""
+    lower, upper = _ends(spec)
+    return _finish(spec, rng.uniform(lower, upper, (count, len(lower))), dtype)
+
+
+def corner_points(
+    spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
+) -> FloatArray:
+    """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
+    return _finish(spec, _snap(distinct(spec).rows, _corners(spec, rng, count), rng), dtype)
+
+
+def border_points(
+    spec: Specification,
+    rng: np.random.Generator,
+    count: int,
+    *,
+    row: Row,
+    ulps: int = 3,
+    dtype: type[np.floating] = np.float32,
+) -> FloatArray:
+    """Return points on the facet of a row, moved by up to `ulps` numbers of the format to either side."""
+    lower, upper = _ends(spec)
+    inner = rng.uniform(lower, upper, (count, len(lower)))
+    points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(spec, rng, count))
+    others = [r for r in distinct(spec).rows if r != row and r.is_comparison]
+    cast = _finish(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
+    column = row.coefficients[0][0]
+    for _ in range(ulps):
+        side = np.where(rng.random(count) < 0.5, -np.inf, np.inf)
+        moved = np.nextafter(cast[:, column], side.astype(dtype), dtype=dtype)
+        cast[:, column] = np.where(rng.random(count) < 0.5, moved, cast[:, column])
+    return _finish(spec, cast, dtype)
+
+
+def _ends(spec: Specification) -> tuple[Doubles, Doubles]:
+    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    return lower, upper
+
+
+def _corners(spec: Specification, rng: np.random.Generator, count: int) -> Doubles:
+    lower, upper = _ends(spec)
+    result: Doubles = np.where(rng.random((count, len(lower))) < 0.5, lower, upper)
+    return result
+
+
+def _snap(rows: Sequence[Row], points: Doubles, rng: np.random.Generator) -> Doubles:
     """Put a random half of the points onto each comparison's constant."""
     points = points.copy()
     for row in rows:
@@ -143,9 +250,7 @@ def _snap(rows: list[Row], points: npt.NDArray[np.float64], rng: np.random.Gener
     return points
 
 
-def _onto(
-    row: Row, points: npt.NDArray[np.float64], rng: np.random.Generator, lower: FloatArray, upper: FloatArray
-) -> npt.NDArray[np.float64]:
+def _onto(row: Row, points: Doubles, rng: np.random.Generator, lower: Doubles, upper: Doubles) -> Doubles:
     """Move points onto the row's facet by changing one coordinate, where the domain allows it."""
     points = points.copy()
     columns = [c for c, _ in row.coefficients]
