@@ -24,8 +24,8 @@ from smle.guarantees.overapproximation import AffineBounds, Bounds, ConstantBoun
 from smle.guarantees.pdcg import pdcg
 from smle.guarantees.project import nearest_safe_head
 from smle.guarantees.robust import robust_rows
-from smle.guarantees.verify import verify, verify_literals
-from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals
+from smle.guarantees.verify import Check, verify
+from smle.guarantees.worst_case import Envelope, Literals
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from smle.solvers import QuadraticProgram, Sparse, available_backends, infeasibility, solve
 
@@ -182,13 +182,10 @@ def _contenders(
     literals = Literals.of(clauses, len(head.b), len(domain.low))
     envelope, support = Envelope.of(over.bounds, domain), Support(region, points=False)
     prepared = [Literals.of(clause, len(head.b), len(domain.low)) for clause in clauses]
-
-    def ours() -> object:
-        return verify_literals(prepared, HeadNumbers.of(head, envelope, domain), envelope, support)
-
+    check = Check(prepared, envelope, support)
     milp = partial(linear_counterexample_milp, literals, over.bounds, head, region, time_limit=60.0)
     agree = verify(over, spec, arrangement).hold == milp().none_exists
-    return {"ours": ours, "as printed": partial(milp, as_printed=True), "pruned": milp}, agree
+    return {"ours": partial(check, head), "as printed": partial(milp, as_printed=True), "pruned": milp}, agree
 
 
 def _exclusion_checks(quick: bool) -> Table:

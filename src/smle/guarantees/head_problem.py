@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from smle.guarantees.obligations import obligation_regions
 from smle.guarantees.overapproximation import Head, Overapproximation
 from smle.guarantees.robust import Layout, RobustRow
 from smle.guarantees.verdict import Holds
-from smle.guarantees.verify import fallback_room, verify_literals
+from smle.guarantees.verify import Check, fallback_room
 from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, rounding_margin, worst_case
 from smle.rules import Clause, Specification
 from smle.solvers import MixedIntegerProgram, Status, solve
@@ -85,6 +86,11 @@ class HeadProblem:
         whole = self.whole
         self.pairs.update({(int(h), int(k)): whole for h, k in pairs})
 
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """The clauses of every part, prepared for judging head after head."""
+        return tuple(Check(part.literals, self.envelope, part.support) for part in self.parts)
+
     @property
     def several(self) -> bool:
         """Whether a clause has more than one literal (then weights are a choice)."""
@@ -103,10 +109,8 @@ class HeadProblem:
     def safe(self, head: Head, margin: float = 0.0) -> bool:
         """Whether every obligation is proved with at least the given margin; notes the pairs that are not."""
         good = head.fallback is None or self.fallback_safe(head.fallback)
-        numbers = self.numbers(head)
-        for part in self.parts:
-            verdicts = verify_literals(part.literals, numbers, self.envelope, part.support)
-            good &= all(isinstance(v, Holds) and v.margin > margin for v in verdicts)
+        for part, check in zip(self.parts, self.checks, strict=True):
+            good &= all(isinstance(v, Holds) and v.margin > margin for v in check(head))
             if len(part.exclusions):
                 _, margins = verify_exclusions(part.exclusions, head, self.envelope, self.domain)
                 broken = part.exclusions[~(margins > margin)]

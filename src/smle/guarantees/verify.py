@@ -16,6 +16,7 @@ import numpy.typing as npt
 from smle.exact import exact
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.clause_lp import ClauseOptimum, clause_optimum
+from smle.guarantees.closed_form import ClosedForm
 from smle.guarantees.exclusions import verify_exclusions
 from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
 from smle.guarantees.obligations import obligation_regions
@@ -35,12 +36,15 @@ from smle.guarantees.verdict import (
 from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, worst_case
 from smle.rules import Clause, Specification
 
-__all__ = ["replay", "verify", "verify_clauses", "verify_literals"]
+__all__ = ["Check", "replay", "verify", "verify_clauses"]
 
 Array = npt.NDArray[np.float64]
 
 _TINY_SHARE = 1e-13
 """A margin below this share of the clause's own terms is not trusted in float64."""
+_ALONE = Multipliers(np.ones(1))
+"""One literal that needs no rows of the region. Shared by many verdicts, so read only."""
+_ALONE.weights.setflags(write=False)
 
 
 def verify(over: Overapproximation, spec: Specification, arrangement: Arrangement) -> Verdicts:
@@ -85,9 +89,8 @@ def _judge(clause: Clause, head: Head, envelope: Envelope, region: Region) -> Ve
 def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: Envelope, region: Region) -> list[Verdict]:
     """Judge clauses over one region, the fallback included."""
     m, d = len(head.b), len(region.domain.low)
-    numbers = HeadNumbers.of(head, envelope, region.domain)
     literals = [Literals.of(clause, m, d) for clause in clauses]
-    result = verify_literals(literals, numbers, envelope, Support(region, points=False))
+    result = Check(literals, envelope, Support(region, points=False))(head)
     if head.fallback is not None:
         y = head.fallback.astype(np.float64)
         for i, clause in enumerate(clauses):
@@ -98,23 +101,57 @@ def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: Envelope, re
     return result
 
 
-def verify_literals(
-    clauses: Sequence[Literals], head: HeadNumbers, envelope: Envelope, support: Support
-) -> list[Verdict]:
-    """Judge clauses over the region of `support`: single literals all at once, several literals by one LP each."""
-    support.failure = None
-    verdicts: dict[int, Verdict] = {}
-    single = [i for i, literals in enumerate(clauses) if len(literals.h) == 1]
-    if single:
-        stack = clauses[single[0]] if len(single) == 1 else Literals.stacked([clauses[i] for i in single])
-        verdicts.update(zip(single, _single(stack, head, envelope, support), strict=True))
-    for i, literals in enumerate(clauses):
-        if i not in verdicts:
-            verdicts[i] = _several(literals, head, envelope, support)
-    result = [verdicts[i] for i in range(len(clauses))]
-    if all(isinstance(verdict, Holds) for verdict in result):
+class Check:
+    """Clauses over one region, prepared once and judged for head after head.
+
+    Single literals are priced all at once, in closed form under constant bounds; several literals take one LP each.
+    """
+
+    def __init__(self, clauses: Sequence[Literals], envelope: Envelope, support: Support) -> None:
+        """Prepare clauses over the region of `support` for heads under `envelope`."""
+        self.clauses, self.envelope, self.support = clauses, envelope, support
+        self._single = [i for i, literals in enumerate(clauses) if len(literals.h) == 1]
+        self._several = [i for i, literals in enumerate(clauses) if len(literals.h) != 1]
+        self._rows = Literals.stacked([clauses[i] for i in self._single]) if self._single else None
+        self._closed = None if self._rows is None else ClosedForm.of(self._rows, envelope, support.region)
+
+    def __call__(self, head: Head) -> list[Verdict]:
+        """Judge the clauses for a head; its fallback is left aside."""
+        self.support.failure = None
+        result = self._by_closed_form(head)
+        if result is None:
+            result = self._in_general(head)
+        if all(type(verdict) is Holds for verdict in result):
+            return result
+        return _located(result, self.clauses, self.envelope, self.support)
+
+    def _by_closed_form(self, head: Head) -> list[Verdict] | None:
+        """Judge single literals where nothing depends on x; None if that is not the case."""
+        if self._closed is None or self._several or head.V is not None:
+            return None
+        priced = self._closed(head)
+        if priced is None:
+            return None
+        bounds, sizes, v = priced
+        result: list[Verdict] = []
+        for row, (bound, size) in enumerate(zip(bounds.tolist(), sizes.tolist(), strict=True)):
+            if -bound > _TINY_SHARE * size:
+                result.append(Holds(-bound, _ALONE))
+            else:
+                # No input plays a part: `_located` adds one.
+                x = np.full(len(self.support.region.domain.low), np.nan)
+                result.append(NotProved(x, np.where(v[row] > 0, 1.0, 0.0), min(-bound, 0.0), _ALONE))
         return result
-    return _located(result, clauses, envelope, support)
+
+    def _in_general(self, head: Head) -> list[Verdict]:
+        numbers = HeadNumbers.of(head, self.envelope, self.support.region.domain)
+        verdicts: dict[int, Verdict] = {}
+        if self._rows is not None:
+            single = _single(self._rows, numbers, self.envelope, self.support)
+            verdicts.update(zip(self._single, single, strict=True))
+        for i in self._several:
+            verdicts[i] = _several(self.clauses[i], numbers, self.envelope, self.support)
+        return [verdicts[i] for i in range(len(self.clauses))]
 
 
 def _single(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> list[Verdict]:
@@ -122,7 +159,8 @@ def _single(literals: Literals, head: HeadNumbers, envelope: Envelope, support: 
     trust = _TINY_SHARE * _sizes(literals, head, support.region.domain)
     result: list[Verdict] = []
     for row, margin in enumerate(-worst.bound):
-        multipliers = Multipliers(np.ones(1), support.region.pairs(worst.mu[row]))
+        rows = support.region.pairs(worst.mu[row])
+        multipliers = Multipliers(np.ones(1), rows) if rows else _ALONE
         if margin > trust[row]:
             result.append(Holds(float(margin), multipliers))
         elif not np.isfinite(margin):
