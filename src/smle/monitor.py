@@ -1,0 +1,289 @@
+"""What rows a model sees: which rules are on, which cells serve, what is outside the domain, how much is clipped.
+
+`Observer` looks at rows as the deployed program does; `Usage` counts over any number of chunks; `compare` holds the
+counts of later rows against those of training. A share of k among n rows has Wilson's interval; the difference of
+two shares has Newcombe's, made of the two. Intervals hold together with 99 % (Bonferroni), for independent rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from smle.assurance import DeployedNetwork
+from smle.errors import ModelFormatError
+from smle.guarantees.cells import distinct
+from smle.nn.head import Gate
+from smle.rules import Specification
+from smle.tables import in_domain
+
+__all__ = ["Change", "Edges", "Observer", "Seen", "Usage", "column_edges", "compare", "wilson"]
+
+Edges = dict[str, tuple[float, ...]]
+"""For each input column the ascending ends of its bins: bin i holds edges[i-1] < x <= edges[i]."""
+
+_CONFIDENCE = 0.99
+_BINS = 10
+
+
+class Seen(NamedTuple):
+    """Rows as the deployed program sees them.
+
+    Shapes: active (rows, rules), cell (rows,), inside (rows, d), clipped (rows,): the share of clipped units.
+    """
+
+    active: npt.NDArray[np.bool_]
+    cell: npt.NDArray[np.int64]
+    inside: npt.NDArray[np.bool_]
+    clipped: npt.NDArray[np.float32]
+
+
+class Observer:
+    """Looks at encoded rows as a deployed network does. Every rule is judged at its own region, gated or not."""
+
+    def __init__(self, spec: Specification, network: DeployedNetwork) -> None:
+        self.spec, self.network = spec, network
+        bare = distinct(spec)
+        stated = tuple(r for r, rows in enumerate(bare.regions) if rows)
+        self._guard = Gate(spec, replace(bare, gated=stated))
+        member = np.zeros((len(stated), len(spec.rules)), dtype=np.float32)
+        for position, region in enumerate(stated):
+            member[position, list(bare.rules[region])] = 1.0
+        self._member = torch.from_numpy(member)
+        always = {rule for r, rows in enumerate(bare.regions) if not rows for rule in bare.rules[r]}
+        self._always = np.array([rule in always for rule in range(len(spec.rules))], dtype=bool)
+
+    def look(self, encoded: npt.NDArray[Any]) -> Seen:
+        """Return what is active, used, inside and clipped for encoded rows (rows, d)."""
+        features, head = torch.tensor(encoded), self.network.head
+        with torch.inference_mode():
+            x = head.domain(features)
+            bits = self._guard.active(x).to(torch.float32)
+            active = (bits @ self._member > 0).numpy() | self._always
+            cell = torch.zeros(len(x), dtype=torch.long) if head.gate.is_trivial else head.gate(x)
+            z = self.network.backbone(features.to(torch.float32))
+            lower, upper = head.limits(x.to(torch.float32))
+            clipped = (~((z >= lower) & (z <= upper))).to(torch.float32).mean(dim=1).numpy()
+        return Seen(active, cell.numpy(), in_domain(self.spec, encoded), clipped)
+
+
+def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
+    """Return bins of about equal numbers of rows for every input column; one-hot columns have two."""
+    coded = {column for group in spec.one_hot for column in group}
+    edges: Edges = {}
+    for i, name in enumerate(spec.columns):
+        if i in coded:
+            edges[name] = (0.5,)
+            continue
+        deciles = np.quantile(encoded[:, i].astype(np.float64), np.arange(1, _BINS) / _BINS, method="lower")
+        edges[name] = tuple(float(v) for v in np.unique(deciles))
+    return edges
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Counts over rows; counts of chunks add up.
+
+    * `rules`: rows where each rule's condition holds; `cells`: rows that each head served.
+    * `outside`: rows outside the range of each column; `outside_rows`: rows outside in any.
+    * `clipped`, `clipped_squares`: sums over rows of the share of clipped units, and of its square.
+    * `edges`, `bins`: for each column the ends of its bins and the rows in each.
+    """
+
+    rows: int
+    rules: dict[str, int]
+    cells: tuple[int, ...]
+    outside: dict[str, int]
+    outside_rows: int
+    clipped: float
+    clipped_squares: float
+    lowest: dict[str, float]
+    highest: dict[str, float]
+    edges: Edges = field(default_factory=dict)
+    bins: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, observer: Observer, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
+        """Count over encoded rows (rows, d)."""
+        seen, spec = observer.look(encoded), observer.spec
+        heads = len(observer.network.head.gate.signatures)
+        clipped = seen.clipped.astype(np.float64)
+        bins = {}
+        for i, name in enumerate(spec.columns):
+            if name in edges:
+                place = np.searchsorted(np.asarray(edges[name]), encoded[:, i], side="left")
+                bins[name] = tuple(np.bincount(place, minlength=len(edges[name]) + 1).tolist())
+        return cls(
+            rows=len(encoded),
+            rules=dict(zip((r.name for r in spec.rules), seen.active.sum(axis=0).tolist(), strict=True)),
+            cells=tuple(np.bincount(seen.cell, minlength=heads).tolist()),
+            outside=dict(zip(spec.columns, (~seen.inside).sum(axis=0).tolist(), strict=True)),
+            outside_rows=int((~seen.inside.all(axis=1)).sum()),
+            clipped=float(clipped.sum()),
+            clipped_squares=float((clipped**2).sum()),
+            lowest=dict(zip(spec.columns, encoded.min(axis=0).astype(float).tolist(), strict=True)),
+            highest=dict(zip(spec.columns, encoded.max(axis=0).astype(float).tolist(), strict=True)),
+            edges=edges,
+            bins=bins,
+        )
+
+    def __add__(self, other: Usage) -> Usage:
+        def summed(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+            return {name: a[name] + b[name] for name in a}
+
+        def paired(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(x + y for x, y in zip(a, b, strict=True))
+
+        return Usage(
+            rows=self.rows + other.rows,
+            rules=summed(self.rules, other.rules),
+            cells=paired(self.cells, other.cells),
+            outside=summed(self.outside, other.outside),
+            outside_rows=self.outside_rows + other.outside_rows,
+            clipped=self.clipped + other.clipped,
+            clipped_squares=self.clipped_squares + other.clipped_squares,
+            lowest={name: min(v, other.lowest[name]) for name, v in self.lowest.items()},
+            highest={name: max(v, other.highest[name]) for name, v in self.highest.items()},
+            edges=self.edges,
+            bins={name: paired(counts, other.bins[name]) for name, counts in self.bins.items()},
+        )
+
+    @property
+    def clipped_share(self) -> float:
+        """Mean share of clipped units."""
+        return self.clipped / self.rows if self.rows else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, as model.json holds it."""
+        columns = {
+            name: {
+                "lowest": self.lowest[name],
+                "highest": self.highest[name],
+                "outside": self.outside[name],
+                "edges": list(self.edges.get(name, ())),
+                "bins": list(self.bins.get(name, ())),
+            }
+            for name in self.lowest
+        }
+        return {
+            "rows": self.rows,
+            "rules": self.rules,
+            "cells": list(self.cells),
+            "outside_rows": self.outside_rows,
+            "clipped": {"sum": self.clipped, "squares": self.clipped_squares},
+            "columns": columns,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Usage:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ModelFormatError: If it is something else.
+        """
+        try:
+            columns = data["columns"]
+            return cls(
+                rows=int(data["rows"]),
+                rules={str(k): int(v) for k, v in data["rules"].items()},
+                cells=tuple(int(v) for v in data["cells"]),
+                outside={k: int(v["outside"]) for k, v in columns.items()},
+                outside_rows=int(data["outside_rows"]),
+                clipped=float(data["clipped"]["sum"]),
+                clipped_squares=float(data["clipped"]["squares"]),
+                lowest={k: float(v["lowest"]) for k, v in columns.items()},
+                highest={k: float(v["highest"]) for k, v in columns.items()},
+                edges={k: tuple(float(e) for e in v["edges"]) for k, v in columns.items()},
+                bins={k: tuple(int(e) for e in v["bins"]) for k, v in columns.items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None
+
+
+class Change(NamedTuple):
+    """A share in training and now, and an interval for how much it changed.
+
+    `verdict`: `changed` (the whole interval lies beyond the tolerance), `same` (all of it within) or `open`.
+    """
+
+    kind: str
+    name: str
+    training: float
+    now: float
+    low: float
+    high: float
+    verdict: str
+
+
+def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Change, ...]:
+    """Return how each share changed since training: rows outside, clipped units, rules, cells, bins of columns.
+
+    Args:
+        training: Counts of the training rows.
+        now: Counts of the rows to judge.
+        tolerance: Differences of shares up to this do not matter.
+    """
+    pairs: list[tuple[str, str, int, int]] = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
+    pairs += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
+    if len(training.cells) == len(now.cells) > 1:
+        pairs += [("cell", str(i), *k) for i, k in enumerate(zip(training.cells, now.cells, strict=True))]
+    for name, counts in training.bins.items():
+        later = now.bins.get(name, ())
+        if len(later) == len(counts) > 1:
+            labels = _bin_labels(training.edges[name])
+            pairs += [("input", f"{name} {label}", a, b) for label, a, b in zip(labels, counts, later, strict=True)]
+    z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / (2 * (len(pairs) + 1)))
+    changes = []
+    for kind, name, k1, k2 in pairs:
+        low, high = _difference(k1, training.rows, k2, now.rows, z)
+        share1, share2 = k1 / training.rows, k2 / now.rows
+        changes.append(Change(kind, name, share1, share2, low, high, _verdict(low, high, tolerance)))
+    half = z * math.hypot(_error(training), _error(now))
+    moved = now.clipped_share - training.clipped_share
+    clip = Change(
+        "clip", "units clipped", training.clipped_share, now.clipped_share, moved - half, moved + half,
+        _verdict(moved - half, moved + half, tolerance),
+    )  # fmt: skip
+    return (changes[0], clip, *changes[1:])
+
+
+def wilson(count: int, rows: int, z: float) -> tuple[float, float]:
+    """Return Wilson's interval of a share of `count` among `rows`, at z standard deviations."""
+    if rows == 0:
+        return 0.0, 1.0
+    p, shrink = count / rows, z * z / rows
+    middle = (p + shrink / 2) / (1 + shrink)
+    half = z / (1 + shrink) * math.sqrt(p * (1 - p) / rows + shrink / (4 * rows))
+    # At the ends the formula gives 0 and 1 up to rounding; the share itself always lies inside.
+    return min(p, max(0.0, middle - half)), max(p, min(1.0, middle + half))
+
+
+def _difference(k1: int, n1: int, k2: int, n2: int, z: float) -> tuple[float, float]:
+    p1, p2 = k1 / n1, k2 / n2
+    (l1, u1), (l2, u2) = wilson(k1, n1, z), wilson(k2, n2, z)
+    return (p2 - p1) - math.hypot(p2 - l2, u1 - p1), (p2 - p1) + math.hypot(u2 - p2, p1 - l1)
+
+
+def _error(usage: Usage) -> float:
+    """Return the standard error of the mean share of clipped units."""
+    variance = max(0.0, usage.clipped_squares / usage.rows - usage.clipped_share**2)
+    return math.sqrt(variance / usage.rows)
+
+
+def _verdict(low: float, high: float, tolerance: float) -> str:
+    if low > tolerance or high < -tolerance:
+        return "changed"
+    return "same" if -tolerance <= low and high <= tolerance else "open"
+
+
+def _bin_labels(edges: tuple[float, ...]) -> list[str]:
+    ends = [f"{edge:g}" for edge in edges]
+    middle = [f"in ({a}, {b}]" for a, b in pairwise(ends)]
+    return [f"<= {ends[0]}", *middle, f"> {ends[-1]}"] if ends else []
