@@ -108,7 +108,7 @@ def test_gradient_is_that_of_finite_differences() -> None:
     weight = heads.raw_weight.detach().clone().requires_grad_()
 
     def total(raw: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(heads, {"raw_weight": raw}, (envelope,))[2].sum()
+        return torch.func.functional_call(heads, {"raw_weight": raw}, (envelope,))[0][2].sum()
 
     assert torch.autograd.gradcheck(total, (weight,), eps=1e-7, atol=1e-3, rtol=1e-3)
 
@@ -116,9 +116,9 @@ def test_gradient_is_that_of_finite_differences() -> None:
 @pytest.mark.parametrize("spec", [EVERYWHERE, DOSE])
 def test_assigned_heads_come_back(spec: object) -> None:
     network = make_network(spec, gauge=False)  # type: ignore[arg-type]
-    over = frozen(network.heads, network.box, free_cell=False, fallback=False)
+    over = frozen(network.heads, network.box, fallback=False)[0]
     network.adopt(over)
-    again = frozen(network.heads, network.box, free_cell=False, fallback=False)
+    again = frozen(network.heads, network.box, fallback=False)[0]
     for one, two in zip(over.heads, again.heads, strict=True):
         assert one is not None
         assert two is not None

@@ -12,7 +12,7 @@ from smle.guarantees.geometry import Region, Support
 from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
 from smle.nn.bounds import Box
-from smle.nn.gauge import CellNeeds, HeadParameters
+from smle.nn.gauge import CellNeeds, FreeTensors, HeadParameters
 from smle.rules import Specification
 
 __all__ = ["cell_needs", "frozen", "ungated"]
@@ -85,10 +85,10 @@ class _RegionBox:
 
 
 @torch.no_grad()
-def frozen(parameters: HeadParameters, box: Box, *, free_cell: bool, fallback: bool) -> Overapproximation:
-    """Compute heads and bounds in float64 and round them to float32: what will be deployed."""
-    envelope = box.envelope(torch.float64)
-    weight, slope, bias = (None if part is None else part.cpu().numpy() for part in parameters(envelope))
+def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Overapproximation, FreeTensors | None]:
+    """Compute heads and bounds in float64: rounded to float32 what will be deployed, and the free head."""
+    certified, free = parameters(box.envelope(torch.float64))
+    weight, slope, bias = (None if part is None else part.cpu().numpy() for part in certified)
     safe = parameters.fallback().cpu().numpy()
     assert weight is not None
     assert bias is not None
@@ -99,4 +99,4 @@ def frozen(parameters: HeadParameters, box: Box, *, free_cell: bool, fallback: b
     numbers = box.deployed(parameters.x_shift, parameters.x_scale, torch.float64)
     arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()}
     bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
-    return Overapproximation(bounds, tuple(heads + ([None] if free_cell else [])))
+    return Overapproximation(bounds, tuple(heads + ([] if free is None else [None]))), free

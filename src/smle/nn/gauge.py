@@ -23,11 +23,13 @@ from torch import Tensor, nn
 
 from smle.nn.bounds import Box, Envelope
 
-__all__ = ["CellNeeds", "DirectHeads", "Frame", "Gauge", "HeadParameters", "HeadTensors"]
+__all__ = ["CellNeeds", "DirectHeads", "Frame", "FreeTensors", "Gauge", "HeadParameters", "HeadTensors"]
 
 Array = npt.NDArray[np.float64]
 HeadTensors = tuple[Tensor, Tensor | None, Tensor]
 """W (heads, m, n), V (heads, m, d) or None, b (heads, m), in the user's units."""
+FreeTensors = tuple[Tensor, Tensor]
+"""W (m, n), b (m,) of the free cell, in the user's units."""
 
 _UNIT_ROUNDOFF = 2.0**-24
 _SAFETY = 1.05  # on rounding terms: they are computed in floats themselves
@@ -74,6 +76,16 @@ class CellNeeds:
     A: Array
     a: Array
 
+    @classmethod
+    def none(cls, frame: Frame) -> CellNeeds:
+        """Return the needs of the free cell: no clauses, and the origin of the frame as center."""
+        m, d = len(frame.y_scale), len(frame.x_scale)
+        clauses, sides, rows = np.zeros((0, 1)), np.zeros((0, d)), np.zeros((0, 0))
+        return cls(
+            np.zeros((0, 1, m)), clauses, clauses, np.zeros(0), frame.y_shift, np.zeros((m, d)), sides, sides,
+            np.zeros((0, 0, d)), rows,
+        )  # fmt: skip
+
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a tensor in a precision; asking first is quicker than `to`."""
@@ -83,6 +95,8 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 class HeadParameters(nn.Module):
     """Raw head parameters in a frame; `forward` gives heads in the user's units.
 
+    The head of the free cell, if there is one, comes last: it is one more slice of the same parameters, which costs an
+    optimizer less than parameters of its own. Nothing binds it, and it does not see x.
     Shapes: raw_weight (heads, m, n), raw_bias (heads, m), raw_slope (heads, m, d) or None.
     `relaxed` switches the gauge off, for a first phase of training without rules; such heads are not safe.
     """
@@ -96,9 +110,11 @@ class HeadParameters(nn.Module):
     center: Tensor
     center_slope: Tensor
 
-    def __init__(self, cells: list[CellNeeds], frame: Frame, *, units: int, passthrough: bool) -> None:
+    def __init__(self, cells: list[CellNeeds], frame: Frame, *, units: int, passthrough: bool, free: bool) -> None:
         super().__init__()
         self._kept: dict[torch.dtype, dict[str, Tensor]] = {}
+        self.certified, self.has_free = len(cells), free
+        cells = [*cells, CellNeeds.none(frame)] if free else cells
         heads, m, d = len(cells), len(frame.y_scale), len(frame.x_scale)
         for name in ("x_shift", "x_scale", "y_shift", "y_scale"):
             self._constant(name, getattr(frame, name))
@@ -142,37 +158,60 @@ class HeadParameters(nn.Module):
 
     def step(self, envelope: Envelope) -> Tensor | None:
         """Return how far (heads,) towards the raw head the head goes from the center; None: all the way."""
+        return self._step(envelope, self._offset(envelope.center.dtype))
+
+    def _step(self, envelope: Envelope, offset: Tensor) -> Tensor | None:
         return None
 
-    def forward(self, envelope: Envelope) -> HeadTensors:
-        """Return the heads in the user's units, in the envelope's precision."""
+    def _offset(self, dtype: torch.dtype) -> Tensor:
+        """Return how far the raw bias is from the center (heads, m)."""
+        return _cast(self.raw_bias, dtype) - self.constants(dtype)["center"]
+
+    def forward(self, envelope: Envelope) -> tuple[HeadTensors, FreeTensors | None]:
+        """Return the certified heads and the free one in the user's units, in the envelope's precision."""
         dtype = envelope.center.dtype
         known = self.constants(dtype)
-        alpha = None if self.relaxed else self.step(envelope)
+        offset = self._offset(dtype)
+        alpha = None if self.relaxed or not self.certified else self._step(envelope, offset)
         factor = known["y_scale"] if alpha is None else alpha.unsqueeze(-1) * known["y_scale"]
         weight = _cast(self.raw_weight, dtype) * factor.unsqueeze(-1)
-        bias = torch.addcmul(known["resting"], _cast(self.raw_bias, dtype) - known["center"], factor)
+        bias = torch.addcmul(known["resting"], offset, factor)
+        free: FreeTensors | None = None
+        if self.has_free:
+            weight, last_weight = torch.split(weight, [self.certified, 1])
+            bias, last_bias = torch.split(bias, [self.certified, 1])
+            free = last_weight.squeeze(0), last_bias.squeeze(0)
         if self.raw_slope is None:
-            return weight, None, bias
+            return (weight, None, bias), free
         drift = (self.raw_slope.to(dtype) - known["center_slope"]) * known["slope_scale"]
         slope = known["resting_slope"] + (drift if alpha is None else alpha[:, None, None] * drift)
-        return weight, slope, bias - slope @ known["x_shift"]
+        slope = slope[: self.certified]
+        return (weight, slope, bias - slope @ known["x_shift"]), free
 
     @torch.no_grad()
     def assign(self, W: npt.ArrayLike, V: npt.ArrayLike | None, b: npt.ArrayLike) -> None:
-        """Set the raw parameters to heads given in the user's units. Shapes as in `HeadTensors`."""
+        """Set the raw parameters to certified heads given in the user's units. Shapes as in `HeadTensors`."""
+        count = self.certified
         weight, bias = (torch.as_tensor(np.asarray(p, dtype=np.float64)) for p in (W, b))
         if self.raw_slope is not None and V is not None:
             slope = torch.as_tensor(np.asarray(V, dtype=np.float64))
             bias = bias + slope @ self.x_shift
-            self.raw_slope.copy_(slope * self.x_scale / self.y_scale[:, None])
-        self.raw_weight.copy_(weight / self.y_scale[:, None])
-        self.raw_bias.copy_((bias - self.y_shift) / self.y_scale)
+            self.raw_slope[:count].copy_(slope * self.x_scale / self.y_scale[:, None])
+        self.raw_weight[:count].copy_(weight / self.y_scale[:, None])
+        self.raw_bias[:count].copy_((bias - self.y_shift) / self.y_scale)
+
+    @torch.no_grad()
+    def assign_free(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the free head, if there is one, to one given in the user's units: weight (m, n), bias (m,)."""
+        if self.has_free:
+            self.raw_weight[-1].copy_(weight / self.y_scale.unsqueeze(-1))
+            self.raw_bias[-1].copy_((bias - self.y_shift) / self.y_scale)
 
     @torch.no_grad()
     def fallback(self) -> Tensor:
-        """Return the center of each cell (heads, m): a safe constant where rules have no x-terms."""
-        return self.y_shift + self.y_scale * (self.center - self.center_slope @ (self.x_shift / self.x_scale))
+        """Return the center of each certified cell (heads, m): a safe constant where rules have no x-terms."""
+        centers = self.y_shift + self.y_scale * (self.center - self.center_slope @ (self.x_shift / self.x_scale))
+        return centers[: self.certified]
 
 
 class DirectHeads(HeadParameters):
@@ -199,14 +238,15 @@ class Gauge(HeadParameters):
         *,
         units: int,
         passthrough: bool,
+        free: bool,
         box: Box,
         domain: tuple[Array, Array],
     ) -> None:
-        super().__init__(cells, frame, units=units, passthrough=passthrough)
+        super().__init__(cells, frame, units=units, passthrough=passthrough, free=free)
         ends = [(np.asarray(end) - frame.x_shift) / frame.x_scale for end in domain]
         # Twice the shift pays for folding the frame into weights, before and after.
         self._constant("span", np.abs(ends).max(axis=0) + 2 * np.abs(frame.x_shift / frame.x_scale))
-        stacked = _Stacked(cells, frame)
+        stacked = _Stacked([*cells, CellNeeds.none(frame)] if free else cells, frame)
         for name, value in stacked.arrays.items():
             self._constant(name, value)
         multiple = (stacked.arrays["weights_present"].sum(axis=2) > 1).any()
@@ -262,12 +302,12 @@ class Gauge(HeadParameters):
         size = self._share * combined.detach().abs()
         return combined, size, self._room(torch.lerp(slack, room, tau), size, known["still"])
 
-    def step(self, envelope: Envelope) -> Tensor:
+    def _step(self, envelope: Envelope, offset: Tensor) -> Tensor:
         """Return alpha (heads,): the largest safe step from the center, at most 1."""
         dtype = envelope.center.dtype
         known = self.constants(dtype)
         g, size, room = self.clause_weights(dtype)
-        W, offset = _cast(self.raw_weight, dtype), _cast(self.raw_bias, dtype) - known["center"]
+        W = _cast(self.raw_weight, dtype)
         v = torch.bmm(g, W)
         # How rounding depends on the parameters does not matter for training, only how large it is.
         terms, rest = W.detach().abs(), offset.detach().abs()
@@ -321,7 +361,7 @@ class _Stacked:
 
     def __init__(self, cells: list[CellNeeds], frame: Frame) -> None:
         heads, m, d = len(cells), len(frame.y_scale), len(frame.x_scale)
-        k = max((len(c.g) for c in cells), default=1)
+        k = max((len(c.g) for c in cells), default=1) or 1
         j = max((c.g.shape[1] for c in cells), default=1)
         r = max((c.A.shape[1] for c in cells), default=0)
         g, weights, slack = np.zeros((heads, k, j, m)), np.zeros((heads, k, j)), np.zeros((heads, k, j))

@@ -359,12 +359,17 @@ class DeployedHead(nn.Module):
         """Return what `outputs` returns for a single row, computing only the head that serves it."""
         gate, stored, box = cast(Gate, self._modules["gate"]), _buffers(self, "heads"), _buffers(self, "bounds")
         cell = 0 if gate.is_trivial else gate.cell_of(features, cast(Domain, self._modules["domain"]))
-        weight = stored["weight"]
+        weight, bias = stored["weight"], stored["bias"]
         if cell == weight.shape[0]:
             free = _buffers(self, "free")
             return nn.functional.linear(z, free["weight"], free["bias"])
-        y = nn.functional.linear(torch.clamp(z, box["lower"], box["upper"]), weight[cell], stored["bias"][cell])
-        if _has_nan(y) and bool(y.isnan().any()):
+        if weight.shape[0] == 1:
+            weight, bias = weight.squeeze(0), bias  # a bias of shape (1, m) broadcasts
+        else:
+            weight, bias = weight[cell], bias[cell]
+        y = torch.addmm(bias, torch.clamp(z, box["lower"], box["upper"]), weight.T)
+        # A few numbers are looked at more quickly in Python than by another call of torch.
+        if any(map(math.isnan, y.tolist()[0])) if y.shape[1] <= 32 else _has_nan(y) and bool(y.isnan().any()):
             return stored["fallback"][cell : cell + 1].clone()
         return y
 

@@ -112,11 +112,18 @@ class SafeNetwork(nn.Module):
         domain = Domain.of(spec)
         if gauge:
             self.heads: HeadParameters = Gauge(
-                needs, frame, units=embedding, passthrough=passthrough, box=self.box, domain=(domain.low, domain.high)
+                needs,
+                frame,
+                units=embedding,
+                passthrough=passthrough,
+                free=self.arrangement.free_cell,
+                box=self.box,
+                domain=(domain.low, domain.high),
             )
         else:
-            self.heads = DirectHeads(needs, frame, units=embedding, passthrough=passthrough)
-        self.free = nn.Linear(embedding, m) if self.arrangement.free_cell else None
+            self.heads = DirectHeads(
+                needs, frame, units=embedding, passthrough=passthrough, free=self.arrangement.free_cell
+            )
         self.deployed = DeployedHead(
             spec, self.arrangement, embedding=embedding, affine=bounds == "affine", passthrough=passthrough
         )
@@ -189,11 +196,11 @@ class SafeNetwork(nn.Module):
         if isinstance(self.backbone, Rescaled):
             scale, shift = (p.to(torch.float64) for p in (self.backbone.rescale.scale, self.backbone.rescale.shift))
             weight, bias = weight / scale, bias - (weight / scale) @ shift
-        count, d = len(self.heads.raw_weight), len(self.spec.columns)
+        count, d = self.heads.certified, len(self.spec.columns)
         slope = None if self.heads.raw_slope is None else np.zeros((count, len(bias), d))
         W, b = weight.cpu().numpy(), bias.cpu().numpy()
         self.heads.assign(np.repeat(W[None], count, axis=0), slope, np.repeat(b[None], count, axis=0))
-        self._assign_free(weight, bias)
+        self.heads.assign_free(weight, bias)
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m) in the user's units."""
@@ -216,12 +223,13 @@ class SafeNetwork(nn.Module):
         def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
             return self.box.limits(x32, envelope, x_shift=known["x_shift"], x_scale=known["x_scale"])
 
+        certified, free = heads.forward(envelope)
         return self.deployed.outputs(
             features,
             z if z.dtype is torch.float32 else z.to(torch.float32),
             limits=limits,
-            heads=heads.forward(envelope),
-            free=self._free_head(),
+            heads=certified,
+            free=free,
             clipped_by=attentive_clip,
         )
 
@@ -232,22 +240,6 @@ class SafeNetwork(nn.Module):
         else:
             z = self.backbone(features if features.dtype is torch.float32 else features.to(torch.float32))
         return require_width(z, self.embedding)
-
-    def _free_head(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor] | None:
-        """Return the free head in the user's units."""
-        if self.free is None:
-            return None
-        known = self.heads.constants(dtype)
-        scale, shift = known["y_scale"], known["y_shift"]
-        return (self.free.weight.to(dtype) * scale.unsqueeze(-1), torch.addcmul(shift, self.free.bias.to(dtype), scale))
-
-    @torch.no_grad()
-    def _assign_free(self, weight: Tensor, bias: Tensor) -> None:
-        """Set the free head, if there is one, to one given in the user's units."""
-        if self.free is not None:
-            scale, shift = self.heads.y_scale, self.heads.y_shift
-            self.free.weight.copy_(weight / scale.unsqueeze(-1))
-            self.free.bias.copy_((bias - shift) / scale)
 
     def train(self, mode: bool = True) -> SafeNetwork:
         """Switch between training and the deployed program; leaving training freezes bounds and heads."""
@@ -266,8 +258,7 @@ class SafeNetwork(nn.Module):
         """
         if self.held:
             return
-        over = frozen(self.heads, self.box, free_cell=self.free is not None, fallback=not self.deployed.nan_safe_clip)
-        self.deployed.store(over, self._free_head(torch.float64))
+        self.deployed.store(*frozen(self.heads, self.box, fallback=not self.deployed.nan_safe_clip))
 
     @torch.no_grad()
     def hold(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None = None) -> None:
@@ -281,7 +272,7 @@ class SafeNetwork(nn.Module):
         self.deployed.store(over, free)
         self.adopt(over)
         if free is not None:
-            self._assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
+            self.heads.assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
         self.held = True
 
     @torch.no_grad()

@@ -123,7 +123,7 @@ def _samples(
     cells = cell.astype(np.intp)
     everything = Samples(clipped, seen, cells, targets)
     count = len(network.arrangement.cells)
-    return everything, Samples(embedding, seen, cells, targets).of(count - 1 if network.free is not None else count)
+    return everything, Samples(embedding, seen, cells, targets).of(count - 1 if network.heads.has_free else count)
 
 
 def _local_loss(loss: str | Loss, *, scale: Array, total: float, weighted: bool) -> Loss:
