@@ -125,11 +125,26 @@ def test_pdcg_with_enough_memory_ends_at_the_projection(affine: bool) -> None:
     """Linear rules: when no counterexample is left, the memory's QP is a relaxation with a feasible optimum."""
     for seed in range(10):
         head, problem = parts(random_instance(seed, affine=affine))
-        run = pdcg(head, problem, n_it=100, n_xs=100)
+        run = pdcg(head, problem, n_it=100, n_xs=100, anchored=True)
         result = nearest_safe_head(head, problem)
         assert run.succeeded == (result.head is not None)
         if run.succeeded:
             assert run.distance == pytest.approx(np.sqrt(2 * result.value), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_pdcg_converges_with_one_counterexample_in_memory(affine: bool) -> None:
+    """From head to head one counterexample is enough, as the paper reports; anchored at the first head it is not."""
+    ended = 0
+    for seed in range(4):
+        head, problem = parts(random_instance(seed, affine=affine))
+        if nearest_safe_head(head, problem).head is None:
+            continue
+        run = pdcg(head, problem, n_it=200, n_xs=1)
+        assert run.succeeded
+        assert problem.safe(run.head)
+        ended += pdcg(head, problem, n_it=20, n_xs=1, anchored=True).succeeded
+    assert ended < 4
 
 
 @pytest.mark.parametrize("backend", available_backends(MixedIntegerQuadraticProgram))

@@ -84,11 +84,62 @@ class Layer:
 class NetworkBounds:
     """l(x) and u(x) by two small networks of dense layers with ReLU between them (none after the last).
 
-    They may cross: where l > u the deployed clip gives u.
+    They may cross: where l > u the deployed clip gives u. What can be deployed and certified are two networks that
+    share one hidden layer (`shared`).
     """
 
     lower: tuple[Layer, ...]
     upper: tuple[Layer, ...]
+
+    @classmethod
+    def shared(
+        cls,
+        *,
+        hidden_weight: npt.ArrayLike,
+        hidden_bias: npt.ArrayLike,
+        lower: npt.ArrayLike,
+        lower_slope: npt.ArrayLike,
+        upper: npt.ArrayLike,
+        upper_slope: npt.ArrayLike,
+    ) -> NetworkBounds:
+        """Return l = lower + lower_slope h, u = upper + upper_slope h with h = relu(hidden_weight x + hidden_bias).
+
+        Shapes: hidden_weight (k, d), hidden_bias (k,), lower, upper (n,), slopes (n, k). Where `lower <= upper` and
+        `lower_slope <= upper_slope` the bounds cannot cross, because h >= 0.
+        """
+        hidden = Layer(np.asarray(hidden_weight, np.float32), np.asarray(hidden_bias, np.float32))
+        last = [
+            Layer(np.asarray(weight, np.float32), np.asarray(bias, np.float32))
+            for weight, bias in ((lower_slope, lower), (upper_slope, upper))
+        ]
+        return cls((hidden, last[0]), (hidden, last[1]))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether both networks have the same single hidden layer."""
+        first, second = self.lower[0], self.upper[0]
+        same = first is second or (
+            np.array_equal(first.weight, second.weight) and np.array_equal(first.bias, second.bias)
+        )
+        return len(self.lower) == len(self.upper) == 2 and same
+
+    def stored(self) -> dict[str, Array]:
+        """Return the arrays of `shared` by their names in the model file.
+
+        Raises:
+            ValueError: If the networks do not share one hidden layer.
+        """
+        if not self.is_shared:
+            raise ValueError("Expected networks that share one hidden layer. Got other ones.")
+        (hidden, lower), (_, upper) = self.lower, self.upper
+        return {
+            "hidden_weight": hidden.weight,
+            "hidden_bias": hidden.bias,
+            "lower": lower.bias,
+            "lower_slope": lower.weight,
+            "upper": upper.bias,
+            "upper_slope": upper.weight,
+        }
 
     def __post_init__(self) -> None:
         for layers in (self.lower, self.upper):

@@ -62,9 +62,14 @@ class Memory:
 
 
 def pdcg(
-    head: Head, problem: HeadProblem, *, n_it: int, n_xs: int, tolerance: float = 1e-6, memory: Memory | None = None
-) -> Pdcg:
+    head: Head, problem: HeadProblem, *, n_it: int, n_xs: int, tolerance: float = 1e-6, memory: Memory | None = None,
+    anchored: bool = False,
+) -> Pdcg:  # fmt: skip
     """Run the algorithm on one head.
+
+    The k-th projection starts from the (k-1)-th head. The paper leaves open whether it starts from the given head
+    instead, but reports that one counterexample in memory was enough; anchored, one is never enough where two corners
+    of the box matter, since what the last projection mended is forgotten by the next.
 
     Args:
         head: The head to project.
@@ -73,6 +78,7 @@ def pdcg(
         n_xs: Size of the memory.
         tolerance: What the projection leaves free in every literal, in its own units.
         memory: Counterexamples of an earlier run to start with (the paper starts with none).
+        anchored: Project the given head each time: ends at the nearest safe head if the memory holds all it needs.
 
     """
     layout = problem.layout(head)
@@ -92,7 +98,8 @@ def pdcg(
             break
         strengths.append(search.found.strength)
         points.append(search.found.x, search.found.z, part)
-        found = memory_projection(theta, points, problem, layout=layout, like=current, tolerance=tolerance)
+        start = theta if anchored else _pack(current, layout)
+        found = memory_projection(start, points, problem, layout=layout, like=current, tolerance=tolerance)
         if found.x is None:
             reason = f"the projection failed: {found.status} ({found.message})"
             return Pdcg(current, False, iteration, tuple(strengths), _distance(current, theta, layout), reason)

@@ -16,9 +16,11 @@ import numpy.typing as npt
 from smle.guarantees.overapproximation import Layer
 from smle.guarantees.rounding import affine_errors
 
-__all__ = ["Affine", "network_error", "relax", "unit_intervals"]
+__all__ = ["Affine", "HiddenLayer", "bisect", "bisected", "halves", "network_error", "relax", "unit_intervals"]
 
 Array = npt.NDArray[np.float64]
+_TINY = 2.0**-126
+_UP = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +82,16 @@ def _back(layers: Sequence[Layer], intervals: Sequence[tuple[Array, Array]]) -> 
 
 
 def _relu_lines(lowest: Array, highest: Array) -> tuple[Array, Array, Array]:
-    """Return (upper slope, upper offset, lower slope) of lines around ReLU on [lowest, highest]."""
+    """Return (upper slope, upper offset, lower slope) of lines around ReLU on [lowest, highest].
+
+    The line above is the chord. The slope of the line below goes from 0 to 1 as the chord's goes from 1/4 to 3/4:
+    near the best choice, and without the jump of a comparison, which training would feel and rounding could turn.
+    """
     open_ = (lowest < 0) & (highest > 0)
     width = np.where(open_, highest - lowest, 1.0)
     upper_slope = np.where(open_, highest / width, (lowest >= 0).astype(float))
     upper_offset = np.where(open_, -highest * lowest / width, 0.0) * (1 + 1e-12)
-    lower_slope = np.where(open_, (highest > -lowest).astype(float), (lowest >= 0).astype(float))
+    lower_slope = np.clip(2 * upper_slope - 0.5, 0.0, 1.0)
     return upper_slope, upper_offset, lower_slope
 
 
@@ -102,3 +108,76 @@ def network_error(layers: Sequence[Layer], sizes: Array, errors: Array | None = 
         error = (weight @ error + affine_errors(weight, grown, bias)) * (1 + 1e-12)
         size = weight @ size + np.abs(bias)
     return error
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenLayer:
+    """h = relu(A x + a) over a box of inputs, between lines: below * p <= relu(p) <= above * p + lift, p = A x + a.
+
+    Shapes: weight A (k, d), bias a (k,), low, high (d,); slopes (k, 2) float32: below and above, both in [0, 1];
+    lift (k,); top (k,): the largest h; errors (k,): rounding of the float32 program.
+    """
+
+    weight: Array
+    bias: Array
+    low: Array
+    high: Array
+    slopes: npt.NDArray[np.float32]
+    lift: Array
+    top: Array
+    errors: Array
+
+    @classmethod
+    def over(cls, layer: Layer, low: Array, high: Array) -> HiddenLayer:
+        """Return the layer over a box. Slopes are rounded to float32 first, as a certificate stores them."""
+        weight, bias = layer.weight.astype(np.float64), layer.bias.astype(np.float64)
+        sizes = np.maximum(np.abs(low), np.abs(high))
+        doubt = 2.0**-48 * (1 + len(low)) * (np.abs(weight) @ sizes + np.abs(bias))
+        lowest = bias + np.minimum(weight * low, weight * high).sum(axis=1) - doubt
+        highest = bias + np.maximum(weight * low, weight * high).sum(axis=1) + doubt
+        above, _, below = _relu_lines(lowest, highest)
+        slopes = np.stack([below, above], axis=1).astype(np.float32)
+        above = slopes[:, 1].astype(np.float64)
+        # ReLU minus a line is convex: it is largest at an end.
+        ends = [np.maximum(end, 0.0) - above * end for end in (lowest, highest)]
+        lift = np.maximum(*ends) * (1 + 1e-12)
+        errors = (affine_errors(weight, sizes, bias) + _TINY) * _UP
+        return cls(weight, bias, low, high, slopes, lift, np.maximum(highest, 0.0), errors)
+
+    @property
+    def sizes(self) -> Array:
+        """The largest |h| of the float32 program, (k,)."""
+        return (self.top + self.errors) * _UP
+
+    def back(self, q: Array) -> tuple[Array, Array]:
+        """Return (offset, slope) with q.h <= offset + slope.x on the box. Shapes: q (r, k) -> (r,), (r, d)."""
+        up, down = np.maximum(q, 0.0), np.minimum(q, 0.0)
+        through = up * self.slopes[:, 1] + down * self.slopes[:, 0]
+        sizes = np.abs(self.weight) @ np.maximum(np.abs(self.low), np.abs(self.high)) + np.abs(self.bias)
+        doubt = 2.0**-50 * (len(self.low) + len(self.bias)) * (np.abs(q) @ (sizes + self.lift))
+        offset: Array = through @ self.bias + up @ self.lift + doubt
+        return offset, through @ self.weight
+
+
+def bisect(low: Array, high: Array, span: Array) -> tuple[int, float] | None:
+    """Return (input, at): where to cut a box in two, across its widest side relative to `span`; None if nowhere."""
+    k = int(np.argmax((high - low) / np.maximum(span, 1e-300)))
+    at = float(np.float32((low[k] + high[k]) / 2))
+    return (k, at) if low[k] < at < high[k] else None
+
+
+def halves(low: Array, high: Array, cut: tuple[int, float]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the two boxes on either side of a cut."""
+    k, at = cut
+    end, start = high.copy(), low.copy()
+    end[k] = start[k] = at
+    return (low, end), (start, high)
+
+
+def bisected(low: Array, high: Array, span: Array, *, depth: int) -> list[tuple[Array, Array]]:
+    """Return the boxes that `depth` cuts of every box in turn lead to; 2^depth, some twice if they cannot be cut."""
+    boxes = [(low, high)]
+    for _ in range(depth):
+        cuts = [(box, bisect(*box, span)) for box in boxes]
+        boxes = [part for box, cut in cuts for part in ((box, box) if cut is None else halves(*box, cut))]
+    return boxes

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from smle.guarantees.geometry import TINY, Domain, Region, Support, U, enlarged_rows
 from smle.guarantees.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, NetworkBounds
-from smle.guarantees.relaxation import Affine, network_error, relax
+from smle.guarantees.relaxation import Affine, HiddenLayer, network_error, relax
 from smle.guarantees.rounding import LARGEST, affine_errors
 from smle.rules import Clause
 
@@ -88,6 +88,8 @@ class Envelope:
 
         Where l > u the clip gives u: the lower side is widened until it is below what lies below u, too.
         """
+        if bounds.is_shared:
+            return HiddenEnvelope.over(bounds, low, high)
         below, _ = relax(bounds.lower, low, high)
         below_high, above = relax(bounds.upper, low, high)
         rounding = np.maximum(network_error(bounds.lower, domain.sizes), network_error(bounds.upper, domain.sizes))
@@ -117,6 +119,53 @@ class Envelope:
         if self.upper_slope is None or self.lower_slope is None:
             return self.lower, self.upper
         return self.lower + self.lower_slope @ x, self.upper + self.upper_slope @ x
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenEnvelope(Envelope):
+    """The box of bounds that share a hidden layer h, affine in h; and around it, unit by unit, one affine in x.
+
+    The worst case of a combination v of units is found in h first, where units add up and cancel, and only then
+    brought back to x: never worse than the box in x. Shapes: base_lower, base_upper (n,), maps (n, k).
+    """
+
+    hidden: HiddenLayer
+    base_lower: Array
+    base_upper: Array
+    lower_map: Array
+    upper_map: Array
+
+    @classmethod
+    def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenEnvelope:
+        """Return the box for x in [low, high], widened by the rounding of the deployed networks."""
+        hidden = HiddenLayer.over(bounds.lower[0], low, high)
+        (lower_map, lower), (upper_map, upper) = (
+            (layers[-1].weight.astype(np.float64), layers[-1].bias.astype(np.float64))
+            for layers in (bounds.lower, bounds.upper)
+        )
+        rounding = np.maximum(
+            affine_errors(lower_map, hidden.sizes, lower) + np.abs(lower_map) @ hidden.errors,
+            affine_errors(upper_map, hidden.sizes, upper) + np.abs(upper_map) @ hidden.errors,
+        )
+        gap = lower - upper + np.maximum(lower_map - upper_map, 0.0) @ hidden.top
+        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
+        top = np.maximum(
+            upper + np.maximum(upper_map, 0.0) @ hidden.top, -lower - np.minimum(lower_map, 0.0) @ hidden.top
+        )
+        sizes = (np.maximum(top, 0.0) + 2 * extra) * _UP
+        base_lower, base_upper = lower - extra, upper + extra
+        below, below_slope = hidden.back(-lower_map)
+        above, above_slope = hidden.back(upper_map)
+        return cls(
+            base_lower - below, base_upper + above, -below_slope, above_slope, sizes, extra,
+            hidden, base_lower, base_upper, lower_map, upper_map,
+        )  # fmt: skip
+
+    def worst(self, v: Array) -> tuple[Array, Array | None]:
+        """Return (d, c) with max v.z <= d + c.x over the box. Shapes: v (k, n) -> (k,), (k, inputs)."""
+        up, down = np.maximum(v, 0.0), np.minimum(v, 0.0)
+        offset, slope = self.hidden.back(up @ self.upper_map + down @ self.lower_map)
+        return up @ self.base_upper + down @ self.base_lower + offset, slope
 
 
 @dataclass(frozen=True, eq=False)
