@@ -192,7 +192,7 @@ def _contenders(
 
     milp = partial(linear_counterexample_milp, literals, over.bounds, head, region, time_limit=60.0)
     agree = verify(over, spec, arrangement).hold == milp().none_exists
-    contenders = {
+    contenders: dict[str, Callable[[], object]] = {
         "ours": partial(check, head),
         "anew": anew,
         "as printed": partial(milp, as_printed=True),
@@ -275,8 +275,8 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
             "anchored time / exact", "anchored iterations", "anchored distance / exact",
         ),
         tuple(rows),
-        "One cell, 8 inputs, 4 outputs, linear rules, at most 100 iterations. PDCG goes on from head to head with a memory "
-        "of one counterexample, as the paper's experiments did; 'anchored' projects the first head each time, with a "
+        "One cell, 8 inputs, 4 outputs, linear rules, at most 100 iterations. PDCG goes on from head to head with a "
+        "memory of one counterexample, as the paper's experiments did; 'anchored' projects the first head each time, with a "
         "memory of 100. Both with the fast search for counterexamples and the QP through its dual (the paper's own "
         "MILP and QP would take longer), and both must be right after rounding. Distances of runs that did not end "
         "are those of heads that still break a rule.",
