@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "Cut",
     "ExclusionVerdicts",
     "Holds",
+    "Leaf",
     "Multipliers",
     "NotProved",
     "Obligation",
@@ -38,14 +40,30 @@ class Multipliers:
     * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
     * `rows`: (row number, mu > 0) pairs; numbers as in `Arrangement.rows`, one-hot rows behind them.
     * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
-    * `parts`: number of boxes that the domain was split into; above 1 these are the multipliers of the worst box, and
-      there is no certificate.
+    * `boxes`: for bounds by networks, the boxes of inputs that were proved one by one, as a tree of cuts in preorder;
+      the other fields are then those of the worst box.
     """
 
     weights: Array
     rows: Mu = ()
     empty: bool = False
-    parts: int = 1
+    boxes: tuple[Cut | Leaf, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Two boxes follow: x[input] <= at, then x[input] >= at."""
+
+    input: int
+    at: float
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """One box, proved by multipliers of its own. `slopes` (units, 2): lines around the hidden ReLUs, if certifiable."""
+
+    multipliers: Multipliers
+    slopes: npt.NDArray[np.float32] | None
 
 
 class _NoTruth:
@@ -107,7 +125,7 @@ class ExclusionVerdicts(_NoTruth):
 
     Pair i says `y_h < 0 or y_k < 0` with (h, k) = pairs[i]; it is proved by the weights
     weights[i] (for h and for k, float32, adding up to about 1) if margins[i] > 0.
-    Shapes: pairs (p, 2), weights (p, 2), margins (p,).
+    Shapes: pairs (p, 2), weights (p, 2), margins (p,). `slopes` as in `Leaf`, for bounds by networks.
     """
 
     head: int
@@ -116,6 +134,7 @@ class ExclusionVerdicts(_NoTruth):
     pairs: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
     margins: Array
+    slopes: npt.NDArray[np.float32] | None = None
 
     @property
     def proved(self) -> npt.NDArray[np.bool_]:

@@ -19,8 +19,9 @@ from smle.guarantees.clause_lp import ClauseOptimum, clause_optimum
 from smle.guarantees.closed_form import ClosedForm
 from smle.guarantees.exclusions import verify_exclusions
 from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.network_boxes import Boxes
 from smle.guarantees.obligations import obligation_regions
-from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.guarantees.overapproximation import Head, NetworkBounds, Overapproximation
 from smle.guarantees.refine import refine
 from smle.guarantees.verdict import (
     ExclusionVerdicts,
@@ -66,19 +67,27 @@ def verify(over: Overapproximation, spec: Specification, arrangement: Arrangemen
                 raise ValueError(f"Expected a head for cell {c}, where rules bind. Got None.")
             polytope = Region.of(arrangement, spec, active, domain=domain, rows=rows)
             clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
-            verdicts = verify_clauses([clause for *_, clause in clauses], head, envelope, polytope)
-            for n, (_, _, clause) in enumerate(clauses):
-                verdict = verdicts[n]
-                if isinstance(verdict, NotProved) and not np.isnan(verdict.z).any():
-                    verdicts[n] = refine(verdict, clause, head, bounds=over.bounds, region=polytope, judge=_judge)
+            over_region = [clause for *_, clause in clauses]
+            boxes = Boxes(over.bounds, polytope) if isinstance(over.bounds, NetworkBounds) else None
+            if boxes is None:
+                verdicts = verify_clauses(over_region, head, envelope, polytope)
+            else:
+                verdicts = [boxes.verify(clause, head, judge=_judge) for clause in over_region]
+            verdicts = [
+                refine(verdict, clause, head, bounds=over.bounds, region=polytope)
+                for verdict, clause in zip(verdicts, over_region, strict=True)
+            ]
             items.extend(
                 (Obligation(c, i, j, region), verdict) for (i, j, _), verdict in zip(clauses, verdicts, strict=True)
             )
             for i in rules:
                 pairs = spec.rules[i].requirement.exclusions
                 if len(pairs):
-                    block = verify_exclusions(pairs, head, envelope, domain)
-                    blocks.append(ExclusionVerdicts(c, i, region, pairs, *block))
+                    box, slopes = envelope, None
+                    if boxes is not None:
+                        box, slopes = boxes.envelope, boxes.slopes
+                    block = verify_exclusions(pairs, head, box, domain if boxes is None else boxes.region.domain)
+                    blocks.append(ExclusionVerdicts(c, i, region, pairs, *block, slopes))
     return Verdicts(tuple(items), tuple(blocks))
 
 
