@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-import sys
-import warnings
 from dataclasses import replace
-from datetime import datetime, timezone
-from fractions import Fraction
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +10,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-import smle
 from smle.assurance import DeployedNetwork, arrangement_of, certify, require_same_rules, state_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
-from smle.errors import DataError, ModelFormatError, NotCertifiedError
+from smle.errors import DataError, NotCertifiedError
+from smle.estimators.description import describe
+from smle.estimators.inputs import apply_domain_policy, plain_table, spread
+from smle.estimators.parameters import require_parameters
+from smle.estimators.rebuild import architecture_of, rebuild
 from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
+from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.backbones import MLP
 from smle.nn.gauge import Frame
-from smle.nn.head import DeployedHead, Gate
+from smle.nn.head import Gate
 from smle.nn.network import SafeNetwork
-from smle.rules import NumericInput, Specification
-from smle.storage import FORMAT, VERSION, ModelRecord, write_record
-from smle.tables import column_names, encode_inputs, in_domain, require_in_domain, table_digest
+from smle.rules import Specification
+from smle.storage import ModelRecord, write_record
+from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.training.batches import split_rows
 from smle.training.enforcement import Enforcement, enforcement_of
 from smle.training.loop import History, TrainingOptions, train
@@ -137,7 +136,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _loss(self, targets: Array) -> Any:
-        """Return the loss as a function of (outputs, targets)."""
+        """Return the loss as a function of (outputs, targets), with a value for every row or number."""
         raise NotImplementedError
 
     def _refit_loss(self) -> Any:
@@ -153,43 +152,74 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on a table and its targets, and certify the result.
 
+        Args:
+            X: Table with the rules' input columns, or an array in their order.
+            y: Targets: a table with the rules' output columns, or an array in their order.
+            sample_weight: Weight of each row (N,) in loss, early stopping and refit. Rows of weight 0 are left out.
+
         Raises:
+            ValueError: If a parameter has a value that it cannot have.
             DataError: If the data do not fit the rules' columns and ranges.
             ContradictionError: If the rules cannot be satisfied together.
             NotCertifiedError: If no proof was found.
         """
+        require_parameters(self.get_params(deep=False))
         X = plain_table(X, categorical=not self._is_numeric())
         spec = self._read_specification(X, y)
-        encoded, targets = encode_inputs(spec, X), self._encode_targets(spec, y)
-        if len(encoded) != len(targets):
-            raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
-        if len(encoded) < 2:
-            raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
+        encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
         require_in_domain(spec, encoded, "training rows")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         arrangement = arrange(spec)
         enforced = self._enforce(spec, encoded, targets) if self.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(self.enforcement)
         network = self._network(spec, arrangement, encoded, enforced, seed, gauge=enforcement.gauge)
-        self.history_ = self._train(network, torch.tensor(encoded), enforced, enforcement, seed)
+        self.history_ = self._train(network, torch.tensor(encoded), enforced, weight, enforcement, seed)
         self.specification_ = spec
         self.n_features_in_ = len(spec.inputs)
         if column_names(X) is not None:
             self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
-        self.description_ = self._describe(spec, encoded, targets, seed)
-        self._arrangement = network.arrangement
-        self.network_ = DeployedNetwork.of(network)
-        self._weights = state_of(self.network_)
+        self._deploy(network)
+        self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
         self.certificate_ = None
         if spec.rules:
             self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
         return self
 
+    def _encoded(
+        self, spec: Specification, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[npt.NDArray[Any], Array, Array | None]:
+        """Return inputs, targets and weights of the rows that count."""
+        encoded, targets = encode_inputs(spec, X), self._encode_targets(spec, y)
+        if len(encoded) != len(targets):
+            raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
+        weight: Array | None = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, encoded, dtype=np.float64, ensure_non_negative=True)
+            counts = weight > 0
+            if not counts.any():
+                raise DataError("Expected some sample weights above zero. Got zeros only: there is nothing to learn.")
+            encoded, targets, weight = encoded[counts], targets[counts], weight[counts]
+        if len(encoded) < 2:
+            raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
+        return encoded, targets, weight
+
+    def _deploy(self, network: SafeNetwork) -> None:
+        """Take over the frozen form of a network."""
+        self._arrangement = network.arrangement
+        self.network_ = DeployedNetwork.of(network)
+        self._weights = state_of(self.network_)
+
     def _train(
-        self, network: SafeNetwork, X: torch.Tensor, targets: Array, enforcement: Enforcement, seed: int
+        self,
+        network: SafeNetwork,
+        X: torch.Tensor,
+        targets: Array,
+        weight: Array | None,
+        enforcement: Enforcement,
+        seed: int,
     ) -> History:
         """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
         options = TrainingOptions(
@@ -203,6 +233,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         )
         y = torch.tensor(targets, dtype=torch.float32)
         kept, held = split_rows(len(X), share=self.validation_share, seed=seed)
+        weights = None if weight is None else torch.tensor(weight, dtype=torch.float32)
         history = train(
             network,
             X[kept],
@@ -210,14 +241,22 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             loss=self._loss(targets),
             options=options,
             seed=seed,
-            title="training",
+            title="training" if network.spec.rules else "plain twin",
             enforcement=enforcement if network.spec.rules else None,
-            validation=(X[held], y[held]),
+            validation=(X[held], y[held]) if weights is None else [(X[held], y[held], weights[held])],
+            sample_weight=None if weights is None else weights[kept],
             checkpoint=self.checkpoint,
         )
         if self.refit and network.spec.rules:
             wanted = torch.tensor(targets)
-            refit_network(network, X[kept], wanted[kept], loss=self._refit_loss(), validation=(X[held], wanted[held]))
+            refit_network(
+                network,
+                X[kept],
+                wanted[kept],
+                loss=self._refit_loss(),
+                sample_weight=None if weight is None else weight[kept.numpy()],
+                validation=(X[held], wanted[held]),
+            )
         return history
 
     def _is_numeric(self) -> bool:
@@ -261,31 +300,24 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             typical[c] = self._as_outputs(targets[cell == c])
         return typical
 
-    def _describe(self, spec: Specification, X: npt.NDArray[Any], targets: Array, seed: int) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "kind": type(self).__name__,
-            "architecture": {"backbone": "mlp", "hidden": list(self.hidden), "embedding": self.embedding},
-            "inputs": [item.name for item in spec.inputs],
-            "columns": list(spec.columns),
-            "targets": list(spec.targets),
-            "provenance": {
-                "data_sha256": table_digest(X, targets),
-                "rows": len(X),
-                "seed": seed,
-                "command": " ".join(sys.argv)[:1000],
-                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                "versions": {
-                    "smle": smle.__version__,
-                    "python": platform.python_version(),
-                    "torch": torch.__version__,
-                    "numpy": np.__version__,
-                },
-            },
-            "scores": {},
-            **self._facts(),
-        }
+    def _describe(self, X: npt.NDArray[Any], targets: Array, seed: int) -> dict[str, Any]:
+        spec = self.specification_
+        return describe(
+            spec,
+            X,
+            targets,
+            kind=type(self).__name__,
+            architecture={"backbone": "mlp", "hidden": list(self.hidden), "embedding": self.embedding},
+            seed=seed,
+            history=self.history_,
+            usage=self._usage(X, column_edges(spec, X)),
+        )
+
+    def _usage(self, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
+        """Count over encoded rows, a chunk at a time."""
+        observer = Observer(self.specification_, self.network_)
+        first, *others = (Usage.of(observer, encoded[i : i + _CHUNK], edges) for i in range(0, len(encoded), _CHUNK))
+        return sum(others, first)
 
     # --- using
 
@@ -299,7 +331,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
                 "as input."
             )
         encoded = encode_inputs(self.specification_, X)
-        _apply_domain_policy(self.specification_, encoded, out_of_domain)
+        apply_domain_policy(self.specification_, encoded, out_of_domain)
         features = torch.tensor(encoded)
         with torch.inference_mode():
             parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
@@ -307,21 +339,24 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _information(self, encoded: npt.NDArray[Any]) -> dict[str, Any]:
         """Return active rules per row, whether it is in the domain, and its share of clipped units."""
-        spec, arrangement, features = self.specification_, self._arrangement, torch.tensor(encoded)
-        with torch.inference_mode():
-            head = self.network_.head
-            x = head.domain(features)
-            bits = head.gate.active(x).numpy()
-            z = self.network_.backbone(features.to(torch.float32))
-            lower, upper = head.limits(x.to(torch.float32))
-            clipped = (~((z >= lower) & (z <= upper))).to(torch.float32).mean(dim=1).numpy()
-        always = set(range(len(arrangement.regions))) - set(arrangement.gated)
-        names = []
-        for row in bits:
-            on = always | {g for g, bit in zip(arrangement.gated, row, strict=True) if bit}
-            rules = sorted({rule for region in on for rule in arrangement.rules[region]})
-            names.append(tuple(spec.rules[rule].name for rule in rules))
-        return {"active_rules": names, "in_domain": in_domain(spec, encoded).all(axis=1), "clipped_share": clipped}
+        seen = Observer(self.specification_, self.network_).look(encoded)
+        titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
+        names = [tuple(titles[row].tolist()) for row in seen.active]
+        return {"active_rules": names, "in_domain": seen.inside.all(axis=1), "clipped_share": seen.clipped}
+
+    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
+        """Count over the rows of a table which rules are on, what lies outside, and how much is clipped.
+
+        Args:
+            X: Table with the rules' input columns.
+            edges: Bins of the input columns; by default those of the training rows, if model.json has them.
+        """
+        check_is_fitted(self, "network_")
+        if edges is None:
+            known = self.description_.get("training")
+            edges = {} if known is None else Usage.from_json(known).edges
+        X = plain_table(X, categorical=bool(self.specification_.one_hot))
+        return self._usage(encode_inputs(self.specification_, X), edges)
 
     def explain_margins(self) -> list[dict[str, Any]]:
         """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
@@ -341,8 +376,8 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             "rules": self.specification_.to_yaml().encode(),
         }
 
-    def set_scores(self, scores: dict[str, float]) -> None:
-        """Note scores (of this model or of its plain twin) in the description; the certificate is bound anew."""
+    def set_scores(self, scores: dict[str, Any]) -> None:
+        """Note scores (of this model, its plain twin, ...) in the description; the certificate is bound anew."""
         check_is_fitted(self, "network_")
         self.description_ = {**self.description_, "scores": {**self.description_["scores"], **scores}}
         if self.certificate_ is not None:
@@ -381,7 +416,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
     def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:
         """Rebuild a model; the certificate is checked unless `verify=False` is asked for."""
         spec = Specification.from_yaml((record.rules or "") + "\n")
-        architecture = _architecture(record.description)
+        architecture = architecture_of(record.description)
         model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])
         model.specification_, model.description_ = spec, record.description
         model.n_features_in_ = len(spec.inputs)
@@ -400,7 +435,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             program = certificate.document["program"]
         else:
             model._arrangement = arrange(spec)
-        model.network_ = _rebuild(spec, model._arrangement, architecture, program, record.weights)
+        model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
         model._weights = record.weights
         return model
 
@@ -408,86 +443,3 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
 def without_rules(spec: Specification) -> Specification:
     """Return the same inputs and outputs with nothing required: the specification of a plain twin."""
     return replace(spec, rules=())
-
-
-def plain_table(X: Any, *, categorical: bool) -> Any:
-    """Return tables with column names as they are, and anything else as a checked two-dimensional array.
-
-    Raises:
-        ValueError: If it is sparse, complex, empty, one-dimensional, or has NaN or infinities.
-    """
-    if column_names(X) is not None:
-        return X
-    if categorical:
-        return np.asarray(X, dtype=object)
-    return check_array(X, dtype=[np.float64, np.float32])
-
-
-def observed_inputs(X: Any) -> tuple[NumericInput, ...]:
-    """Return inputs named and ranged as in a table of numbers, for models without rules."""
-    names = column_names(X)
-    array = check_array(X, dtype=np.float64)
-    names = [f"x{i}" for i in range(array.shape[1])] if names is None else names
-    inputs = []
-    for i, name in enumerate(names):
-        low, high = float(array[:, i].min()), float(array[:, i].max())
-        inputs.append(NumericInput(name, Fraction(low), Fraction(high) if high > low else Fraction(low) + 1))
-    return tuple(inputs)
-
-
-def spread(values: npt.NDArray[Any]) -> Array:
-    """Return the standard deviation of each column, 1 where it is zero."""
-    deviation = values.std(axis=0, dtype=np.float64)
-    return np.where(deviation > 0, deviation, 1.0)
-
-
-def _architecture(description: dict[str, Any]) -> dict[str, Any]:
-    try:
-        architecture = description["architecture"]
-        hidden, embedding = list(architecture["hidden"]), architecture["embedding"]
-        if architecture["backbone"] == "mlp" and all(type(w) is int and w > 0 for w in [*hidden, embedding]):
-            return {"hidden": hidden, "embedding": embedding}
-    except (KeyError, TypeError):
-        pass
-    raise ModelFormatError("model.json: expected the architecture of an MLP backbone.")
-
-
-def _rebuild(
-    spec: Specification,
-    arrangement: Arrangement,
-    architecture: dict[str, Any],
-    program: dict[str, Any] | None,
-    weights: dict[str, npt.NDArray[Any]],
-) -> DeployedNetwork:
-    """Rebuild the network; which program runs is what the certificate states, not what the weights suggest."""
-    try:
-        zeros = np.zeros(len(spec.columns))
-        backbone = MLP(architecture["hidden"], architecture["embedding"], shift=zeros, scale=zeros)
-        head = DeployedHead(
-            spec,
-            arrangement,
-            embedding=architecture["embedding"],
-            affine=program is not None and program["bounds"] == "affine",
-            passthrough="heads.passthrough" in weights,
-            nan_safe_clip=program is not None and program["clip"] == "where",
-        )
-        state = {name: torch.from_numpy(value) for name, value in weights.items()}
-        prefix = "backbone."
-        backbone.load_state_dict({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
-        head.load_state_dict({k: v for k, v in state.items() if not k.startswith(prefix)})
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise ModelFormatError(f"The weights do not fit the architecture in model.json: {error}") from None
-    return DeployedNetwork(backbone, head)
-
-
-def _apply_domain_policy(spec: Specification, encoded: npt.NDArray[Any], policy: str) -> None:
-    if policy not in ("raise", "warn", "clip"):
-        raise ValueError(f"Expected out_of_domain to be 'raise', 'warn' or 'clip'. Got {policy!r}.")
-    if not spec.rules:
-        return
-    if policy == "raise":
-        require_in_domain(spec, encoded, "rows")
-    elif policy == "warn":
-        outside = int((~in_domain(spec, encoded).all(axis=1)).sum())
-        if outside:
-            warnings.warn(f"{outside} of {len(encoded)} rows lie outside the domain of the rules.", stacklevel=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from smle.errors import DataError
-from smle.estimators.base import Array, SafeEstimator, observed_inputs
+from smle.estimators.base import Array, SafeEstimator
+from smle.estimators.inputs import observed_inputs
 from smle.guarantees.nearest import nearest_outputs
 from smle.guarantees.refit import LocalLoss, softmax_loss
 from smle.rules import Choice, Label, Specification
@@ -162,11 +164,11 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
     def _loss(self, targets: Array) -> Any:
         if self._choice is None:
-            return torch.nn.functional.binary_cross_entropy_with_logits
+            return partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="none")
         sign = self._sign
 
         def loss(scores: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.cross_entropy(sign * scores, wanted)
+            return torch.nn.functional.cross_entropy(sign * scores, wanted, reduction="none")
 
         return loss
 

@@ -10,7 +10,8 @@ import torch
 from sklearn.base import RegressorMixin
 
 from smle.errors import DataError
-from smle.estimators.base import Array, SafeEstimator, observed_inputs, spread
+from smle.estimators.base import Array, SafeEstimator
+from smle.estimators.inputs import observed_inputs, spread
 from smle.guarantees.nearest import nearest_outputs
 from smle.rules import Number, Specification
 from smle.tables import column_names, encode_numbers
@@ -77,7 +78,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         scale = torch.as_tensor(spread(targets), dtype=torch.float32)
 
         def loss(predicted: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-            return (((predicted - wanted) / scale) ** 2).mean()
+            return ((predicted - wanted) / scale) ** 2
 
         return loss
 

@@ -1,0 +1,63 @@
+"""Parameters of estimators, validated with one shape of message when fitting starts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from smle.training.enforcement import Enforcement
+
+__all__ = ["require_parameters"]
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)  # parameter grids hold the latter
+
+
+def _widths(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(_whole(width) for width in value)
+
+
+def _named(*names: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in names
+
+
+_KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "hidden": (_widths, "a tuple of positive whole numbers"),
+    "embedding": (_whole, "a positive whole number"),
+    "bounds": (_named("fixed", "affine"), "'fixed' or 'affine'"),
+    "learning_rate": (lambda v: _number(v) and v > 0, "a positive number"),
+    "batch_size": (_whole, "a positive whole number"),
+    "max_epochs": (_whole, "a positive whole number"),
+    "patience": (lambda v: v is None or _whole(v), "a positive whole number or None"),
+    "validation_share": (lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1"),
+    "schedule": (lambda v: v is None or _named("plateau", "cosine")(v), "'plateau', 'cosine' or None"),
+    "enforcement": (
+        lambda v: isinstance(v, Enforcement) or _named("gauge", "pdcg", "exact")(v),
+        "'gauge', 'pdcg', 'exact' or an Enforcement",
+    ),
+    "refit": (_flag, "True or False"),
+    "gate": (_flag, "True or False"),
+    "enforce_targets": (_flag, "True or False"),
+    "checkpoint": (lambda v: v is None or isinstance(v, str | os.PathLike), "a path or None"),
+    "progress": (lambda v: v is None or _flag(v), "True, False or None"),
+}
+
+
+def require_parameters(values: dict[str, Any]) -> None:
+    """Raise ValueError if a parameter has a value that it cannot have: `Expected NAME to be ... Got ...`."""
+    for name, (allowed, what) in _KNOWN.items():
+        if not allowed(values[name]):
+            raise ValueError(f"Expected {name} to be {what}. Got {values[name]!r}.")

@@ -1,0 +1,103 @@
+"""Sample weights and parameters of the estimators."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from smle import SafeClassifier, SafeRegressor
+from smle.errors import DataError
+
+QUICK = {"max_epochs": 30, "hidden": (16,), "embedding": 8, "random_state": 0}
+SPEC = "inputs: {a: [0, 10]}\noutputs: [u]\nrules:\n  - {name: cap, then: 0 <= u <= 8}\n"
+LABELS = "inputs: {a: [0, 10]}\nlabels: [on, off]\nrules:\n  - {name: one, then: not (on and off)}\n"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.uniform(0, 10, 300)})
+    return X, pd.DataFrame({"u": rng.choice([2.0, 6.0], 300)})
+
+
+def test_rows_of_weight_zero_count_as_absent(rows):
+    X, y = rows
+    weight = np.where(np.arange(300) % 3 == 0, 0.0, 1.0)
+    weighted = SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=weight)
+    without = SafeRegressor(SPEC, **QUICK).fit(X[weight > 0], y[weight > 0], sample_weight=np.ones(200))
+    assert np.array_equal(weighted.predict(X), without.predict(X))
+    assert weighted.certificate_.check()
+
+
+def test_equal_weights_are_no_weights(rows):
+    X, y = rows
+    plain = SafeRegressor(SPEC, **QUICK).fit(X, y).predict(X)
+    doubled = SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=np.full(300, 2.0)).predict(X)
+    assert np.abs(plain - doubled).max() < 1e-3 * np.abs(plain).max()
+
+
+@pytest.mark.parametrize("heavy", [2.0, 6.0])
+def test_heavy_rows_pull(rows, heavy):
+    X, y = rows
+    weight = np.where(y["u"] == heavy, 50.0, 1.0)
+    predicted = SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=weight).predict(X)
+    assert abs(float(predicted.mean()) - heavy) < 1.0
+
+
+def test_heavy_labels_pull(rows):
+    X, _ = rows
+    rng = np.random.default_rng(1)
+    on = rng.random(300) < 0.5
+    y = pd.DataFrame({"on": on, "off": ~on}).astype(int)
+    model = SafeClassifier(LABELS, **QUICK).fit(X, y, sample_weight=np.where(on, 50.0, 1.0))
+    assert model.predict(X)[:, 0].mean() > 0.9
+
+
+@pytest.mark.parametrize("weight", [np.zeros(300), -np.ones(300), np.full(300, np.nan)])
+def test_bad_weights_are_refused(rows, weight):
+    X, y = rows
+    with pytest.raises((DataError, ValueError), match=r"(?i)weight"):
+        SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=weight)
+
+
+WRONG = {
+    "hidden": [(0,), "64", (1.5,), 3],
+    "embedding": [0, -1, 1.5, True],
+    "bounds": ["constant", None, 3],
+    "learning_rate": [0, -1.0, float("nan"), "fast"],
+    "batch_size": [0, 2.5],
+    "max_epochs": [0, None],
+    "patience": [0, "long"],
+    "validation_share": [0, 1, 2.0],
+    "schedule": ["linear", 3],
+    "enforcement": ["hope", None],
+    "refit": ["yes", 1],
+    "gate": [None],
+    "enforce_targets": [0],
+    "checkpoint": [3],
+    "progress": ["loud"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_parameters_are_refused_with_one_shape_of_message(rows, name, value):
+    with pytest.raises(ValueError, match=rf"^Expected {name} to be .+\. Got .+\.$"):
+        SafeRegressor(SPEC, **{**QUICK, name: value}).fit(*rows)
+
+
+def test_every_parameter_is_looked_at():
+    unchecked = set(SafeRegressor().get_params()) - set(WRONG)
+    assert unchecked == {"specification", "random_state"}  # read by the rules and by scikit-learn
+
+
+def test_the_description_tells_what_training_saw(braking_model, braking_table):
+    told = braking_model.description_
+    assert told["training"]["rows"] == len(braking_table)
+    near = ((braking_table["distance"] <= 10) & (braking_table["speed"] >= 20)).sum()
+    assert told["training"]["rules"]["emergency braking"] == near
+    assert sum(told["training"]["cells"]) == len(braking_table)
+    assert all(sum(column["bins"]) == len(braking_table) for column in told["training"]["columns"].values())
+    history = told["history"]
+    assert history["epochs"] == len(braking_model.history_.loss)
+    assert history["epoch"][0] == 1
+    assert history["best_epoch"] in history["epoch"]
+    assert len(history["loss"]) == len(history["validation_loss"]) == len(history["epoch"])
