@@ -8,6 +8,7 @@ import pytest
 
 from smle.errors import RuleError
 from smle.guarantees.compare import compare
+from smle.guarantees.decide import Undecided
 from smle.guarantees.diagnose import diagnose
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
@@ -143,6 +144,36 @@ def test_of_two_equal_rules_one_is_redundant():
     assert len(diagnosis.findings) == 1
 
 
+def test_rules_left_untested_are_named(monkeypatch):
+    spec = read(BRAKING, "{name: wide, then: brake <= 2}")
+    assert diagnose(spec).untested == ()
+    assert diagnose(spec).to_json()["untested"] == []
+    monkeypatch.setattr("smle.guarantees.diagnose._SECONDS", -1.0)
+    diagnosis = diagnose(spec)
+    (item,) = diagnosis.untested
+    assert (item.question, item.rules) == ("redundant", ("emergency", "range", "wide"))
+    assert "no time was left" in diagnosis.table()
+    assert "'wide'" in diagnosis.table()
+    assert json.loads(json.dumps(diagnosis.to_json()))["untested"] == [
+        {"question": "redundant", "rules": ["emergency", "range", "wide"], "reason": item.reason}
+    ]
+
+
+def test_a_search_that_was_cut_off_is_named(monkeypatch):
+    def give_up(*_, **__):
+        raise Undecided
+
+    spec = read(BRAKING)
+    monkeypatch.setattr("smle.guarantees.consistency.Consistency.implied_by_others", give_up)
+    monkeypatch.setattr("smle.guarantees.consistency.Consistency.point", give_up)
+    monkeypatch.setattr("smle.guarantees.consistency.Consistency.clash", give_up)
+    diagnosis = diagnose(spec)
+    assert [item.question for item in diagnosis.untested] == ["never active", "redundant"]
+    assert {item.reason for item in diagnosis.untested} == {"the search was cut off"}
+    assert {cell.status for cell in diagnosis.cells} == {"unknown"}
+    assert "Nothing to mend" not in diagnosis.table()
+
+
 def test_whole_numbers_are_whole_in_witnesses():
     text = "inputs: {n: {range: [0, 10], integer: true}}\noutputs: [u]\nrules:\n"
     spec = read(text, "{name: a, when: 3 * n >= 4, then: u <= 0}", "{name: b, when: 2 * n <= 7, then: u >= 1}")
@@ -198,7 +229,10 @@ def test_a_million_exclusions_take_a_moment():
     rule = Rule("exclusions", (Polytope(),), CNF((), pairs), None, "")
     labels = tuple(Label(f"l{i}") for i in range(1500))
     spec = Specification((NumericInput("x", F(0), F(1)),), labels, (rule,))
-    assert diagnose(spec).findings == ()
+    diagnosis = diagnose(spec)
+    assert diagnosis.findings == ()
+    (item,) = diagnosis.untested
+    assert (item.question, item.rules, item.reason) == ("redundant", ("exclusions",), "more than 300 exclusions")
 
 
 @pytest.mark.parametrize(

@@ -277,8 +277,8 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
         tuple(rows),
         "One cell, 8 inputs, 4 outputs, linear rules, at most 100 iterations. PDCG goes on from head to head with a "
         "memory of one counterexample, as the paper's experiments did; 'anchored' projects the first head each time, "
-        "with a memory of 100. Both with the fast search for counterexamples and the QP through its dual (the paper's own "
-        "MILP and QP would take longer), and both must be right after rounding. Distances of runs that did not end "
+        "with a memory of 100. Both with the fast search for counterexamples and the QP through its dual (the paper's "
+        "own MILP and QP would take longer), and both must be right after rounding. Distances of runs that did not end "
         "are those of heads that still break a rule.",
     )  # fmt: skip
 

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from smle.guarantees.decide import Decider, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import CNF, Rule, Specification
 
-__all__ = ["Clash", "Consistency", "strict_version"]
+__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "strict_version"]
 
 _SUBSETS = 200  # how many smaller sets are tried before a minimal conflict is reported
-_EXPANDED_PAIRS = 300
+EXPANDED_PAIRS = 300
+"""Beyond this many, the exclusions of a rule are not gone through one by one."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Consistency:
             (self.spec.rules[r].requirement.exclusions, r)
             for r in others
             if any(not region.rows for region in self.spec.rules[r].regions)
-            and len(self.spec.rules[r].requirement.exclusions) > _EXPANDED_PAIRS
+            and len(self.spec.rules[r].requirement.exclusions) > EXPANDED_PAIRS
         ]
         used: set[int] = set()
         for region in stated.regions:
@@ -162,7 +163,7 @@ class Consistency:
 def rule_clauses(decider: Decider, rule: Rule, tag: int) -> list[OneOf]:
     """Return a rule as clauses over (x, y). Many exclusions are left out: what remains is implied by the rule."""
     requirement = rule.requirement
-    pairs = requirement.exclusions if len(requirement.exclusions) <= _EXPANDED_PAIRS else None
+    pairs = requirement.exclusions if len(requirement.exclusions) <= EXPANDED_PAIRS else None
     stated = CNF(requirement.clauses) if pairs is None else requirement
     result = []
     for region in rule.regions:
@@ -178,6 +179,6 @@ def broken_ways(decider: Decider, requirement: CNF) -> list[list[HalfSpace]]:
     Raises:
         Undecided: If there are too many exclusions to go through.
     """
-    if len(requirement.exclusions) > _EXPANDED_PAIRS:
+    if len(requirement.exclusions) > EXPANDED_PAIRS:
         raise Undecided
     return [[option.negated() for option in decider.clause(clause).options] for clause in requirement.expanded()]

@@ -17,16 +17,16 @@ from smle.errors import ContradictionError
 from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange, distinct
 from smle.guarantees.center import MINIMUM_ROOM, search_center
-from smle.guarantees.consistency import Consistency
+from smle.guarantees.consistency import EXPANDED_PAIRS, Consistency
 from smle.guarantees.data_check import DataCheck, check_data
 from smle.guarantees.decide import HalfSpace, Undecided
-from smle.guarantees.diagnosis import CellReport, Diagnosis, Finding
+from smle.guarantees.diagnosis import CellReport, Diagnosis, Finding, Untested
 from smle.guarantees.flips import constant_groups
 from smle.guarantees.requirement import Polytopes, requirement_of
 from smle.guarantees.wording import point_text
 from smle.rules import Specification
 
-__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "diagnose"]
+__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "diagnose"]
 
 _SECONDS = 20.0
 """After this long, no further rule is tested for redundancy."""
@@ -48,7 +48,7 @@ def diagnose(
         max_cells: As for `arrange`.
     """
     consistency = Consistency(spec)
-    findings = _empty_regions(consistency)
+    findings, untested = _empty_regions(consistency)
     try:
         arrangement = arrange(spec, max_cells=max_cells)
     except ContradictionError as error:
@@ -58,7 +58,8 @@ def diagnose(
     else:
         cells, more = _CellCheck(consistency, arrangement).run()
         findings += more
-    findings += _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
+    more, left = _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
+    findings += more
     return Diagnosis(
         spec=spec,
         cells=tuple(cells),
@@ -74,15 +75,17 @@ def diagnose(
         ),
         findings=tuple(findings),
         data=None if X is None else check_data(spec, X, y),
+        untested=(*untested, *left),
     )
 
 
-def _empty_regions(consistency: Consistency) -> list[Finding]:
-    findings = []
+def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untested]]:
+    findings, cut_off = [], []
     for rule in consistency.spec.rules:
         try:
             points = [consistency.point(consistency.decider.rows(region)) for region in rule.regions]
         except Undecided:
+            cut_off.append(rule.name)
             continue
         if all(point is None for point in points):
             findings.append(
@@ -102,7 +105,8 @@ def _empty_regions(consistency: Consistency) -> list[Finding]:
                     f"of its condition ({rule.when}) cannot be met inside the domain.",
                 )
             )
-    return findings
+    untested = [Untested("never active", tuple(cut_off), "the search was cut off")] if cut_off else []
+    return findings, untested
 
 
 class _CellCheck:
@@ -278,18 +282,25 @@ def _among(pairs: npt.NDArray[np.int32], labels: set[int], m: int) -> list[tuple
     return [(h, k) for h, k in pairs[chosen[pairs].all(axis=1)].tolist()]
 
 
-def _redundant(consistency: Consistency, *, skip: set[str]) -> list[Finding]:
+def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:
     """Find rules that the others imply; a rule found redundant no longer counts as a reason for another."""
     spec = consistency.spec
     others = [r for r, rule in enumerate(spec.rules) if rule.name not in skip]
     findings = []
+    open_: dict[str, list[str]] = {}
     start = time.monotonic()
     for r in list(others):
+        name, pairs = spec.rules[r].name, len(spec.rules[r].requirement.exclusions)
+        if pairs > EXPANDED_PAIRS:
+            open_.setdefault(f"more than {EXPANDED_PAIRS} exclusions", []).append(name)
+            continue
         if time.monotonic() - start > _SECONDS:
-            break
+            open_.setdefault(f"no time was left after {_SECONDS:g} s", []).append(name)
+            continue
         try:
             reasons = consistency.implied_by_others(r, [k for k in others if k != r])
         except Undecided:
+            open_.setdefault("the search was cut off", []).append(name)
             continue
         if reasons is None:
             continue
@@ -297,10 +308,8 @@ def _redundant(consistency: Consistency, *, skip: set[str]) -> list[Finding]:
         names = tuple(spec.rules[k].name for k in reasons)
         verb = "implies" if len(names) == 1 else "imply"
         because = f"{_listed(names, start='rule')} already {verb} it" if names else "it asks nothing new"
-        findings.append(
-            Finding("redundant", (spec.rules[r].name,), f"Rule '{spec.rules[r].name}' is redundant: {because}.")
-        )
-    return findings
+        findings.append(Finding("redundant", (name,), f"Rule '{name}' is redundant: {because}."))
+    return findings, [Untested("redundant", tuple(names), reason) for reason, names in open_.items()]
 
 
 def _listed(names: Sequence[str], start: str = "Rule") -> str:

@@ -11,7 +11,7 @@ from smle.guarantees.data_check import DataCheck
 from smle.guarantees.wording import point_json
 from smle.rules import Specification
 
-__all__ = ["CellReport", "Diagnosis", "Finding"]
+__all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
 SEVERE = frozenset({"contradiction", "no room", "not representable"})
 """Kinds of findings with which no model can be certified."""
@@ -48,10 +48,30 @@ class CellReport:
 
 
 @dataclass(frozen=True)
+class Untested:
+    """A question that was not answered for some rules, and why.
+
+    * `question`: "never active" or "redundant", as the kinds of findings.
+    * `rules`: names of the rules; `reason`: a part of a sentence.
+    """
+
+    question: str
+    rules: tuple[str, ...]
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        listed = ", ".join(f"'{name}'" for name in self.rules)
+        return f"Not tested whether {self.question}: {listed} ({self.reason})."
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """What `diagnose` found.
 
-    `always_on` are rules that lost their bit in the gate because the overlaps were too many.
+    `always_on` are rules that lost their bit in the gate because the overlaps were too many; `untested` says which
+    questions were left open.
     """
 
     spec: Specification = field(repr=False)
@@ -59,6 +79,7 @@ class Diagnosis:
     always_on: tuple[str, ...]
     findings: tuple[Finding, ...]
     data: DataCheck | None = None
+    untested: tuple[Untested, ...] = ()
 
     @property
     def contradictory(self) -> bool:
@@ -82,6 +103,9 @@ class Diagnosis:
                 }
                 for finding in self.findings
             ],
+            "untested": [
+                {"question": item.question, "rules": list(item.rules), "reason": item.reason} for item in self.untested
+            ],
             "data": None if self.data is None else self.data.to_json(),
         }
 
@@ -91,6 +115,7 @@ class Diagnosis:
         if self.data is not None:
             parts.append(self.data.text())
         parts.append(self._findings())
+        parts.append("\n".join(f" ? {item.text}" for item in self.untested))
         return "\n\n".join(part for part in parts if part)
 
     def _rules(self) -> str:
@@ -118,7 +143,8 @@ class Diagnosis:
 
     def _findings(self) -> str:
         if not self.findings:
-            return "Nothing to mend: the rules can hold together."
+            doubtful = any(cell.status == "unknown" for cell in self.cells)
+            return "" if doubtful else "Nothing to mend: the rules can hold together."
         lines = []
         for finding in sorted(self.findings, key=lambda f: not f.severe):
             mark = "!!" if finding.severe else " -"
