@@ -1,0 +1,271 @@
+"""One job is one task under one preset: all compared methods trained, judged and timed in the same process."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from smle.assurance import DeployedNetwork, certify
+from smle.baselines import violation_rate
+from smle.experiments import classification, forecasting, standins, synthetic
+from smle.experiments.arff import read_arff
+from smle.experiments.data import data_file
+from smle.experiments.networks import Settings, train_plain, train_safe
+from smle.experiments.pdcg import CountedPDCG
+from smle.experiments.presets import BENCHMARKS, settings_of
+from smle.experiments.tasks import Array, Task
+from smle.guarantees.nearest import nearest_outputs
+from smle.training.loop import History
+
+__all__ = ["METHODS", "Job", "jobs", "load_task", "solve"]
+
+METHODS = ("oracle", "preprocess", "postprocess", "smle")
+
+_CALLS = 200  # single examples timed per method
+
+
+@dataclass(frozen=True)
+class Job:
+    """One independent unit of work, as plain values.
+
+    * `task`: key of the task within its benchmark. `study`: `main`, or a variant of the ablation.
+    * `quick`: generated stand-in data (synthetic: a few of its own tasks) and few epochs.
+    * `data_dir`: where the data are; None: found as `smle.experiments.data` describes.
+    """
+
+    benchmark: str
+    task: str
+    preset: str
+    study: str
+    seed: int
+    quick: bool = False
+    data_dir: str | None = None
+
+    @property
+    def key(self) -> str:
+        """A unique name that is safe as a file name."""
+        parts = [self.benchmark, self.task, self.preset, self.study, f"seed{self.seed}", *(["quick"] * self.quick)]
+        return "_".join(parts)
+
+
+def jobs(
+    benchmarks: Sequence[str],
+    *,
+    preset: str,
+    seeds: Sequence[int],
+    study: str = "main",
+    quick: bool = False,
+    data_dir: str | None = None,
+) -> list[Job]:
+    """Return the jobs of a run; `quick` takes few tasks.
+
+    Raises:
+        ValueError: If a benchmark is unknown.
+    """
+    found = []
+    for benchmark in benchmarks:
+        if benchmark not in BENCHMARKS:
+            raise ValueError(f"Expected benchmarks among {', '.join(BENCHMARKS)}. Got '{benchmark}'.")
+        keys = _quick_keys(benchmark) if quick else _keys(benchmark)
+        found += [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
+    return found
+
+
+def _keys(benchmark: str) -> list[str]:
+    if benchmark == "synthetic":
+        return [item.key for item in synthetic.properties()]
+    return forecasting.keys() if benchmark == "forecasting" else classification.keys()
+
+
+def _quick_keys(benchmark: str) -> list[str]:
+    if benchmark == "synthetic":
+        return ["n2-easy-P1", "n2-medium-P3", "n2-hard-P5"]
+    if benchmark == "forecasting":
+        return [f"Standin-{name}-{quantile}" for name in standins.SERIES for quantile in forecasting.QUANTILES]
+    return [f"{name}-{quantile}" for name in standins.LABEL_TABLES for quantile in classification.QUANTILES]
+
+
+def load_task(job: Job) -> Task:
+    """Return data and rules of a job.
+
+    Raises:
+        DataError: If the data cannot be found.
+    """
+    if job.benchmark == "synthetic":
+        return synthetic.load(job.task)
+    if job.benchmark == "forecasting":
+        if job.quick:
+            return forecasting.load(job.task, standins.series(), standin=True)
+        return forecasting.load(
+            job.task, forecasting.read_series(data_file("forecasting", forecasting.FILE, job.data_dir))
+        )
+    if job.quick:
+        return classification.load(job.task, standins.label_table(), standin=True)
+    name = classification.DATA_SETS[job.task.rsplit("-", 1)[0]]
+    return classification.load(job.task, read_arff(data_file("classification", name, job.data_dir)))
+
+
+# --- solving
+
+
+@dataclass(frozen=True, eq=False)
+class _Method:
+    """A trained method: outputs on the test set, how to answer, and what is known about it."""
+
+    outputs: Array
+    answer: Callable[[Tensor], Any] | None
+    facts: dict[str, Any]
+    predict: Callable[[Array], Array] | None = None
+
+
+def solve(job: Job) -> list[dict[str, Any]]:
+    """Train, judge and time every method on a job's task; one flat row each."""
+    task = load_task(job)
+    spec = task.specification
+    settings = settings_of(job.benchmark, job.preset, inputs=task.X.shape[1], outputs=task.y.shape[1], quick=job.quick)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        started = time.perf_counter()
+        enforced = nearest_outputs(spec, task.X, task.y)
+        seconds = time.perf_counter() - started
+        seed = _seed(job)
+        methods = {
+            "oracle": _Method(_allowed(task, task.X_test, task.y_test), None, {}),
+            "preprocess": _preprocess(task, settings, enforced, seconds, seed),
+            "postprocess": _postprocess(task, settings, seed),
+            "smle": _smle(task, settings, enforced if settings.enforce_targets else task.y, seconds, seed),
+        }
+        timings = _timings(task, {name: method.answer for name, method in methods.items() if method.answer})
+    finally:
+        torch.set_num_threads(threads)
+    return [_row(job, task, name, method, timings.get(name, {})) for name, method in methods.items()]
+
+
+def _seed(job: Job) -> int:
+    """Return a seed that differs between tasks, so that luck does not repeat itself."""
+    text = f"{job.benchmark} {job.task} {job.seed}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
+
+
+def _allowed(task: Task, X: Array, outputs: Array) -> Array:
+    """Return the nearest allowed outputs; labels, given as probabilities, come back as logits of +-1/2."""
+    nearest = nearest_outputs(task.specification, X, outputs)
+    return nearest - 0.5 if task.has_labels else nearest
+
+
+def _plain_outputs(network: nn.Module, X: Array) -> Array:
+    with torch.inference_mode():
+        return np.asarray(network(torch.tensor(X, dtype=torch.float32)).numpy().astype(np.float64))
+
+
+def _preprocess(task: Task, settings: Settings, enforced: Array, seconds: float, seed: int) -> _Method:
+    network, history = _trained(task, settings, enforced, seed)
+    facts = {"seconds_train": seconds + history.seconds, "epochs": len(history.loss)}
+
+    def predict(X: Array) -> Array:
+        return _plain_outputs(network, X)
+
+    return _Method(predict(task.X_test), network, facts, predict)
+
+
+def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
+    network, history = _trained(task, settings, task.y, seed)
+
+    def predict(X: Array) -> Array:
+        outputs = _plain_outputs(network, X)
+        if task.has_labels:
+            outputs = 0.5 * (1.0 + np.tanh(outputs / 2))
+        return _allowed(task, X, outputs)
+
+    def answer(x: Tensor) -> Array:
+        return predict(x.numpy())
+
+    facts = {"seconds_train": history.seconds, "epochs": len(history.loss)}
+    return _Method(predict(task.X_test), answer, facts, predict)
+
+
+def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple[nn.Module, History]:
+    """Train a plain network for as long as a safe one, warm-up included."""
+    options = replace(settings.options, warmup_epochs=0)
+    return train_plain(task, replace(settings, options=options), targets, seed=seed)
+
+
+def _smle(task: Task, settings: Settings, targets: Array, seconds: float, seed: int) -> _Method:
+    enforcement = settings.enforcement()
+    started = time.perf_counter()
+    network, history = train_safe(task, settings, targets, enforcement, seed=seed)
+    trained = time.perf_counter()
+    proved = certify(network).check()
+    checked = time.perf_counter()
+    deployed = DeployedNetwork.of(network)
+
+    def predict(X: Array) -> Array:
+        with torch.inference_mode():
+            return np.asarray(deployed(torch.tensor(X)).numpy().astype(np.float64))
+
+    facts = {
+        "seconds_train": seconds + trained - started,
+        "epochs": len(history.loss),
+        "seconds_certify": checked - trained,
+        "certified": True,
+        "worst_margin": float(min(item.margin for item in proved)),
+        "statements": len(proved),
+    }
+    if isinstance(enforcement, CountedPDCG):
+        facts |= enforcement.counts.as_row()
+    return _Method(predict(task.X_test), deployed, facts, predict)
+
+
+def _timings(task: Task, answers: dict[str, Callable[[Tensor], Any]]) -> dict[str, dict[str, float]]:
+    """Time single test examples and the whole test set, methods taking turns so that they share disturbances."""
+    rows = torch.tensor(task.X_test, dtype=torch.float32)
+    single: dict[str, list[float]] = {name: [] for name in answers}
+    batch: dict[str, list[float]] = {name: [] for name in answers}
+    with torch.inference_mode():
+        for call in range(_CALLS + 10):
+            x = rows[call % len(rows)].unsqueeze(0)
+            for name, answer in answers.items():
+                started = time.perf_counter()
+                answer(x)
+                single[name].append(time.perf_counter() - started)
+        for _ in range(5):
+            for name, answer in answers.items():
+                started = time.perf_counter()
+                answer(rows)
+                batch[name].append(time.perf_counter() - started)
+    return {
+        name: {
+            "seconds_per_example": float(np.median(single[name][10:])),
+            "seconds_per_row_batch": float(np.median(batch[name])) / len(rows),
+        }
+        for name in answers
+    }
+
+
+def _row(job: Job, task: Task, name: str, method: _Method, timing: dict[str, float]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "benchmark": job.benchmark,
+        "task": job.task,
+        "group": task.group,
+        "preset": job.preset,
+        "study": job.study,
+        "seed": job.seed,
+        "standin": task.standin,
+        "method": name,
+        "metric": task.metric,
+        "score": task.score(method.outputs),
+        "violations": float(task.broken(task.X_test, method.outputs).mean()),
+        "exact_violations": violation_rate(task.specification, task.X_test, method.outputs),
+    }
+    for which, (X, truth) in task.further.items():
+        predicted = _allowed(task, X, truth) if method.predict is None else method.predict(X)
+        row[f"score_{which}"] = task.score(predicted, truth)
+    return row | method.facts | timing

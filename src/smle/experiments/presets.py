@@ -1,0 +1,101 @@
+"""Presets: `paper` trains as the paper does, `best` as this package does best. One setting per benchmark for all tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from smle.experiments.networks import PaperLayers, Perceptron, Settings
+from smle.experiments.pdcg import CountedPDCG
+from smle.training.enforcement import Gauge
+from smle.training.options import TrainingOptions
+
+__all__ = ["BENCHMARKS", "PRESETS", "settings_of"]
+
+BENCHMARKS = ("synthetic", "forecasting", "classification")
+PRESETS = ("paper", "best")
+
+_QUICK_EPOCHS = 8
+_PATIENCE = {"synthetic": 5, "forecasting": 15, "classification": 30}
+_BATCH = {"synthetic": 128, "forecasting": 32, "classification": 32}
+
+
+def settings_of(benchmark: str, preset: str, *, inputs: int, outputs: int, quick: bool = False) -> Settings:
+    """Return how a preset trains a benchmark's networks for n inputs and m outputs.
+
+    Raises:
+        ValueError: If there is no such preset or benchmark.
+    """
+    if benchmark not in BENCHMARKS or preset not in PRESETS:
+        raise ValueError(
+            f"Expected a benchmark ({', '.join(BENCHMARKS)}) and a preset ({', '.join(PRESETS)}). "
+            f"Got '{benchmark}' and '{preset}'."
+        )
+    found = paper(benchmark, inputs, outputs) if preset == "paper" else best(benchmark)
+    if not quick:
+        return found
+    warmup = min(found.options.warmup_epochs, _QUICK_EPOCHS)
+    return replace(found, options=replace(found.options, max_epochs=_QUICK_EPOCHS, warmup_epochs=warmup))
+
+
+# --- the paper's
+
+
+def keras_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    """Return Adam with the defaults of Keras."""
+    return torch.optim.Adam(list(parameters), lr=rate, eps=1e-7)
+
+
+def widths(benchmark: str, n: int, m: int) -> tuple[int, ...]:
+    """Return the widths of the paper's ReLU layers: h_1, h_2 and h_4 of its supplement."""
+    nm = n * m
+    if benchmark == "synthetic":
+        return nm, 2 * nm, nm
+    if benchmark == "forecasting":
+        return nm, 2 * nm, 3 * nm, 2 * nm, nm
+    narrow, wide = math.floor(4 * math.log2(nm)), math.floor(8 * math.log2(nm))
+    return narrow, wide, narrow
+
+
+def paper(benchmark: str, n: int, m: int) -> Settings:
+    """Return the paper's settings: Algorithm 2 with PDCG, after training without projection on real data."""
+    options = TrainingOptions(
+        learning_rate=1e-3,
+        batch_size=_BATCH[benchmark],
+        max_epochs=1000,
+        patience=_PATIENCE[benchmark],
+        keep="last",
+        optimizer=keras_adam,
+        warmup_epochs=0 if benchmark == "synthetic" else 1000,
+        progress=False,
+    )
+    return Settings(
+        backbone=PaperLayers(widths(benchmark, n, m)),
+        bounds="affine" if benchmark == "synthetic" else "fixed",
+        enforcement=partial(CountedPDCG, memory=10 if benchmark == "classification" else 1),
+        options=options,
+        refit=False,
+        scaled=False,
+    )
+
+
+# --- ours
+
+
+def best(benchmark: str) -> Settings:
+    """Return our settings: the gauge, and a refit at the end."""
+    options = TrainingOptions(
+        learning_rate=1e-2, batch_size=256, max_epochs=500, patience=30, schedule="plateau", progress=False
+    )
+    if benchmark == "synthetic":
+        return Settings(backbone=Perceptron((64, 64, 64), 64), enforcement=Gauge, options=options)
+    if benchmark == "forecasting":
+        return Settings(backbone=Perceptron((64, 64), 32, skip=True), enforcement=Gauge, options=options)
+    return Settings(
+        backbone=Perceptron((64,), 32), enforcement=Gauge, options=replace(options, learning_rate=3e-3, batch_size=64)
+    )

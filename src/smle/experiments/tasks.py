@@ -1,0 +1,74 @@
+"""What the three benchmarks have in common: a task is data, rules and a score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.rules import Label, Specification
+
+__all__ = ["TOLERANCE", "Task", "accuracy", "r2"]
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+TOLERANCE = 1e-6
+"""Violations up to this size are not counted in the paper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One learning task under one property.
+
+    * `X` (rows, d), `y` (rows, m) to train on, in the order that the paper splits for early stopping;
+      `X_test`, `y_test` to be judged by. Labels are 0 or 1.
+    * `broken(X, outputs)`: which rows break the property by more than `TOLERANCE`, in float64.
+    * `last_test` (rows, 1): what is added to truth and prediction before they are scored (undoes differencing).
+    * `further`: other test sets by name.
+    * `standin`: the data are generated to stand in for the real ones.
+    """
+
+    benchmark: str
+    key: str
+    group: str
+    specification: Specification
+    X: Array
+    y: Array
+    X_test: Array
+    y_test: Array
+    broken: Callable[[Array, Array], Flags]
+    last_test: Array | None = None
+    further: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
+    standin: bool = False
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether outputs are labels (by the sign of a logit) and not numbers."""
+        return isinstance(self.specification.outputs[0], Label)
+
+    @property
+    def metric(self) -> str:
+        """`accuracy` for labels, `r2` for numbers."""
+        return "accuracy" if self.has_labels else "r2"
+
+    def score(self, outputs: Array, truth: Array | None = None) -> float:
+        """Return the paper's score of outputs (numbers or logits), on the test set unless another truth is given."""
+        wanted = self.y_test if truth is None else truth
+        if self.has_labels:
+            return accuracy(wanted, outputs)
+        if truth is None and self.last_test is not None:
+            return r2(wanted + self.last_test, outputs + self.last_test)
+        return r2(wanted, outputs)
+
+
+def r2(truth: Array, predicted: Array) -> float:
+    """Return the mean over outputs of 1 - MSE_j / Var_j."""
+    return float((1.0 - ((truth - predicted) ** 2).mean(axis=0) / truth.var(axis=0)).mean())
+
+
+def accuracy(truth: Array, logits: Array) -> float:
+    """Return the average class accuracy: the share of right labels, averaged over classes."""
+    return float(((logits >= 0) == (truth >= 0.5)).mean())
