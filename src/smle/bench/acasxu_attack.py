@@ -95,16 +95,20 @@ def _ascent(
     model: Callable[[Tensor], Tensor], clause: Clause, starts: FloatArray, box: tuple[FloatArray, FloatArray],
     steps: int,
 ) -> Iterator[FloatArray]:  # fmt: skip
-    """Yield the points of projected sign-gradient ascent, step by step."""
+    """Yield the points of projected sign-gradient ascent; a step that does not help is taken back and halved."""
     lower, upper = (torch.from_numpy(end) for end in box)
     x = torch.from_numpy(starts)
-    for step in range(steps):
-        x = x.detach().requires_grad_(True)
-        excess = clause_excess(clause, model(x)).sum()
-        (gradient,) = torch.autograd.grad(excess, x)
-        size = 0.2 * (upper - lower) * (1 - step / steps) ** 2
-        x = (x.detach() + size * gradient.sign()).clamp(lower, upper)
-        yield x.numpy().copy()
+    size = torch.full((len(x), 1), 0.1)
+    for _ in range(steps):
+        x.requires_grad_(True)
+        excess = clause_excess(clause, model(x))
+        (gradient,) = torch.autograd.grad(excess.sum(), x)
+        x = x.detach()
+        tried = (x + size * (upper - lower) * gradient.sign()).clamp(lower, upper)
+        yield tried.numpy().copy()
+        with torch.no_grad():
+            better = (clause_excess(clause, model(tried)) > excess).unsqueeze(1)
+        x, size = torch.where(better, tried, x), torch.where(better, size, size / 2)
 
 
 def attack_borders(
