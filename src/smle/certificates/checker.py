@@ -553,13 +553,55 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
 # --- 6. Heads: worst case over the box of the clipped embedding ----------------------------------------------
 
 
-class Bounds:
-    """Center and half-width of the clipped embedding, affine in x: any float evaluation lies inside."""
+Box = tuple[list[Fraction], list[Fraction]]  # low and high ends
 
-    def __init__(self, spec: Specification, tensors: dict[str, Tensor], kind: str) -> None:
+
+class Hidden:
+    """The hidden layer of bounds by a network over one box of inputs: h = relu(p), p = A x + a, between lines.
+
+    Any slopes in [0, 1] will do: below * p <= relu(p), and relu(p) - above * p is convex, so largest at an end.
+    """
+
+    def __init__(self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: tuple[float, ...]) -> None:
+        self.weight, self.bias = layer
+        self.box, self.errors, self.reach = box, [], []
+        self.below, self.above, self.lift, self.bottom, self.top = [], [], [], [], []
+        sizes = [max(abs(a), abs(b)) for a, b in zip(*box, strict=True)]
+        for j, (row, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
+            below, above = slopes[2 * j], slopes[2 * j + 1]
+            require(0 <= below <= 1 and 0 <= above <= 1, "slopes: expected numbers in 0 .. 1")
+            ends = [bias - over_box([-w for w in row], box), bias + over_box(row, box)]
+            self.below.append(Fraction(below))
+            self.above.append(Fraction(above))
+            self.lift.append(max(max(end, Fraction(0)) - self.above[j] * end for end in ends))
+            self.bottom.append(max(ends[0], Fraction(0)))
+            self.top.append(max(ends[1], Fraction(0)))
+            self.errors.append(upward(affine_error(row, sizes, bias, "hidden layer of the bounds") + TINY))
+            self.reach.append(self.top[j] + self.errors[j])
+
+    def back(self, q: list[Fraction]) -> tuple[Fraction, dict[int, Fraction]]:
+        """Return (d, c) with q.h <= d + c.x on the box, without rounding errors."""
+        constant, slope = Fraction(0), [Fraction(0)] * len(self.box[0])
+        for j, value in enumerate(q):
+            through = value * (self.above[j] if value > 0 else self.below[j])
+            constant += through * self.bias[j] + max(value, Fraction(0)) * self.lift[j]
+            slope = [s + through * w for s, w in zip(slope, self.weight[j], strict=True)]
+        return constant, {k: value for k, value in enumerate(slope) if value}
+
+
+class Bounds:
+    """Center and half-width of the clipped embedding, affine in x (or in h): any float evaluation lies inside."""
+
+    def __init__(
+        self, spec: Specification, tensors: dict[str, Tensor], kind: str, hidden: Hidden | None = None
+    ) -> None:
         require("bounds.lower" in tensors, "weights: tensor 'bounds.lower' is missing")
-        n, d = math.prod(tensors["bounds.lower"].shape), len(spec.inputs)
-        self.width, self.affine = n, kind == "affine"
+        self.hidden, self.box, span = hidden, (spec.low, spec.high), (spec.low, spec.high)
+        reach, errors = spec.reach, [Fraction(0)] * len(spec.inputs)
+        if hidden is not None:
+            self.box, span, reach, errors = hidden.box, (hidden.bottom, hidden.top), hidden.reach, hidden.errors
+        n, d = math.prod(tensors["bounds.lower"].shape), len(reach)
+        self.width, self.affine, self.arguments = n, kind != "constant", d
         lower, upper = (values(tensors, f"bounds.{side}", "F32", (n,)) for side in ("lower", "upper"))
         slopes: list[list[Fraction]] = [[], []]
         if self.affine:
@@ -569,17 +611,19 @@ class Bounds:
             low_slope, high_slope = (s[i * d : (i + 1) * d] for s in slopes)  # empty if constant
             extra = Fraction(0) if min(abs(lower[i]), abs(upper[i])) >= TINY else TINY
             if self.affine:
-                reach = spec.reach
+                inherited = [
+                    sum(abs(s) * e for s, e in zip(part, errors, strict=True)) for part in (low_slope, high_slope)
+                ]
                 extra = TINY + max(
-                    affine_error(low_slope, reach, lower[i], "bounds"),
-                    affine_error(high_slope, reach, upper[i], "bounds"),
+                    affine_error(low_slope, reach, lower[i], "bounds") + inherited[0],
+                    affine_error(high_slope, reach, upper[i], "bounds") + inherited[1],
                 )
             gap = [a - b for a, b in zip(low_slope, high_slope, strict=True)]
-            extra += max(Fraction(0), lower[i] - upper[i] + over_box(gap, spec))
+            extra += max(Fraction(0), lower[i] - upper[i] + over_box(gap, span))
             center.append((lower[i] + upper[i]) / 2)
             half.append((upper[i] - lower[i]) / 2 + extra)
-            highest = upper[i] + over_box(high_slope, spec)
-            lowest = lower[i] - over_box([-s for s in low_slope], spec)
+            highest = upper[i] + over_box(high_slope, span)
+            lowest = lower[i] - over_box([-s for s in low_slope], span)
             self.sizes.append(max(highest, -lowest, Fraction(0)) + 2 * extra)
         self.center, self.center_grid = on_grid(center)
         self.half, self.half_grid = on_grid([upward(h) for h in half])
@@ -587,9 +631,9 @@ class Bounds:
         self.half_slope, self.half_slope_grid = on_grid([(b - a) / 2 for a, b in zip(*slopes, strict=True)])
 
 
-def over_box(slope: list[Fraction], spec: Specification) -> Fraction:
-    """Maximum of slope.x over the domain; an empty slope is zero."""
-    ends = zip(slope, spec.low, spec.high, strict=False)
+def over_box(slope: list[Fraction], box: Box) -> Fraction:
+    """Maximum of slope.x over a box; an empty slope is zero."""
+    ends = zip(slope, *box, strict=False)
     return sum((max(s * low, s * high) for s, low, high in ends), Fraction(0))
 
 
@@ -620,17 +664,19 @@ class Head:
         constant += Fraction(sum(map(mul, size, box.half)), scale << (self.grid + box.half_grid))
         constant += sum(value * self.bias[j] for j, value in g.items())
         slope: dict[int, Fraction] = {}
-        for k in range(len(self.spec.inputs)):
-            total = sum((value * self.V[j][k] for j, value in g.items()), Fraction(0)) if self.V else Fraction(0)
-            if box.affine:
-                d = len(self.spec.inputs)
-                total += Fraction(
-                    sum(map(mul, v, box.center_slope[k::d])), scale << (self.grid + box.center_slope_grid)
-                )
+        if box.affine:
+            d, q = box.arguments, []
+            for k in range(d):
+                total = Fraction(sum(map(mul, v, box.center_slope[k::d])), scale << (self.grid + box.center_slope_grid))
                 total += Fraction(sum(map(mul, size, box.half_slope[k::d])), scale << (self.grid + box.half_slope_grid))
-            if total:
-                slope[k] = total
-        return constant, slope
+                q.append(total)
+            slope = dict(enumerate(q))
+            if box.hidden is not None:  # q is a combination of hidden units so far
+                more, slope = box.hidden.back(q)
+                constant += more
+        for k in range(len(self.spec.inputs) if self.V else 0):
+            slope[k] = slope.get(k, Fraction(0)) + sum(value * self.V[j][k] for j, value in g.items())
+        return constant, {k: value for k, value in slope.items() if value}
 
     def clause_bound(
         self, clause: list[Literal], weights: list[Fraction], rows: list[Row], mu: list[Fraction]
@@ -649,7 +695,7 @@ class Head:
         for key, value in s.items():
             slope[key] = slope.get(key, Fraction(0)) + value
         halfspaces = [(row.terms, row.closed) for row in rows]
-        return constant + bounded(slope, halfspaces, mu, self.spec.low, self.spec.high)
+        return constant + bounded(slope, halfspaces, mu, *self.bounds.box)
 
     def exclusion_margin(self, pairs: list[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
         """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin."""
@@ -685,6 +731,41 @@ class Head:
         for row, bias, error in zip(self.W, self.bias, self.errors, strict=True):
             middle = Fraction(sum(map(mul, row, box.center)), 1 << (self.grid + box.center_grid))
             self.offsets.append(math.ceil((middle + bias + error) * (1 << self.pair_grid)))
+
+
+class Relaxed:
+    """A head under bounds by a network: one `Head` for every box and slopes that a proof speaks of."""
+
+    def __init__(
+        self, spec: Specification, tensors: dict[str, Tensor], block: bytes, weights: tuple[list[Fraction], ...]
+    ) -> None:
+        require("bounds.hidden_bias" in tensors, "weights: tensor 'bounds.hidden_bias' is missing")
+        self.spec, self.tensors, self.block, self.weights = spec, tensors, block, weights
+        self.units, d = math.prod(tensors["bounds.hidden_bias"].shape), len(spec.inputs)
+        flat = values(tensors, "bounds.hidden_weight", "F32", (self.units, d))
+        bias = values(tensors, "bounds.hidden_bias", "F32", (self.units,))
+        self.layer = [flat[j * d : (j + 1) * d] for j in range(self.units)], bias
+        self.known: dict[tuple[Any, ...], Head] = {}
+
+    def over(self, box: Box, offset: Any) -> Head:
+        """Return the head over a box, with the slopes at an offset of certificate.bin."""
+        slopes = read_block(self.block, offset, self.units, "f", "slopes")
+        key = (offset, *box[0], *box[1])
+        if key not in self.known:
+            bounds = Bounds(self.spec, self.tensors, "network", Hidden(self.layer, box, slopes))
+            self.known[key] = Head(self.spec, bounds, *self.weights)
+        return self.known[key]
+
+    def root(self, active: set[int]) -> Box:
+        """Return the smallest box that the active rows over one input leave; empty ones shrink to a point."""
+        low, high = list(self.spec.low), list(self.spec.high)
+        for row in (self.spec.rows[r] for r in active if len(self.spec.rows[r].terms) == 1):
+            ((k, sign),) = row.terms.items()
+            if sign > 0:
+                high[k] = min(high[k], row.closed)
+            else:
+                low[k] = max(low[k], -row.closed)
+        return [min(ends) for ends in zip(low, high, strict=True)], high
 
 
 # --- 7. Obligations: every head, every rule that binds there, every clause ----------------------------------
@@ -733,6 +814,9 @@ def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
         elif "exclusions" in entry:
             head, rule, region, proof = fields(entry, "head rule region exclusions", "proof")
             key = (head, rule, region, -1)
+        elif "boxes" in entry:
+            head, rule, region, clause, boxes = fields(entry, "head rule region clause boxes", "proof")
+            key, proof = (head, rule, region, clause), items(boxes, "boxes")
         else:
             head, rule, region, clause, weights, mu = fields(entry, "head rule region clause lambda mu", "proof")
             key, proof = (head, rule, region, clause), (weights, mu)
@@ -742,8 +826,46 @@ def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
     return proofs
 
 
+def clause_margin(head: Head, clause: list[Literal], proof: tuple[Any, Any], allowed: set[int], what: str) -> Fraction:
+    """Prove a clause by multipliers (lambda, mu) and return the margin."""
+    weights = [number(w, "lambda") for w in items(proof[0], "lambda")]
+    require(len(weights) == len(clause), f"{what}: one lambda per literal")
+    require(min(weights) >= 0 and sum(weights) > 0, f"{what}: lambda must be >= 0 and not all 0")
+    mu = multipliers_of(proof[1], allowed, what)
+    bound = head.clause_bound(clause, weights, [head.spec.rows[r] for r in mu], list(mu.values()))
+    tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
+    require(bound < 0 or (bound == 0 and tight), f"{what} is not proved (short by {approximate(bound / sum(weights))})")
+    return -bound / sum(weights)
+
+
+def boxes_margin(
+    head: Relaxed, clause: list[Literal], nodes: list[Any], active: set[int], shared: set[int], what: str
+) -> Fraction:
+    """Prove a clause box by box and return the least margin. Cuts come before their boxes, so that all is covered."""
+    stack, margins = [head.root(active)], []
+    for node in nodes:
+        require(bool(stack) and isinstance(node, dict), f"{what}: boxes that belong to no cut")
+        low, high = stack.pop()
+        if "at" in node:
+            position, at_data = fields(node, "input at", "cut")
+            k, at = index(position, len(low), "cut"), number(at_data, "cut")
+            require(low[k] < at < high[k] and nearest(at, "float32") == at, f"{what}: cut outside of its box")
+            stack.append(([*low[:k], at, *low[k + 1 :]], high))
+            stack.append((low, [*high[:k], at, *high[k + 1 :]]))
+        elif "empty" in node:
+            mu = multipliers_of(*fields(node, "empty", "box"), active | shared, what)
+            rows = [(head.spec.rows[r].terms, head.spec.rows[r].closed) for r in mu]
+            require(bounded({}, rows, list(mu.values()), low, high) < 0, f"{what}: a box is not proved empty")
+        else:
+            slopes, weights, mu_data = fields(node, "slopes lambda mu", "box")
+            one = head.over((low, high), slopes)
+            margins.append(clause_margin(one, clause, (weights, mu_data), active | shared, what))
+    require(not stack, f"{what}: a box without a proof")
+    return min(margins, default=Fraction(0))
+
+
 def check_head(
-    spec: Specification, head: Head, fallback: list[Fraction] | None, number_of: int, cell: tuple[int, ...],
+    spec: Specification, head: Head | Relaxed, fallback: list[Fraction] | None, number_of: int, cell: tuple[int, ...],
     gated: list[int], proofs: dict[tuple[Any, ...], Any], block: bytes,
 ) -> list[Proved]:  # fmt: skip
     """Check all obligations of one head; remove the proofs that were used."""
@@ -765,26 +887,26 @@ def check_head(
             key = (number_of, rule_index, region, c)
             sentence = " or ".join(sentence_of_literal(spec, literal) for literal in clause)
             require(key in proofs, f"rule {rule.name!r}, head {number_of}, clause {c}: no proof for: {sentence}")
-            weights_data, mu_data = proofs.pop(key)
-            weights = [number(w, "lambda") for w in items(weights_data, "lambda")]
-            require(len(weights) == len(clause), f"rule {rule.name!r}: one lambda per literal")
-            require(min(weights) >= 0 and sum(weights) > 0, f"rule {rule.name!r}: lambda must be >= 0 and not all 0")
-            mu = multipliers_of(mu_data, active | shared, f"rule {rule.name!r}")
-            bound = head.clause_bound(clause, weights, [spec.rows[r] for r in mu], list(mu.values()))
-            tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
-            require(
-                bound < 0 or (bound == 0 and tight),
-                f"rule {rule.name!r} is not proved {where}: {sentence} (short by {approximate(bound / sum(weights))})",
-            )
+            proof, what = proofs.pop(key), f"rule {rule.name!r} {where}: {sentence}"
+            require(isinstance(proof, list) == isinstance(head, Relaxed), f"{what}: proof for another kind of bounds")
+            if isinstance(head, Relaxed):
+                margin = boxes_margin(head, clause, proof, active, shared, what)
+            else:
+                margin = clause_margin(head, clause, proof, active | shared, what)
             if fallback is not None:
                 require(fallback_holds(spec, clause, fallback), f"rule {rule.name!r}: the fallback output breaks it")
-            proved.append(Proved(number_of, rule.name, where, sentence, -bound / sum(weights)))
+            proved.append(Proved(number_of, rule.name, where, sentence, margin))
         if rule.exclusions:
             key = (number_of, rule_index, region, -1)
             require(key in proofs, f"rule {rule.name!r}, head {number_of}: no proof for the exclusions")
-            (offset,) = fields(proofs.pop(key), "offset", "exclusions proof")
+            if isinstance(head, Relaxed):
+                offset, slopes = fields(proofs.pop(key), "offset slopes", "exclusions proof")
+                one = head.over(head.root(active), slopes)
+            else:
+                (offset,) = fields(proofs.pop(key), "offset", "exclusions proof")
+                one = head
             pair_weights = read_block(block, offset, len(rule.exclusions), "f", "exclusions proof")
-            margin = head.exclusion_margin(rule.exclusions, pair_weights)
+            margin = one.exclusion_margin(rule.exclusions, pair_weights)
             if fallback is not None:
                 bad = any(fallback[h] >= 0 and fallback[k] >= 0 for h, k in rule.exclusions)
                 require(not bad, f"rule {rule.name!r}: the fallback output breaks it")
@@ -834,7 +956,8 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     precision, clip, kind = fields(program, "precision clip bounds", "program")
     require(precision == "float32", "program: only float32 heads are supported")
     require(
-        (clip, kind) in (("clamp", "constant"), ("where", "constant"), ("where", "affine")), "program: unknown kind"
+        (clip, kind) in (("clamp", "constant"), *(("where", known) for known in ("constant", "affine", "network"))),
+        "program: unknown kind",
     )
 
     spec = Specification(specification, block)
@@ -853,10 +976,10 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     require(len(set(cells)) == count, "gate.signatures: the same signature twice")
     check_coverage(spec, coverage, gated, cells)
 
-    bounds = Bounds(spec, tensors, kind)
+    bounds = Bounds(spec, tensors, kind) if kind != "network" else None
     heads = count - 1 if cells[-1] == () and len(gated) == len(spec.regions) else count  # the last may be free
-    m, n, d = len(spec.outputs), bounds.width, len(spec.inputs)
     check_names(tensors, clip, kind, heads < count)
+    m, n, d = len(spec.outputs), math.prod(tensors["bounds.lower"].shape), len(spec.inputs)
     W = values(tensors, "heads.weight", "F32", (heads, m, n))
     b = values(tensors, "heads.bias", "F32", (heads, m))
     V = values(tensors, "heads.passthrough", "F32", (heads, m, d)) if "heads.passthrough" in tensors else []
@@ -864,9 +987,8 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
     proofs = read_proofs(proof_data)
     proved: list[Proved] = []
     for c in range(heads):
-        head = Head(
-            spec, bounds, W[c * m * n : (c + 1) * m * n], V[c * m * d : (c + 1) * m * d], b[c * m : (c + 1) * m]
-        )
+        own = W[c * m * n : (c + 1) * m * n], V[c * m * d : (c + 1) * m * d], b[c * m : (c + 1) * m]
+        head = Relaxed(spec, tensors, block, own) if bounds is None else Head(spec, bounds, *own)
         instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
         proved += check_head(spec, head, instead, c, cells[c], gated, proofs, block)
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
@@ -879,7 +1001,8 @@ def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) ->
     prescribed |= {f"gate.constants_{fmt}" for fmt in FORMATS}
     prescribed |= {"gate.coefficients", "gate.thresholds", "gate.signatures", "heads.weight", "heads.bias"}
     prescribed |= {"bounds.lower", "bounds.upper"} | ({"heads.fallback"} if clip == "clamp" else set())
-    prescribed |= {"bounds.lower_slope", "bounds.upper_slope"} if kind == "affine" else set()
+    prescribed |= {"bounds.lower_slope", "bounds.upper_slope"} if kind != "constant" else set()
+    prescribed |= {"bounds.hidden_weight", "bounds.hidden_bias"} if kind == "network" else set()
     prescribed |= {"free.weight", "free.bias"} if free else set()
     names = {name for name in tensors if not name.startswith("backbone.")}
     names -= {"heads.passthrough"} if clip == "where" else set()  # optional there

@@ -12,12 +12,14 @@ from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.conflicts import COMPLEMENT
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Overapproximation
-from smle.guarantees.verdict import Holds, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
+from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, NetworkBounds, Overapproximation
+from smle.guarantees.verdict import Cut, Holds, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
 from smle.guarantees.verify import verify
 from smle.rules import Choice, Label, Linear, Literal, Specification
 
 __all__ = ["compiled", "issue", "rebind"]
+
+_KINDS = {ConstantBounds: "constant", AffineBounds: "affine", NetworkBounds: "network"}
 
 
 def issue(
@@ -33,15 +35,17 @@ def issue(
     Raises:
         NotCertifiedError: If a rule cannot be proved; the message names it and says by how much it is missed.
     """
-    if not isinstance(over.bounds, ConstantBounds | AffineBounds):
+    if isinstance(over.bounds, NetworkBounds) and not over.bounds.is_shared:
         raise NotCertifiedError(
-            f"{type(over.bounds).__name__} cannot be certified yet. Use constant or affine bounds for a certificate."
+            "Bounds by networks can be certified if both networks share one hidden layer. Use NetworkBounds.shared, or "
+            "constant or affine bounds."
         )
     verdicts = verify(over, spec, arrangement)
     _require_proved(verdicts, spec)
     block = bytearray()
     specification = compiled(spec, arrangement, block)
-    proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, block)
+    proofs = _box_proofs(verdicts, block) if isinstance(over.bounds, NetworkBounds) else _clause_proofs(verdicts)
+    proofs += _exclusion_proofs(verdicts, block)
     nan_safe = all(head.fallback is None for head in over.heads if head is not None)
     document: dict[str, Any] = {
         "format": "smle-certificate",
@@ -55,7 +59,7 @@ def issue(
         "program": {
             "precision": "float32",
             "clip": "where" if nan_safe else "clamp",
-            "bounds": "affine" if isinstance(over.bounds, AffineBounds) else "constant",
+            "bounds": _KINDS[type(over.bounds)],
         },
         "specification": specification,
         "gate": {"regions": list(arrangement.gated)},
@@ -189,13 +193,42 @@ def _clause_proofs(verdicts: Verdicts) -> list[dict[str, Any]]:
     return proofs
 
 
+def _box_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
+    """Return the proofs under bounds by networks: cuts and boxes in preorder; slopes go into the binary block."""
+    places: dict[bytes, int] = {}
+    proofs: list[dict[str, Any]] = []
+    for obligation, verdict in verdicts:
+        assert isinstance(verdict, Holds)
+        nodes: list[dict[str, Any]] = []
+        for node in verdict.multipliers.boxes:
+            if isinstance(node, Cut):
+                nodes.append({"input": node.input, "at": float(node.at).hex()})
+                continue
+            rows = [[row, float(mu).hex()] for row, mu in sorted(node.multipliers.rows)]
+            if node.multipliers.empty:
+                nodes.append({"empty": rows})
+                continue
+            assert node.slopes is not None
+            data = node.slopes.astype("<f4").tobytes()
+            if data not in places:
+                places[data] = len(block)
+                block.extend(data)
+            weights = [float(w).hex() for w in node.multipliers.weights]
+            nodes.append({"slopes": places[data], "lambda": weights, "mu": rows})
+        place = {name: getattr(obligation, name) for name in ("head", "rule", "region", "clause")}
+        proofs.append({**place, "boxes": nodes})
+    return proofs
+
+
 def _exclusion_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
     proofs = []
     for item in verdicts.exclusions:
-        proofs.append(
-            {"head": item.head, "rule": item.rule, "region": item.region, "exclusions": {"offset": len(block)}}
-        )
+        places = {"offset": len(block)}
         block.extend(item.weights.astype("<f4").tobytes())
+        if item.slopes is not None:
+            places["slopes"] = len(block)
+            block.extend(item.slopes.astype("<f4").tobytes())
+        proofs.append({"head": item.head, "rule": item.rule, "region": item.region, "exclusions": places})
     return proofs
 
 

@@ -56,7 +56,7 @@ class Boxes:
         return self._known[key]
 
     def verify(self, clause: Clause, head: Head, *, judge: Judge) -> Verdict:
-        """Judge a clause; `judge` does so over one box. What stays open is `NotProved`, at a point of the widest box."""
+        """Judge a clause; `judge` does so over one box. What stays open is not proved at a point of the widest box."""
         span = self._region.domain.high - self._region.domain.low
         tree: dict[int, Cut | Leaf] = {}  # node n has the children 2 n and 2 n + 1
         proofs: list[Holds] = []
