@@ -5,6 +5,7 @@ The judge screens in float64 with an error bound and decides what is left in rat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +18,16 @@ from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import distinct
 from smle.rules import Clause, Linear, Literal, Row, Specification
 
-__all__ = ["Judge", "Judgment", "Violation", "border_points", "corner_points", "hard_points", "uniform_points"]
+__all__ = [
+    "Judge",
+    "Judgment",
+    "Violation",
+    "border_points",
+    "corner_points",
+    "finished",
+    "hard_points",
+    "uniform_points",
+]
 
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]
@@ -162,13 +172,20 @@ def _screen(terms: Terms, bound: Fraction) -> tuple[Doubles, Doubles]:
 def _settled(terms: Terms, bound: Fraction, total: Doubles, error: Doubles, *, strict: bool) -> BoolArray:
     """Whether sum c_i v_i <= bound (<, if strict), exactly, per row; what the screen leaves open in rationals."""
     result: BoolArray = total <= 0
-    for i in np.flatnonzero(~(np.abs(total) > error)):
-        try:
-            value = sum((c * exact(v[i]) for c, v in terms), Fraction(0)) - bound
-        except ValueError:  # NaN or infinity: nothing holds
+    open_rows = np.flatnonzero(~(np.abs(total) > error))
+    if not len(open_rows):
+        return result
+    # On one grid rationals are integers, which are quicker.
+    grid = math.lcm(bound.denominator, *(c.denominator for c, _ in terms))
+    factors, limit = [int(c * grid) for c, _ in terms], int(bound * grid)
+    for i, *values in zip(open_rows, *(v[open_rows].tolist() for _, v in terms), strict=True):
+        if not all(map(math.isfinite, values)):  # nothing holds
             result[i] = False
             continue
-        result[i] = value < 0 if strict else value <= 0
+        ratios = [value.as_integer_ratio() for value in values]
+        bottom = max(below for _, below in ratios)  # powers of two
+        value = sum(f * above * (bottom // below) for f, (above, below) in zip(factors, ratios, strict=True))
+        result[i] = value < limit * bottom if strict else value <= limit * bottom
     return result
 
 
@@ -195,14 +212,14 @@ def uniform_points(
 ) -> FloatArray:
     """Return points (count, d) drawn uniformly from the domain."""
     lower, upper = _ends(spec)
-    return _finish(spec, rng.uniform(lower, upper, (count, len(lower))), dtype)
+    return finished(spec, rng.uniform(lower, upper, (count, len(lower))), dtype)
 
 
 def corner_points(
     spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
 ) -> FloatArray:
     """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
-    return _finish(spec, _snap(distinct(spec).rows, _corners(spec, rng, count), rng), dtype)
+    return finished(spec, _snap(distinct(spec).rows, _corners(spec, rng, count), rng), dtype)
 
 
 def border_points(
@@ -219,13 +236,13 @@ def border_points(
     inner = rng.uniform(lower, upper, (count, len(lower)))
     points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(spec, rng, count))
     others = [r for r in distinct(spec).rows if r != row and r.is_comparison]
-    cast = _finish(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
+    cast = finished(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
     column = row.coefficients[0][0]
     for _ in range(ulps):
         side = np.where(rng.random(count) < 0.5, -np.inf, np.inf)
         moved = np.nextafter(cast[:, column], side.astype(dtype), dtype=dtype)
         cast[:, column] = np.where(rng.random(count) < 0.5, moved, cast[:, column])
-    return _finish(spec, cast, dtype)
+    return finished(spec, cast, dtype)
 
 
 def _ends(spec: Specification) -> tuple[Doubles, Doubles]:
@@ -264,7 +281,8 @@ def _onto(row: Row, points: Doubles, rng: np.random.Generator, lower: Doubles, u
     return points
 
 
-def _finish(spec: Specification, points: FloatArray, dtype: type[np.floating]) -> FloatArray:
+def finished(spec: Specification, points: FloatArray, dtype: type[np.floating]) -> FloatArray:
+    """Return points cast to a format and put into the domain: clamped, one column of each category 1."""
     fmt = BINARY32 if dtype == np.float32 else BINARY64
     lower, upper = (np.array([float(nearest(v, fmt)) for v in e], dtype=dtype) for e in (spec.lower, spec.upper))
     cast = np.clip(points.astype(dtype), lower, upper)
