@@ -56,5 +56,4 @@ def load(key: str, table: LabelTable, *, standin: bool = False) -> Task:
 def _broken(pairs: npt.NDArray[np.int32], X: Array, outputs: Array) -> Flags:
     """Return which rows predict a forbidden pair; outputs are logits."""
     on = outputs >= 0
-    broken: Flags = (on[:, pairs[:, 0]] & on[:, pairs[:, 1]]).any(axis=1)
-    return broken
+    return np.asarray((on[:, pairs[:, 0]] & on[:, pairs[:, 1]]).any(axis=1))

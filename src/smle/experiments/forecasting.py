@@ -1,4 +1,4 @@
-"""Multi-step forecasting: 25 series of the M4 competition, 8 values in, 4 out, under a bounded change from step to step.
+"""Multi-step forecasting: 25 series of the M4 competition, 8 values in, 4 out, under a bounded change per step.
 
 Each series is split in time (80 to 20), standardized with the training part and cut into windows; the last input is
 subtracted from inputs and outputs of its window. The property `|y_t - y_(t+1)| <= delta` does not see the difference,
@@ -124,5 +124,4 @@ def load(key: str, series: Mapping[str, Array], *, standin: bool = False) -> Tas
 
 def _broken(delta: float, X: Array, outputs: Array) -> Flags:
     """Return which rows change by more than allowed, and by more than the paper's tolerance."""
-    broken: Flags = (np.abs(np.diff(outputs, axis=1)) > delta + TOLERANCE).any(axis=1)
-    return broken
+    return np.asarray((np.abs(np.diff(outputs, axis=1)) > delta + TOLERANCE).any(axis=1))

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from smle.assurance import DeployedNetwork, certify
 from smle.baselines import violation_rate
-from smle.experiments import classification, forecasting, standins, synthetic
-from smle.experiments.arff import read_arff
-from smle.experiments.data import data_file
+from smle.experiments import classification, data, forecasting, standins, synthetic
 from smle.experiments.networks import Settings, train_plain, train_safe
 from smle.experiments.pdcg import CountedPDCG
 from smle.experiments.presets import BENCHMARKS, settings_of
@@ -103,13 +101,10 @@ def load_task(job: Job) -> Task:
     if job.benchmark == "forecasting":
         if job.quick:
             return forecasting.load(job.task, standins.series(), standin=True)
-        return forecasting.load(
-            job.task, forecasting.read_series(data_file("forecasting", forecasting.FILE, job.data_dir))
-        )
+        return forecasting.load(job.task, data.series(job.data_dir))
     if job.quick:
         return classification.load(job.task, standins.label_table(), standin=True)
-    name = classification.DATA_SETS[job.task.rsplit("-", 1)[0]]
-    return classification.load(job.task, read_arff(data_file("classification", name, job.data_dir)))
+    return classification.load(job.task, data.label_table(job.task.rsplit("-", 1)[0], job.data_dir))
 
 
 # --- solving

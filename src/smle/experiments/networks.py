@@ -28,7 +28,7 @@ _PRIOR = 4.0  # typical logits are kept within this distance of zero
 
 @dataclass(frozen=True)
 class Perceptron:
-    """ReLU layers on standardized inputs and a linear layer for the embedding; `skip` adds a linear map of the inputs."""
+    """ReLU layers on standardized inputs and a linear embedding; `skip` adds a linear map of the inputs to it."""
 
     hidden: tuple[int, ...]
     embedding: int
@@ -103,7 +103,7 @@ class _Recurrent(nn.Module):
             else:
                 nn.init.xavier_uniform_(parameter)
         with torch.no_grad():  # torch orders the gates input, forget, cell, output
-            self.lstm.bias_ih_l0[units : 2 * units] = 1.0
+            self.lstm.get_parameter("bias_ih_l0")[units : 2 * units] = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the last state."""
@@ -157,8 +157,9 @@ def train_safe(
     """Train a safe network; its heads are then proved, or NotCertifiedError is raised."""
     network = _safe_network(task, settings, targets, gauge=enforcement.gauge, seed=seed)
     (X, y), held = _split(task.X, targets, settings.options.validation_share)
+    loss = _loss(task, _units(task, settings, targets)[1])
     history = train(
-        network, X, y.float(), loss=_loss(task, _units(task, settings, targets)[1]), options=settings.options, seed=seed, title="safe",
+        network, X, y.float(), loss=loss, options=settings.options, seed=seed, title="safe",
         enforcement=enforcement, validation=(held[0], held[1].float()),
     )  # fmt: skip
     if settings.refit:
@@ -207,7 +208,7 @@ def _typical(task: Task, targets: Array) -> Array:
     if not task.has_labels:
         return np.asarray(targets.mean(axis=0))
     share = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
-    return np.clip(np.log(share / (1 - share)), -_PRIOR, _PRIOR)
+    return np.asarray(np.clip(np.log(share / (1 - share)), -_PRIOR, _PRIOR))
 
 
 def _units(task: Task, settings: Settings, targets: Array) -> tuple[Array, float]:

@@ -1,4 +1,4 @@
-"""Presets: `paper` trains as the paper does, `best` as this package does best. One setting per benchmark for all tasks."""
+"""Presets: `paper` trains as the paper does, `best` as this package does best; one setting for all of a benchmark."""
 
 from __future__ import annotations
 

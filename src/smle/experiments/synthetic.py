@@ -71,8 +71,7 @@ class SyntheticProperty:
     def broken(self, X: Array, outputs: Array) -> Flags:
         """Return which rows break the property by more than the paper's tolerance."""
         inside = (self.q >= X @ self.Q.T).all(axis=1)
-        broken: Flags = inside & (outputs @ self.R.T - self.r > TOLERANCE).any(axis=1)
-        return broken
+        return np.asarray(inside & (outputs @ self.R.T - self.r > TOLERANCE).any(axis=1))
 
 
 def properties() -> list[SyntheticProperty]:
