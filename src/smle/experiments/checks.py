@@ -1,0 +1,126 @@
+"""What a full run has to show: every model proved, scores beside the paper's, inference nearly as fast as without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smle.experiments.published import SCORES
+from smle.experiments.tables import Row, groups_of, paired, quartiles, seed_medians, slowdowns, values
+
+__all__ = ["Check", "checks"]
+
+_NEAR_ORACLE = 0.005
+_WORST_RUN = 0.02
+_NEAR_PAPER = 0.003
+_NEAR_POSTPROCESS = 0.005
+_COLLAPSE = 0.1
+_SLOWDOWN = 1.3
+
+
+@dataclass(frozen=True)
+class Check:
+    """A statement about a run, what was found, and whether it is met."""
+
+    statement: str
+    found: str
+    met: bool
+
+
+def checks(rows: Sequence[Row], benchmark: str, preset: str) -> list[Check]:
+    """Return the checks of one benchmark under one preset."""
+    found = [_proved(rows)]
+    if preset == "paper":
+        found.append(_within_quartiles(rows, benchmark))
+        return found
+    makers = {
+        "synthetic": (_near_oracle, _worst_run),
+        "forecasting": (_near_paper, _no_collapse),
+        "classification": (_near_postprocess, _no_collapse),
+    }
+    found += [maker(rows, benchmark) for maker in makers[benchmark]]
+    return [*found, _fast(rows, benchmark)]
+
+
+def _proved(rows: Sequence[Row]) -> Check:
+    models = [row for row in rows if row["method"] == "smle"]
+    certified = sum(bool(row.get("certified")) for row in models)
+    violating = sum(row["exact_violations"] > 0 for row in models)
+    return Check(
+        "every model is certified, and no test example violates its property",
+        f"{certified} of {len(models)} certified, {violating} with a violation",
+        certified == len(models) and violating == 0,
+    )
+
+
+def _per_group(statement: str, differences: dict[str, float], slack: float) -> Check:
+    """Check that no property's number is more than `slack` below what it is compared with."""
+    text = ", ".join(f"{group}: {value:+.3f}" for group, value in differences.items())
+    return Check(statement, text, all(value >= -slack for value in differences.values()))
+
+
+def _median(rows: Sequence[Row], method: str, group: str) -> float:
+    box = quartiles(values(rows, "score", method=method, group=group))
+    return float("nan") if box is None else box.median
+
+
+def _within_quartiles(rows: Sequence[Row], benchmark: str) -> Check:
+    paper = SCORES[benchmark]["smle"]
+    differences = {
+        group: _median(rows, "smle", group) - paper[group].q1 for group in groups_of(rows, benchmark) if group in paper
+    }
+    return _per_group("median score at or above the first quartile of the paper's `smle`", differences, 0.0)
+
+
+def _near_oracle(rows: Sequence[Row], benchmark: str) -> Check:
+    paper = SCORES[benchmark]["oracle"]
+    differences = {group: _median(rows, "smle", group) - paper[group].median for group in groups_of(rows, benchmark)}
+    statement = f"median score at most {_NEAR_ORACLE} below the median of the paper's oracle"
+    # The paper's medians are known to three digits.
+    return _per_group(statement, differences, _NEAR_ORACLE + 0.0005)
+
+
+def _worst_run(rows: Sequence[Row], benchmark: str) -> Check:
+    gap, task = max((run["oracle"]["score"] - run["smle"]["score"], task) for (task, _), run in paired(rows).items())
+    return Check(f"no run more than {_WORST_RUN} below its oracle", f"{gap:.4f} ({task})", gap <= _WORST_RUN)
+
+
+def _near_paper(rows: Sequence[Row], benchmark: str) -> Check:
+    paper = SCORES[benchmark]["postprocess"]
+    differences = {group: _median(rows, "smle", group) - paper[group].median for group in groups_of(rows, benchmark)}
+    statement = f"median score at most {_NEAR_PAPER} below the median of the paper's `postprocess`"
+    return _per_group(statement, differences, _NEAR_PAPER + 0.0005)
+
+
+def _near_postprocess(rows: Sequence[Row], benchmark: str) -> Check:
+    differences = {
+        group: float(
+            np.mean(seed_medians(rows, method="smle", group=group))
+            - np.mean(seed_medians(rows, method="postprocess", group=group))
+        )
+        for group in groups_of(rows, benchmark)
+    }
+    seeds = len({row["seed"] for row in rows})
+    statement = f"mean over {seeds} seed(s) of the median score at most {_NEAR_POSTPROCESS} below that of `postprocess`"
+    return _per_group(statement, differences, _NEAR_POSTPROCESS)
+
+
+def _no_collapse(rows: Sequence[Row], benchmark: str) -> Check:
+    runs = paired(rows).items()
+    gap, task = max((run["postprocess"]["score"] - run["smle"]["score"], task) for (task, _), run in runs)
+    return Check(
+        f"no run collapses (more than {_COLLAPSE} below `postprocess`)", f"{gap:.4f} ({task})", gap <= _COLLAPSE
+    )
+
+
+def _fast(rows: Sequence[Row], benchmark: str) -> Check:
+    found = [
+        value
+        for group in groups_of(rows, benchmark)
+        for value in slowdowns(rows, "seconds_per_example", method="smle", group=group)
+    ]
+    median = float(np.median(found)) if found else float("nan")
+    statement = f"inference one example at a time at most {_SLOWDOWN} times that of `preprocess`, in the median"
+    return Check(statement, f"{median:.2f}", median <= _SLOWDOWN)
