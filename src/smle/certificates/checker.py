@@ -221,21 +221,24 @@ def upward(value: Fraction) -> Fraction:
     return Fraction(math.ceil(value * 2**200), 2**200)
 
 
-def affine_error(weights: list[Fraction], sizes: list[Fraction], offset: Fraction, what: str) -> Fraction:
-    """Bound |fl(w.v + c) - (w.v + c)| for |v_j| <= sizes_j: any order of summation, FMA, flush-to-zero."""
-    n = len(weights)
-    require(n + 1 < 2**20, f"{what}: sum too long")
-    growth = Fraction(n + 1, 2**24 - n - 1)
-    total = abs(offset) + sum(abs(w) * s for w, s in zip(weights, sizes, strict=True))
-    tiny = TINY * (2 * n + 1 + sum(abs(w) + s for w, s in zip(weights, sizes, strict=True))) * (1 + growth)
-    require((1 + growth) * total + tiny < LARGEST, f"{what}: may overflow float32")
-    return growth * total + tiny
-
-
 def on_grid(numbers: list[Fraction]) -> tuple[list[int], int]:
     """Write dyadic numbers as integers times 2^-k; return the integers and k."""
     k = max((v.denominator.bit_length() - 1 for v in numbers), default=0)
-    return [v.numerator << (k - v.denominator.bit_length() + 1) for v in numbers], k
+    shifts = [k + 1 - v.denominator.bit_length() for v in numbers]
+    require(all(v.denominator << shift == 1 << k for v, shift in zip(numbers, shifts, strict=True)), "not dyadic")
+    return [v.numerator << shift for v, shift in zip(numbers, shifts, strict=True)], k
+
+
+def affine_error(weights: list[Fraction], sizes: list[Fraction], offset: Fraction, what: str) -> Fraction:
+    """Bound |fl(w.v + c) - (w.v + c)| for |v_j| <= sizes_j: any order of summation, FMA, flush-to-zero."""
+    n = len(weights)
+    require(n + 1 < 2**20 and n == len(sizes), f"{what}: sum too long")
+    growth = Fraction(n + 1, 2**24 - n - 1)
+    (w, i), (s, j) = on_grid([abs(v) for v in weights]), on_grid(sizes)
+    total = abs(offset) + Fraction(sum(map(mul, w, s)), 1 << (i + j))
+    tiny = TINY * (2 * n + 1 + Fraction(sum(w), 1 << i) + Fraction(sum(s), 1 << j)) * (1 + growth)
+    require((1 + growth) * total + tiny < LARGEST, f"{what}: may overflow float32")
+    return growth * total + tiny
 
 
 # --- 3. Specification, guard rows, domain --------------------------------------------------------------------
@@ -267,6 +270,11 @@ class Rule(NamedTuple):
     regions: list[int]
     clauses: list[list[Literal]]
     exclusions: list[tuple[int, int]]
+
+
+def exclusion(pair: tuple[int, int]) -> list[Literal]:
+    """Return the clause "not both labels"."""
+    return [Literal({label: Fraction(1)}, {}, Fraction(0), True) for label in pair]
 
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
@@ -614,10 +622,9 @@ class Bounds:
                 inherited = [
                     sum(abs(s) * e for s, e in zip(part, errors, strict=True)) for part in (low_slope, high_slope)
                 ]
-                extra = TINY + max(
-                    affine_error(low_slope, reach, lower[i], "bounds") + inherited[0],
-                    affine_error(high_slope, reach, upper[i], "bounds") + inherited[1],
-                )
+                low_error = affine_error(low_slope, reach, lower[i], "bounds") + inherited[0]
+                high_error = affine_error(high_slope, reach, upper[i], "bounds") + inherited[1]
+                extra = upward(TINY + max(low_error, high_error))
             gap = [a - b for a, b in zip(low_slope, high_slope, strict=True)]
             extra += max(Fraction(0), lower[i] - upper[i] + over_box(gap, span))
             center.append((lower[i] + upper[i]) / 2)
@@ -626,9 +633,12 @@ class Bounds:
             lowest = lower[i] - over_box([-s for s in low_slope], span)
             self.sizes.append(max(highest, -lowest, Fraction(0)) + 2 * extra)
         self.center, self.center_grid = on_grid(center)
-        self.half, self.half_grid = on_grid([upward(h) for h in half])
-        self.center_slope, self.center_slope_grid = on_grid([(a + b) / 2 for a, b in zip(*slopes, strict=True)])
-        self.half_slope, self.half_slope_grid = on_grid([(b - a) / 2 for a, b in zip(*slopes, strict=True)])
+        self.half, self.half_grid = on_grid(half)
+        center_slope, self.center_slope_grid = on_grid([(a + b) / 2 for a, b in zip(*slopes, strict=True)])
+        half_slope, self.half_slope_grid = on_grid([(b - a) / 2 for a, b in zip(*slopes, strict=True)])
+        # One column per argument; none if the bounds are constant.
+        self.center_slope = [center_slope[k::d] for k in range(d if self.affine else 0)]
+        self.half_slope = [half_slope[k::d] for k in range(d if self.affine else 0)]
 
 
 def over_box(slope: list[Fraction], box: Box) -> Fraction:
@@ -638,42 +648,42 @@ def over_box(slope: list[Fraction], box: Box) -> Fraction:
 
 
 class Head:
-    """One head y = W z + V x + b with the rounding error of each output."""
+    """One head y = W z + V x + b: outputs at the center of the box, and the rounding error of each."""
 
     def __init__(self, spec: Specification, bounds: Bounds, W: list[Fraction], V: list[Fraction], b: list[Fraction]):
         n, d, m = bounds.width, len(spec.inputs), len(b)
-        self.spec, self.bounds, self.bias = spec, bounds, b
-        self.errors = []
-        for i in range(m):
-            weights = W[i * n : (i + 1) * n] + V[i * d : (i + 1) * d]
-            sizes = bounds.sizes + (spec.reach if V else [])
-            self.errors.append(upward(affine_error(weights, sizes, b[i], f"output {spec.outputs[i]!r}")))
+        self.spec, self.bounds = spec, bounds
         flat, self.grid = on_grid(W)
         self.W = [flat[i * n : (i + 1) * n] for i in range(m)]
         self.V = [V[i * d : (i + 1) * d] for i in range(m)] if V else []
-        self.scaled: list[list[int]] = []
+        self.errors, self.middle, self.tilt = [], [], []
+        sizes = bounds.sizes + (spec.reach if V else [])
+        for i, row in enumerate(self.W):
+            weights = W[i * n : (i + 1) * n] + V[i * d : (i + 1) * d]
+            self.errors.append(upward(affine_error(weights, sizes, b[i], f"output {spec.outputs[i]!r}")))
+            self.middle.append(b[i] + self.dot(row, bounds.center, bounds.center_grid))
+            self.tilt.append([self.dot(row, column, bounds.center_slope_grid) for column in bounds.center_slope])
+
+    def dot(self, v: list[int], column: list[int], grid: int) -> Fraction:
+        """Inner product of a combination of rows with a vector that is on a grid of its own."""
+        return Fraction(sum(map(mul, v, column)), 1 << (self.grid + grid))
 
     def worst(self, g: dict[int, Fraction]) -> tuple[Fraction, dict[int, Fraction]]:
         """Bound g.y over the box: return (d, c) with g.y <= d + c.x, without rounding errors."""
-        scale = math.lcm(*(v.denominator for v in g.values()))
-        v = [0] * self.bounds.width
+        box, scale = self.bounds, math.lcm(*(v.denominator for v in g.values()))
+        v = [0] * box.width
         for j, value in g.items():
             v = list(map(add, v, map(mul, repeat(int(value * scale)), self.W[j])))
-        box, size = self.bounds, list(map(abs, v))
-        constant = Fraction(sum(map(mul, v, box.center)), scale << (self.grid + box.center_grid))
-        constant += Fraction(sum(map(mul, size, box.half)), scale << (self.grid + box.half_grid))
-        constant += sum(value * self.bias[j] for j, value in g.items())
-        slope: dict[int, Fraction] = {}
-        if box.affine:
-            d, q = box.arguments, []
-            for k in range(d):
-                total = Fraction(sum(map(mul, v, box.center_slope[k::d])), scale << (self.grid + box.center_slope_grid))
-                total += Fraction(sum(map(mul, size, box.half_slope[k::d])), scale << (self.grid + box.half_slope_grid))
-                q.append(total)
-            slope = dict(enumerate(q))
-            if box.hidden is not None:  # q is a combination of hidden units so far
-                more, slope = box.hidden.back(q)
-                constant += more
+        size = list(map(abs, v))
+        constant = sum((value * self.middle[j] for j, value in g.items()), Fraction(0))
+        constant += self.dot(size, box.half, box.half_grid) / scale
+        q = [self.dot(size, column, box.half_slope_grid) / scale for column in box.half_slope]
+        for j, value in g.items():
+            q = [total + value * tilt for total, tilt in zip(q, self.tilt[j], strict=True)]
+        slope = dict(enumerate(q))
+        if box.hidden is not None:  # q is a combination of hidden units so far
+            more, slope = box.hidden.back(q)
+            constant += more
         for k in range(len(self.spec.inputs) if self.V else 0):
             slope[k] = slope.get(k, Fraction(0)) + sum(value * self.V[j][k] for j, value in g.items())
         return constant, {k: value for k, value in slope.items() if value}
@@ -698,39 +708,53 @@ class Head:
         return constant + bounded(slope, halfspaces, mu, *self.bounds.box)
 
     def exclusion_margin(self, pairs: list[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
-        """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin."""
-        simple = not self.bounds.affine and not self.V
-        if simple and not self.scaled:
-            self.scale_rows()
-        worst: tuple[int, int] | None = None  # the bound that is nearest to zero, as numerator and denominator
-        for position, (h, k) in enumerate(pairs):
-            first, second = weights[2 * position], weights[2 * position + 1]
+        """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k).
+
+        Return the least margin; of more than 1,000 pairs a lower bound of it.
+        """
+        packed = Packed(self) if len(pairs) > 1000 and not self.bounds.affine and not self.V else None
+        least: Fraction | None = None
+        for (h, k), first, second in zip(pairs, weights[::2], weights[1::2], strict=True):
             require(0 <= first < math.inf and 0 <= second < math.inf and first + second > 0, "exclusions: multipliers")
             (p, a), (q, b) = first.as_integer_ratio(), second.as_integer_ratio()
-            p, q = p * b, q * a
-            if simple:
-                v = map(add, map(mul, repeat(p), self.scaled[h]), map(mul, repeat(q), self.scaled[k]))
-                top = (sum(map(abs, v)) << self.shift) + p * self.offsets[h] + q * self.offsets[k]
-                bottom = (p + q) << self.pair_grid
-            else:
-                clause = [Literal({i: Fraction(1)}, {}, Fraction(0), True) for i in (h, k)]
-                bound = self.clause_bound(clause, [Fraction(p), Fraction(q)], [], [])
-                top, bottom = bound.numerator, bound.denominator * (p + q)
-            require(top < 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
-            if worst is None or top * worst[1] > worst[0] * bottom:
-                worst = top, bottom
-        return -Fraction(*worst) if worst else Fraction(0)
+            divisor = math.gcd(p * b, q * a)
+            p, q = p * b // divisor, q * a // divisor
+            margin = packed.margin(h, k, p, q) if packed is not None and p + q <= 1 << 32 else Fraction(0)
+            if margin <= 0:  # not proved in coarse numbers: take all digits
+                margin = -self.clause_bound(exclusion((h, k)), [Fraction(p), Fraction(q)], [], []) / (p + q)
+            require(margin > 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
+            least = margin if least is None else min(least, margin)
+        return Fraction(0) if least is None else least
 
-    def scale_rows(self) -> None:
-        """Multiply rows by the half-widths and take logits at the center plus rounding error, on one grid."""
-        box = self.bounds
-        self.scaled = [list(map(mul, row, box.half)) for row in self.W]
-        self.pair_grid = max(self.grid + box.half_grid, 200)
-        self.shift = self.pair_grid - self.grid - box.half_grid
-        self.offsets = []
-        for row, bias, error in zip(self.W, self.bias, self.errors, strict=True):
-            middle = Fraction(sum(map(mul, row, box.center)), 1 << (self.grid + box.center_grid))
-            self.offsets.append(math.ceil((middle + bias + error) * (1 << self.pair_grid)))
+
+class Packed:
+    """The rows a = half-width x W of a head with constant bounds, in coarse units, each packed into one integer.
+
+    Lane j of a number is coordinate j, so a combination of rows is that of the numbers, and its lanes are added up by
+    taking the number modulo 2^lane - 1. A bias keeps lanes from being negative; its bit says which v_j are >= 0.
+    """
+
+    def __init__(self, head: Head) -> None:
+        box, n = head.bounds, head.bounds.width
+        rows = [list(map(mul, row, box.half)) for row in head.W]
+        drop = max(0, max(abs(v) for row in rows for v in row).bit_length() - 26)
+        self.unit = Fraction(1 << drop, 1 << (head.grid + box.half_grid))
+        rows = [[(v + (1 << drop >> 1)) >> drop for v in row] for row in rows]  # each wrong by half a unit at most
+        # Where p + q <= 2^32 no |v_j| exceeds 2^58: biased lanes are below 2^60, and n of them add up to < 2^lane - 1.
+        self.bit, self.lane = 59, 60 + n.bit_length()
+        self.ones = sum(1 << (self.lane * j) for j in range(n))
+        self.packed = [sum(v << (self.lane * j) for j, v in enumerate(row)) for row in rows]
+        self.sums = [sum(row) for row in rows]
+        tops = [middle + error for middle, error in zip(head.middle, head.errors, strict=True)]
+        self.offsets = [math.ceil(top / self.unit) + (n + 1) // 2 for top in tops]
+
+    def margin(self, h: int, k: int, p: int, q: int) -> Fraction:
+        """Bound -(sum_j |p a_hj + q a_kj| + p top_h + q top_k) / (p + q) from below; sum |v| = 2 sum v+ - sum v."""
+        v = p * self.packed[h] + q * self.packed[k] + (self.ones << self.bit)
+        signs = (v >> self.bit) & self.ones
+        positive = (v & ((signs << self.lane) - signs)) % ((1 << self.lane) - 1) - (signs.bit_count() << self.bit)
+        size = 2 * positive - p * self.sums[h] - q * self.sums[k]
+        return Fraction(-(size + p * self.offsets[h] + q * self.offsets[k]), p + q) * self.unit
 
 
 class Relaxed:
@@ -853,7 +877,8 @@ def boxes_margin(
             stack.append(([*low[:k], at, *low[k + 1 :]], high))
             stack.append((low, [*high[:k], at, *high[k + 1 :]]))
         elif "empty" in node:
-            mu = multipliers_of(*fields(node, "empty", "box"), active | shared, what)
+            (proof,) = fields(node, "empty", "box")
+            mu = multipliers_of(proof, active | shared, what)
             rows = [(head.spec.rows[r].terms, head.spec.rows[r].closed) for r in mu]
             require(bounded({}, rows, list(mu.values()), low, high) < 0, f"{what}: a box is not proved empty")
         else:
@@ -900,13 +925,16 @@ def check_head(
             key = (number_of, rule_index, region, -1)
             require(key in proofs, f"rule {rule.name!r}, head {number_of}: no proof for the exclusions")
             if isinstance(head, Relaxed):
-                offset, slopes = fields(proofs.pop(key), "offset slopes", "exclusions proof")
-                one = head.over(head.root(active), slopes)
+                trees = items(proofs.pop(key), "exclusions proof")
+                require(len(trees) == len(rule.exclusions), "exclusions proof: one proof per pair")
+                margin = min(
+                    boxes_margin(head, exclusion(pair), items(nodes, "boxes"), active, shared, f"rule {rule.name!r}")
+                    for pair, nodes in zip(rule.exclusions, trees, strict=True)
+                )
             else:
                 (offset,) = fields(proofs.pop(key), "offset", "exclusions proof")
-                one = head
-            pair_weights = read_block(block, offset, len(rule.exclusions), "f", "exclusions proof")
-            margin = one.exclusion_margin(rule.exclusions, pair_weights)
+                pair_weights = read_block(block, offset, len(rule.exclusions), "f", "exclusions proof")
+                margin = head.exclusion_margin(rule.exclusions, pair_weights)
             if fallback is not None:
                 bad = any(fallback[h] >= 0 and fallback[k] >= 0 for h, k in rule.exclusions)
                 require(not bad, f"rule {rule.name!r}: the fallback output breaks it")
@@ -1038,11 +1066,12 @@ def main(arguments: list[str]) -> int:
         print("usage: checker.py MODEL_DIR", file=sys.stderr)
         return 2
     try:
-        proved = check(*read_folder(arguments[0]))
+        files = read_folder(arguments[0])
+        proved = check(*files)
     except Rejected as reason:
         print(f"REJECTED: {reason}")
         return 1
-    certificate = read_json(read_folder(arguments[0])[0], "certificate")
+    certificate = read_json(files[0], "certificate")
     for entry in certificate["specification"]["inputs"]:
         print(f"for all {text(entry['name'], 'input')} in [{entry['lower']}, {entry['upper']}]")
     for item in proved:

@@ -13,7 +13,7 @@ from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.conflicts import COMPLEMENT
 from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, NetworkBounds, Overapproximation
-from smle.guarantees.verdict import Cut, Holds, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
+from smle.guarantees.verdict import Cut, Holds, Leaf, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
 from smle.guarantees.verify import verify
 from smle.rules import Choice, Label, Linear, Literal, Specification
 
@@ -44,8 +44,10 @@ def issue(
     _require_proved(verdicts, spec)
     block = bytearray()
     specification = compiled(spec, arrangement, block)
-    proofs = _box_proofs(verdicts, block) if isinstance(over.bounds, NetworkBounds) else _clause_proofs(verdicts)
-    proofs += _exclusion_proofs(verdicts, block)
+    if isinstance(over.bounds, NetworkBounds):
+        proofs = _box_proofs(verdicts, block)
+    else:
+        proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, block)
     nan_safe = all(head.fallback is None for head in over.heads if head is not None)
     document: dict[str, Any] = {
         "format": "smle-certificate",
@@ -196,39 +198,40 @@ def _clause_proofs(verdicts: Verdicts) -> list[dict[str, Any]]:
 def _box_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
     """Return the proofs under bounds by networks: cuts and boxes in preorder; slopes go into the binary block."""
     places: dict[bytes, int] = {}
+
+    def node_of(node: Cut | Leaf) -> dict[str, Any]:
+        if isinstance(node, Cut):
+            return {"input": node.input, "at": float(node.at).hex()}
+        rows = [[row, float(mu).hex()] for row, mu in sorted(node.multipliers.rows)]
+        if node.multipliers.empty:
+            return {"empty": rows}
+        assert node.slopes is not None
+        data = node.slopes.astype("<f4").tobytes()
+        if data not in places:
+            places[data] = len(block)
+            block.extend(data)
+        return {
+            "slopes": places[data], "lambda": [float(w).hex() for w in node.multipliers.weights], "mu": rows,
+        }  # fmt: skip
+
     proofs: list[dict[str, Any]] = []
     for obligation, verdict in verdicts:
         assert isinstance(verdict, Holds)
-        nodes: list[dict[str, Any]] = []
-        for node in verdict.multipliers.boxes:
-            if isinstance(node, Cut):
-                nodes.append({"input": node.input, "at": float(node.at).hex()})
-                continue
-            rows = [[row, float(mu).hex()] for row, mu in sorted(node.multipliers.rows)]
-            if node.multipliers.empty:
-                nodes.append({"empty": rows})
-                continue
-            assert node.slopes is not None
-            data = node.slopes.astype("<f4").tobytes()
-            if data not in places:
-                places[data] = len(block)
-                block.extend(data)
-            weights = [float(w).hex() for w in node.multipliers.weights]
-            nodes.append({"slopes": places[data], "lambda": weights, "mu": rows})
         place = {name: getattr(obligation, name) for name in ("head", "rule", "region", "clause")}
-        proofs.append({**place, "boxes": nodes})
+        proofs.append({**place, "boxes": [node_of(node) for node in verdict.multipliers.boxes]})
+    for item in verdicts.exclusions:
+        place = {name: getattr(item, name) for name in ("head", "rule", "region")}
+        proofs.append({**place, "exclusions": [[node_of(node) for node in nodes] for nodes in item.boxes]})
     return proofs
 
 
 def _exclusion_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
     proofs = []
     for item in verdicts.exclusions:
-        places = {"offset": len(block)}
+        proofs.append(
+            {"head": item.head, "rule": item.rule, "region": item.region, "exclusions": {"offset": len(block)}}
+        )
         block.extend(item.weights.astype("<f4").tobytes())
-        if item.slopes is not None:
-            places["slopes"] = len(block)
-            block.extend(item.slopes.astype("<f4").tobytes())
-        proofs.append({"head": item.head, "rule": item.rule, "region": item.region, "exclusions": places})
     return proofs
 
 

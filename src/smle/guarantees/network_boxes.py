@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,12 @@ from smle.guarantees.refine import bounds_at
 from smle.guarantees.relaxation import bisect, halves
 from smle.guarantees.verdict import Cut, Holds, Leaf, NotProved, Verdict
 from smle.guarantees.worst_case import Envelope, HiddenEnvelope, Literals
-from smle.rules import Clause
+from smle.rules import Clause, Literal
 
 __all__ = ["Boxes"]
 
 Array = npt.NDArray[np.float64]
+Tree = tuple[Cut | Leaf, ...]
 Judge = Callable[[Clause, Head, Envelope, Region], Verdict]
 
 _MOST_BOXES = 128
@@ -40,12 +42,6 @@ class Boxes:
         self._known: dict[bytes, tuple[Envelope, Region]] = {}
         low, high, _ = region.tight_box()
         self._root = low, high
-        self.envelope, self.region = self._at(low, high)
-
-    @property
-    def slopes(self) -> npt.NDArray[np.float32] | None:
-        """The lines around the hidden ReLUs over the root, if there is a certificate for them."""
-        return _slopes(self.envelope)
 
     def _at(self, low: Array, high: Array) -> tuple[Envelope, Region]:
         key = low.tobytes() + high.tobytes()
@@ -80,6 +76,22 @@ class Boxes:
             queue.extend((2 * number + side, *box) for side, box in enumerate(halves(low, high, cut)))
         worst = min(proofs, key=lambda proof: proof.margin)
         return Holds(worst.margin, replace(worst.multipliers, boxes=tuple(_preorder(tree))))
+
+    def verify_exclusions(
+        self, pairs: npt.NDArray[np.int32], head: Head, *, judge: Judge
+    ) -> tuple[npt.NDArray[np.float32], Array, tuple[Tree, ...]]:
+        """Judge `y_h < 0 or y_k < 0` pair by pair; return (weights, margins, boxes) of `ExclusionVerdicts`."""
+        weights, margins = np.zeros((len(pairs), 2), np.float32), np.full(len(pairs), -np.inf)
+        boxes: list[Tree] = []
+        for i, pair in enumerate(pairs.tolist()):
+            literals = [Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in pair]
+            verdict = self.verify(Clause(tuple(literals)), head, judge=judge)
+            if isinstance(verdict, Holds | NotProved):
+                margins[i] = verdict.margin
+            if isinstance(verdict, Holds):
+                weights[i] = verdict.multipliers.weights
+            boxes.append(verdict.multipliers.boxes if isinstance(verdict, Holds) else ())
+        return weights, margins, tuple(boxes)
 
     @staticmethod
     def _settled(verdict: Verdict) -> bool:

@@ -125,7 +125,7 @@ class ExclusionVerdicts(_NoTruth):
 
     Pair i says `y_h < 0 or y_k < 0` with (h, k) = pairs[i]; it is proved by the weights
     weights[i] (for h and for k, float32, adding up to about 1) if margins[i] > 0.
-    Shapes: pairs (p, 2), weights (p, 2), margins (p,). `slopes` as in `Leaf`, for bounds by networks.
+    Shapes: pairs (p, 2), weights (p, 2), margins (p,). Under bounds by networks `boxes` has the proof of every pair.
     """
 
     head: int
@@ -134,7 +134,7 @@ class ExclusionVerdicts(_NoTruth):
     pairs: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
     margins: Array
-    slopes: npt.NDArray[np.float32] | None = None
+    boxes: tuple[tuple[Cut | Leaf, ...], ...] = ()
 
     @property
     def proved(self) -> npt.NDArray[np.bool_]:

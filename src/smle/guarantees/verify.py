@@ -83,11 +83,14 @@ def verify(over: Overapproximation, spec: Specification, arrangement: Arrangemen
             for i in rules:
                 pairs = spec.rules[i].requirement.exclusions
                 if len(pairs):
-                    box, slopes = envelope, None
-                    if boxes is not None:
-                        box, slopes = boxes.envelope, boxes.slopes
-                    block = verify_exclusions(pairs, head, box, domain if boxes is None else boxes.region.domain)
-                    blocks.append(ExclusionVerdicts(c, i, region, pairs, *block, slopes))
+                    if boxes is None:
+                        found = ExclusionVerdicts(
+                            c, i, region, pairs, *verify_exclusions(pairs, head, envelope, domain)
+                        )
+                    else:
+                        proofs = boxes.verify_exclusions(pairs, head, judge=_judge)
+                        found = ExclusionVerdicts(c, i, region, pairs, *proofs)
+                    blocks.append(found)
     return Verdicts(tuple(items), tuple(blocks))
 
 

@@ -5,7 +5,7 @@ Raw parameters live in standardized inputs x' (see `Frame`); what is deployed is
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,7 @@ class Envelope(NamedTuple):
     """c(x') = center + center_slope x' and h(x') = half + half_slope x', per embedding unit.
 
     Shapes: center, half (n,); slopes (n, d), or None where the bounds do not depend on x. `unit`: it is -1 and 1.
+    With a hidden layer (A, a), shapes (k, d) and (k,), slopes are (n, k): h = relu(A x' + a) takes the place of x'.
     """
 
     center: Tensor
@@ -53,10 +54,16 @@ class Envelope(NamedTuple):
     center_slope: Tensor | None
     half_slope: Tensor | None
     unit: bool = False
+    hidden: tuple[Tensor, Tensor] | None = None
 
 
 class Box(nn.Module):
-    """A kind of bounds. Subclasses are final."""
+    """A kind of bounds. Subclasses are final.
+
+    `cuts`: how often the gauge cuts a region's box in two, in turn, where the bounds are relaxed over boxes.
+    """
+
+    cuts: ClassVar[int] = 0
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width of the box."""
@@ -68,6 +75,9 @@ class Box(nn.Module):
         if envelope.center_slope is None or envelope.half_slope is None:
             return center - half, center + half
         standard = (x32 - x_shift) / x_scale
+        if envelope.hidden is not None:
+            weight, bias = envelope.hidden
+            standard = torch.relu(torch.addmm(bias, standard, weight.T))
         middle = torch.addmm(center, standard, envelope.center_slope.T)
         reach = torch.addmm(half, standard, envelope.half_slope.T)
         return middle - reach, middle + reach

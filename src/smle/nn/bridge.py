@@ -9,7 +9,14 @@ import torch
 from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.center import Center, find_center
 from smle.guarantees.geometry import Region, Support
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.overapproximation import (
+    AffineBounds,
+    Bounds,
+    ConstantBounds,
+    Head,
+    NetworkBounds,
+    Overapproximation,
+)
 from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
 from smle.nn.bounds import Box
 from smle.nn.gauge import CellNeeds, FreeTensors, HeadParameters
@@ -25,8 +32,12 @@ def ungated(arrangement: Arrangement) -> Arrangement:
     return Arrangement(arrangement.rows, arrangement.regions, arrangement.rules, (), ((),), (), ())
 
 
-def cell_needs(spec: Specification, arrangement: Arrangement, *, prefer: Array | None) -> list[CellNeeds]:
+def cell_needs(
+    spec: Specification, arrangement: Arrangement, *, prefer: Array | None, outer: bool = False
+) -> list[CellNeeds]:
     """Return what each certified cell asks of its head. `prefer` (cells, m): outputs to stay near; NaN rows: none.
+
+    `outer`: the box of a region is what its rows over one input say, as for bounds that are relaxed over boxes.
 
     Raises:
         ContradictionError: If a cell's requirement has no safe center.
@@ -36,18 +47,18 @@ def cell_needs(spec: Specification, arrangement: Arrangement, *, prefer: Array |
     for index in range(len(arrangement.cells) - arrangement.free_cell):
         wish = None if prefer is None or not np.isfinite(prefer[index]).all() else prefer[index]
         center = find_center(spec, arrangement, index, prefer=wish, polytopes=polytopes)
-        result.append(_needs(requirement_of(polytopes, index), center, len(spec.columns)))
+        result.append(_needs(requirement_of(polytopes, index), center, len(spec.columns), outer=outer))
     return result
 
 
-def _needs(need: Requirement, center: Center, d: int) -> CellNeeds:
+def _needs(need: Requirement, center: Center, d: int, *, outer: bool) -> CellNeeds:
     m = len(center.y0)
     Y = np.zeros((m, d)) if center.Y is None else center.Y
     # Exclusions follow as clauses; where there are x-terms the center has them among its clauses already.
     pair_weights = list(center.pair_lambdas)
     clauses, weights = need.without_pairs().clauses, [*center.lambdas, *pair_weights]
     slacks = np.concatenate([center.clause_slacks, center.pair_slacks])
-    boxes = [_RegionBox(need.polytopes.intersection(active)) for active in need.regions]
+    boxes = [_RegionBox(need.polytopes.intersection(active), outer=outer) for active in need.regions]
     j = max((len(clause.literals) for clause in clauses), default=1)
     r = max((len(box.A) for box in boxes), default=0)
     k = len(clauses)
@@ -71,11 +82,14 @@ def _needs(need: Requirement, center: Center, d: int) -> CellNeeds:
 class _RegionBox:
     """Bounding box (d,), (d,) and oblique rows A (r, d), a (r,) of a region; maxima of linear functions over it."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, *, outer: bool) -> None:
         self._support = Support(region)
         identity = np.eye(len(region.domain.low))
-        self.upper = np.minimum(self._support(identity)[0], region.domain.high)
-        self.lower = np.maximum(-self._support(-identity)[0], region.domain.low)
+        if outer:
+            self.lower, self.upper, _ = region.tight_box()
+        else:
+            self.upper = np.minimum(self._support(identity)[0], region.domain.high)
+            self.lower = np.maximum(-self._support(-identity)[0], region.domain.low)
         oblique = np.flatnonzero((region.A != 0).sum(axis=1) > 1)
         self.A, self.a = region.A[oblique], region.a[oblique]
 
@@ -98,5 +112,9 @@ def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Ove
     ]
     numbers = box.deployed(parameters.x_shift, parameters.x_scale, torch.float64)
     arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()}
-    bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
+    bounds: Bounds
+    if "hidden_weight" in arrays:
+        bounds = NetworkBounds.shared(**arrays)
+    else:
+        bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
     return Overapproximation(bounds, tuple(heads + ([] if free is None else [None]))), free

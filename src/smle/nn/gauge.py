@@ -21,7 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from smle.guarantees.relaxation import bisected
 from smle.nn.bounds import Box, Envelope
+from smle.nn.network_bounds import over_boxes
 
 __all__ = ["CellNeeds", "DirectHeads", "Frame", "FreeTensors", "Gauge", "HeadParameters", "HeadTensors"]
 
@@ -247,13 +249,15 @@ class Gauge(HeadParameters):
         # Twice the shift pays for folding the frame into weights, before and after.
         self._constant("span", np.abs(ends).max(axis=0) + 2 * np.abs(frame.x_shift / frame.x_scale))
         stacked = _Stacked([*cells, CellNeeds.none(frame)] if free else cells, frame)
+        if box.cuts:
+            stacked.cut(cells, frame, domain[1] - domain[0], box.cuts)
         for name, value in stacked.arrays.items():
             self._constant(name, value)
         multiple = (stacked.arrays["weights_present"].sum(axis=2) > 1).any()
         self.raw_lambda = nn.Parameter(torch.zeros(stacked.arrays["weights"].shape)) if multiple else None
         self.sees_inputs = passthrough or box.envelope().center_slope is not None
         rows = stacked.arrays["A"].shape[2]
-        shape = (*stacked.arrays["clause_slack"].shape, rows)
+        shape = (*stacked.arrays["clause_slack"].shape, *((2**box.cuts,) if box.cuts else ()), rows)
         self.raw_mu = nn.Parameter(torch.full(shape, -4.0)) if self.sees_inputs and rows else None
 
     def _derive(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -316,7 +320,9 @@ class Gauge(HeadParameters):
         else:
             half, reach = self._padded(envelope)
             spread, terms = v.abs() @ half + v @ envelope.center, terms @ reach + rest
-        if self.sees_inputs:
+        if envelope.hidden is not None:
+            spread = spread + self._over_boxes(g, v, envelope)
+        elif self.sees_inputs:
             spread = spread + self._over_region(self._slope(g, v, envelope))
         if self.raw_slope is not None:
             terms = terms + (_cast(self.raw_slope.detach(), dtype) - known["center_slope"]).abs() @ known["span"]
@@ -327,14 +333,33 @@ class Gauge(HeadParameters):
 
     def _slope(self, g: Tensor, v: Tensor, envelope: Envelope) -> Tensor:
         """Return how the direction's worst case changes with x' (heads, k, d)."""
-        slope: Tensor | None = None
-        if envelope.center_slope is not None and envelope.half_slope is not None:
-            slope = v @ envelope.center_slope + v.abs() @ envelope.half_slope
-        if self.raw_slope is not None:
-            direct = g @ (self.raw_slope.to(g.dtype) - self.constants(g.dtype)["center_slope"])
-            slope = direct if slope is None else slope + direct
-        assert slope is not None
-        return slope
+        slope, direct = self._through(v, envelope), self._direct(g)
+        if slope is None or direct is None:
+            slope = direct if slope is None else slope
+            assert slope is not None
+            return slope
+        return slope + direct
+
+    @staticmethod
+    def _through(v: Tensor, envelope: Envelope) -> Tensor | None:
+        """Return the part of the slope that comes through the bounds."""
+        if envelope.center_slope is None or envelope.half_slope is None:
+            return None
+        return v @ envelope.center_slope + v.abs() @ envelope.half_slope
+
+    def _direct(self, g: Tensor) -> Tensor | None:
+        """Return the part of the slope that comes through the pass-through."""
+        if self.raw_slope is None:
+            return None
+        return g @ (self.raw_slope.to(g.dtype) - self.constants(g.dtype)["center_slope"])
+
+    def _over_boxes(self, g: Tensor, v: Tensor, envelope: Envelope) -> Tensor:
+        """Bound what the bounds' network and the pass-through add over each clause's region (heads, k)."""
+        known, q = self.constants(g.dtype), self._through(v, envelope)
+        assert q is not None
+        assert envelope.hidden is not None
+        boxes, rows = (known["part_center"], known["part_half"]), (known["A"], known["a"])
+        return over_boxes(q, self._direct(g), envelope.hidden, boxes=boxes, rows=rows, raw_mu=self.raw_mu)
 
     def _over_region(self, slope: Tensor) -> Tensor:
         """Bound max slope.x' over each clause's region (heads, k): trained mu, residual over the bounding box."""
@@ -350,10 +375,13 @@ class Gauge(HeadParameters):
         """Return the half-width at x' = 0, rounding of computed bounds added, and the largest |z|. Both (n,)."""
         if envelope.center_slope is None or envelope.half_slope is None:
             return envelope.half, envelope.center.abs() + envelope.half
-        span = self.constants(envelope.center.dtype)["span"]
+        span, share = self.constants(envelope.center.dtype)["span"], 4 * self._share
+        if envelope.hidden is not None:
+            weight, bias = (part.detach().abs() for part in envelope.hidden)
+            span, share = weight @ span + bias, share + 4 * _SAFETY * _UNIT_ROUNDOFF * len(bias)
         slopes = envelope.center_slope.detach().abs() + envelope.half_slope.detach().abs()
         reach = envelope.center.detach().abs() + envelope.half.detach().abs() + slopes @ span
-        return envelope.half + (4 * self._share) * reach, reach
+        return envelope.half + share * reach, reach
 
 
 class _Stacked:
@@ -393,3 +421,14 @@ class _Stacked:
             "A": A / row_norm[:, :, :, None],
             "a": a / row_norm,
         }
+
+    def cut(self, cells: list[CellNeeds], frame: Frame, span: Array, cuts: int) -> None:
+        """Add the boxes that each clause's box is cut into, as `smle.guarantees.network_boxes` cuts it."""
+        shape = (*self.arrays["clause_slack"].shape, 2**cuts, len(span))
+        ends = np.zeros(shape), np.zeros(shape)
+        for i, c in enumerate(cells):
+            for k in range(len(c.g)):
+                for p, box in enumerate(bisected(c.lower[k], c.upper[k], span, depth=cuts)):
+                    for end, value in zip(ends, box, strict=True):
+                        end[i, k, p] = (value - frame.x_shift) / frame.x_scale
+        self.arrays |= {"part_center": (ends[0] + ends[1]) / 2, "part_half": (ends[1] - ends[0]) / 2}

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from smle.exact import BINARY32, BINARY64, Binary, previous
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.guard import domain_box, guard_rows
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.overapproximation import (
+    AffineBounds,
+    Bounds,
+    ConstantBounds,
+    Head,
+    NetworkBounds,
+    Overapproximation,
+)
+from smle.nn.precision import Float32Only, require_float32
 from smle.rules import Specification
 
 __all__ = ["DeployedHead", "Domain", "Gate", "clip", "require_full_precision"]
@@ -246,15 +254,24 @@ class Gate(nn.Module):
 
 
 class _Bounds(nn.Module):
-    """Bounds of the embedding: lower, upper (n,) and, if affine, lower_slope, upper_slope (n, d)."""
+    """Bounds of the embedding: lower, upper (n,) and, if affine, lower_slope, upper_slope (n, d).
+
+    With a hidden layer, hidden_weight (k, d) and hidden_bias (k,), the slopes are (n, k).
+    """
 
     lower: Tensor
     upper: Tensor
     lower_slope: Tensor | None
     upper_slope: Tensor | None
+    hidden_weight: Tensor | None
+    hidden_bias: Tensor | None
 
-    def __init__(self, n: int, d: int, *, affine: bool) -> None:
+    def __init__(self, n: int, d: int, *, affine: bool, hidden: int | None) -> None:
         super().__init__()
+        self.register_buffer("hidden_weight", None if hidden is None else torch.zeros(hidden, d))
+        self.register_buffer("hidden_bias", None if hidden is None else torch.zeros(hidden))
+        if hidden is not None:
+            d, affine = hidden, True
         self.register_buffer("lower", -torch.ones(n))
         self.register_buffer("upper", torch.ones(n))
         self.register_buffer("lower_slope", torch.zeros(n, d) if affine else None)
@@ -294,7 +311,7 @@ def _buffers(module: nn.Module, child: str) -> dict[str, Tensor]:
     return cast(dict[str, Tensor], module._modules[child]._buffers)  # type: ignore[union-attr]
 
 
-class DeployedHead(nn.Module):
+class DeployedHead(Float32Only):
     """(features, embedding) -> outputs, with frozen constants only.
 
     * features (batch, d) in float32 or float64; embedding (batch, n) in float32, any values; outputs (batch, m).
@@ -309,25 +326,29 @@ class DeployedHead(nn.Module):
         *,
         embedding: int,
         affine: bool = False,
+        hidden: int | None = None,
         passthrough: bool = False,
         nan_safe_clip: bool | None = None,
     ) -> None:
         super().__init__()
         d, m = len(spec.columns), len(spec.targets)
         count = len(arrangement.cells) - arrangement.free_cell
-        self.affine = affine
-        self.nan_safe_clip = affine or passthrough if nan_safe_clip is None else nan_safe_clip
+        self.affine, self.network = affine, hidden is not None
+        computed = affine or passthrough or hidden is not None
+        self.nan_safe_clip = computed if nan_safe_clip is None else nan_safe_clip
         self.domain = Domain(spec)
         self.gate = Gate(spec, arrangement)
-        self.bounds = _Bounds(embedding, d, affine=affine)
+        self.bounds = _Bounds(embedding, d, affine=affine, hidden=hidden)
         self.heads = _Heads(count, m, embedding, inputs=d if passthrough else None, fallback=not self.nan_safe_clip)
         self.free = _Free(m, embedding) if arrangement.free_cell else None
 
     def limits(self, x32: Tensor) -> tuple[Tensor, Tensor]:
         """Return the stored bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
         box = _buffers(self, "bounds")
-        if not self.affine:
+        if not self.affine and not self.network:
             return box["lower"], box["upper"]
+        if self.network:
+            x32 = torch.relu(torch.addmm(box["hidden_bias"], x32, box["hidden_weight"].T))
         return (
             torch.addmm(box["lower"], x32, box["lower_slope"].T),
             torch.addmm(box["upper"], x32, box["upper_slope"].T),
@@ -435,8 +456,9 @@ class DeployedHead(nn.Module):
     @torch.no_grad()
     def store(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None) -> None:
         """Take over frozen bounds and heads (and the free head)."""
+        stored = over.bounds.stored() if isinstance(over.bounds, NetworkBounds) else vars(over.bounds)
         for name, buffer in self.bounds.named_buffers():
-            buffer.copy_(torch.from_numpy(getattr(over.bounds, name).copy()))
+            buffer.copy_(torch.from_numpy(stored[name].copy()))
         names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
         certified = [head for head in over.heads if head is not None]
         for name, buffer in self.heads.named_buffers():
@@ -449,8 +471,13 @@ class DeployedHead(nn.Module):
     @torch.no_grad()
     def overapproximation(self) -> Overapproximation:
         """Return what the stored constants can reach, as plain arrays."""
+        require_float32(self.named_buffers())
         box = {name: value.cpu().numpy() for name, value in self.bounds.named_buffers()}
-        bounds = AffineBounds(**box) if self.affine else ConstantBounds(**box)
+        bounds: Bounds
+        if self.network:
+            bounds = NetworkBounds.shared(**box)
+        else:
+            bounds = AffineBounds(**box) if self.affine else ConstantBounds(**box)
         heads: list[Head | None] = []
         for c in range(self.heads.weight.shape[0]):
             parts = {name: value[c].cpu().numpy() for name, value in self.heads.named_buffers()}

@@ -18,6 +18,8 @@ from smle.nn.bounds import AffineBox, Box, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
 from smle.nn.gauge import DirectHeads, Frame, Gauge, HeadParameters
 from smle.nn.head import DeployedHead
+from smle.nn.network_bounds import NetworkBox
+from smle.nn.precision import Float32Only
 from smle.rules import Specification
 
 __all__ = ["Rescale", "Rescaled", "SafeNetwork", "last_linear"]
@@ -52,7 +54,7 @@ class Rescaled(nn.Module):
         return z
 
 
-class SafeNetwork(nn.Module):
+class SafeNetwork(Float32Only):
     """backbone -> clip to l(x) <= z <= u(x) -> one affine head per cell.
 
     * features (batch, d), in the order of `spec.columns`, feed gate and bounds; the backbone maps them (or the extra
@@ -65,7 +67,8 @@ class SafeNetwork(nn.Module):
         backbone: Any module that returns `embedding` numbers per row.
         spec: The rules.
         embedding: Width n of the backbone's output.
-        bounds: `constant` (trained), `fixed` (-1 and 1) or `affine` (trained, functions of x).
+        bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
+            small ReLU network of x).
         gate: A head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
         passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
         gauge: Keep the heads safe at every step. False: plain heads, for an enforcement that projects them.
@@ -92,8 +95,8 @@ class SafeNetwork(nn.Module):
         arrangement: Arrangement | None = None,
     ) -> None:
         super().__init__()
-        if bounds not in ("constant", "fixed", "affine"):
-            raise ValueError(f"Expected bounds to be 'constant', 'fixed' or 'affine'. Got {bounds!r}.")
+        if bounds not in ("constant", "fixed", "affine", "network"):
+            raise ValueError(f"Expected bounds to be 'constant', 'fixed', 'affine' or 'network'. Got {bounds!r}.")
         found = arrange(spec) if arrangement is None else arrangement
         self.spec = spec
         self.arrangement = found if gate else ungated(found)
@@ -108,7 +111,7 @@ class SafeNetwork(nn.Module):
         self.held = False
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self.box = self._make_box(bounds, embedding, frame)
-        needs = cell_needs(spec, self.arrangement, prefer=prefer)
+        needs = cell_needs(spec, self.arrangement, prefer=prefer, outer=bounds == "network")
         domain = Domain.of(spec)
         if gauge:
             self.heads: HeadParameters = Gauge(
@@ -125,15 +128,20 @@ class SafeNetwork(nn.Module):
                 needs, frame, units=embedding, passthrough=passthrough, free=self.arrangement.free_cell
             )
         self.deployed = DeployedHead(
-            spec, self.arrangement, embedding=embedding, affine=bounds == "affine", passthrough=passthrough
+            spec,
+            self.arrangement,
+            embedding=embedding,
+            affine=bounds == "affine",
+            hidden=len(self.box.hidden_bias) if isinstance(self.box, NetworkBox) else None,
+            passthrough=passthrough,
         )
 
     def _make_box(self, bounds: str, embedding: int, frame: Frame) -> Box:
-        if bounds != "affine":
+        if bounds not in ("affine", "network"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)
-        low, high = ((end - frame.x_shift) / frame.x_scale for end in (domain.low, domain.high))
-        return AffineBox(embedding, torch.from_numpy(low), torch.from_numpy(high))
+        low, high = (torch.from_numpy((end - frame.x_shift) / frame.x_scale) for end in (domain.low, domain.high))
+        return AffineBox(embedding, low, high) if bounds == "affine" else NetworkBox(embedding, low, high)
 
     @classmethod
     def from_model(
