@@ -21,12 +21,13 @@ from smle.guarantees.verdict import Verdicts
 from smle.guarantees.verify import verify as verify_overapproximation
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
+from smle.nn.precision import Float32Only
 from smle.rules import Specification
 
 __all__ = ["DeployedNetwork", "arrangement_of", "certify", "project", "require_same_rules", "state_of", "verify"]
 
 
-class DeployedNetwork(nn.Module):
+class DeployedNetwork(Float32Only):
     """A backbone and a frozen head: what is certified, stored and served. It has nothing left to train."""
 
     def __init__(self, backbone: nn.Module, head: DeployedHead) -> None:

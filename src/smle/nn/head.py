@@ -24,7 +24,7 @@ from smle.guarantees.overapproximation import (
     NetworkBounds,
     Overapproximation,
 )
-from smle.nn.precision import Float32Only, require_float32
+from smle.nn.precision import FixedFormats, require_float32
 from smle.rules import Specification
 
 __all__ = ["DeployedHead", "Domain", "Gate", "clip", "require_full_precision"]
@@ -311,7 +311,7 @@ def _buffers(module: nn.Module, child: str) -> dict[str, Tensor]:
     return cast(dict[str, Tensor], module._modules[child]._buffers)  # type: ignore[union-attr]
 
 
-class DeployedHead(Float32Only):
+class DeployedHead(FixedFormats):
     """(features, embedding) -> outputs, with frozen constants only.
 
     * features (batch, d) in float32 or float64; embedding (batch, n) in float32, any values; outputs (batch, m).

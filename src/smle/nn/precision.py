@@ -1,0 +1,67 @@
+"""Certified heads stay in float32: that is the arithmetic, with its unit round-off, that the proof speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["FixedFormats", "Float32Only", "require_float32"]
+
+_FLOAT64 = "_float64"
+"""Constants for float64 inputs, which are compared in their own format, have names that end like this."""
+
+
+class Float32Only(nn.Module):
+    """A module that refuses to be converted to another float format, before anything in it has changed.
+
+    The round trip `network.half().float()` would leave rounded constants that nobody certified.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        kind = fn(torch.zeros((), dtype=torch.float32)).dtype
+        if kind is not torch.float32:
+            raise TypeError(
+                f"Expected a safe network to stay in float32, the format of its certificate. Got a conversion to "
+                f"{kind}. Convert the backbone alone (network.backbone), or run it under torch.autocast: the head is "
+                "then computed in float32 all the same."
+            )
+        return super()._apply(self._converter(fn), recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _converter(self, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return what is applied to the tensors in place of `fn`."""
+        return fn
+
+
+class FixedFormats(Float32Only):
+    """A module whose tensors may move to another device but keep their formats.
+
+    It holds constants for float64 inputs, which `network.float()` would round.
+    """
+
+    def _converter(self, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def moved(tensor: Tensor) -> Tensor:
+            result = fn(tensor)
+            return result if result.dtype is tensor.dtype else tensor.to(result.device)
+
+        return moved
+
+
+def require_float32(tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Require that the constants of a head are in float32 (those for float64 inputs in float64).
+
+    Raises:
+        TypeError: If one is in another float format.
+    """
+    for name, tensor in tensors:
+        expected = torch.float64 if name.endswith(_FLOAT64) else torch.float32
+        if tensor.is_floating_point() and tensor.dtype is not expected:
+            raise TypeError(
+                f"Expected '{name}' of the certified head in {expected}. Got {tensor.dtype}. Other precisions have no "
+                "certificate: convert the backbone alone, and train or load the head again."
+            )

@@ -1,0 +1,131 @@
+"""Other precisions than float32 are refused at every door, and nothing is half changed by the attempt."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import smle
+from smle import Specification
+from smle.assurance import DeployedNetwork
+from smle.bench.sampling import Judge, hard_points
+from smle.nn import SafeNetwork
+
+RULES = """
+inputs: {a: [0, 1], b: [0, 1]}
+outputs: [y]
+rules: [{name: r, when: a + 0.3 * b <= 0.5, then: 0.1 <= y <= 0.7}]
+"""
+
+
+def make_network(bounds: str = "constant") -> SafeNetwork:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return SafeNetwork(nn.Linear(2, 4), Specification.from_yaml(RULES), embedding=4, bounds=bounds)
+
+
+CONVERSIONS = {
+    "half": lambda module: module.half(),
+    "bfloat16": lambda module: module.bfloat16(),
+    "double": lambda module: module.double(),
+    "to": lambda module: module.to(torch.float16),
+    "to device and type": lambda module: module.to("cpu", torch.bfloat16),
+    "type": lambda module: module.type(torch.float16),
+}
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+@pytest.mark.parametrize("bounds", ["constant", "affine"])
+def test_conversions_are_refused_and_change_nothing(convert, bounds):
+    network = make_network(bounds)
+    for module in (network, DeployedNetwork.of(network), network.deployed):
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        with pytest.raises(TypeError, match="Convert the backbone alone"):
+            convert(module)
+        after = module.state_dict()
+        assert all(
+            torch.equal(after[name], value) and after[name].dtype == value.dtype for name, value in before.items()
+        )
+    smle.certify(network)
+
+
+def test_inside_another_module_too():
+    with pytest.raises(TypeError, match="stay in float32"):
+        nn.Sequential(nn.Linear(2, 2), make_network()).half()
+
+
+def test_float_leaves_the_constants_for_float64_inputs_alone():
+    """`network.float()` is meant to do nothing; rounded to float32, the gate's 0.7 would turn inputs away."""
+    text = "inputs: {a: [0.1, 1]}\noutputs: [y]\nrules: [{name: r, when: a <= 0.7, then: y <= 1}]\n"
+    network = SafeNetwork(nn.Linear(1, 2), Specification.from_yaml(text), embedding=2).eval()
+    before = {name: value.clone() for name, value in network.deployed.state_dict().items()}
+    for moved in (network.float(), network.to(torch.float32), network.to("cpu").share_memory(), network.cpu()):
+        after = moved.deployed.state_dict()
+        assert all(
+            torch.equal(after[name], value) and after[name].dtype == value.dtype for name, value in before.items()
+        )
+    x = torch.tensor([[0.7]], dtype=torch.float64)
+    assert network.deployed.gate.inside(network.deployed.domain(x)).item()
+    smle.certify(network)
+
+
+def test_parts_that_were_converted_have_no_certificate():
+    network = make_network("affine").eval()
+    network.deployed.heads.half()
+    with pytest.raises(TypeError, match=r"'heads.weight' of the certified head in torch.float32. Got torch.float16"):
+        smle.certify(network)
+    with pytest.raises(TypeError, match=r"heads.weight"):
+        smle.verify(network)
+    network = make_network().eval()
+    network.deployed.gate.to(torch.float32)  # constants for float64 inputs lose their digits
+    with pytest.raises(TypeError, match=r"constants_float64' of the certified head in torch.float64"):
+        smle.certify(network)
+
+
+class Half(nn.Module):
+    """A backbone in a low precision of its own."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layer = nn.Linear(2, 4).to(kind)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.to(self.kind))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_backbones_may_have_any_precision(kind):
+    """The proof does not need the backbone: the certificate stays, and sampling finds nothing."""
+    network = make_network("affine").eval()
+    certificate = smle.certify(network)
+    network.backbone = Half(kind)
+    certificate.check()
+    judge = Judge(network.spec)
+    for X in hard_points(network.spec, np.random.default_rng(0), 3000):
+        with torch.inference_mode():
+            y = network(torch.from_numpy(X))
+        assert y.dtype == torch.float32
+        assert judge.violations(X, y.numpy()) == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+def test_dynamic_quantization_of_the_backbone_keeps_the_certificate():
+    """torch's 8-bit linear layers in the backbone; the head stays as it was certified, bit by bit."""
+    network = make_network("affine").eval()
+    network.backbone = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 4))
+    certificate = smle.certify(network)
+    small = copy.deepcopy(network)
+    small.backbone = torch.ao.quantization.quantize_dynamic(network.backbone, {nn.Linear}, dtype=torch.qint8)
+    head, stored = small.deployed.state_dict(), network.deployed.state_dict()
+    assert all(torch.equal(head[name], stored[name]) for name in stored)
+    certificate.check()
+    judge, differs = Judge(network.spec), 0
+    for X in hard_points(network.spec, np.random.default_rng(0), 3000):
+        with torch.inference_mode():
+            ours, theirs = (net(torch.from_numpy(X)).numpy() for net in (small, network))
+        differs += int((ours != theirs).sum())
+        assert judge.violations(X, ours) == []
+    assert differs > 0, "8 bits show in the outputs"
