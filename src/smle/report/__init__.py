@@ -1,1 +1,5 @@
-"""The assurance report."""
+"""The assurance report: one self-contained HTML file for auditors and engineers."""
+
+from smle.report.write import Report, write_report
+
+__all__ = ["Report", "write_report"]

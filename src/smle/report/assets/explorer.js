@@ -1,0 +1,424 @@
+"use strict";
+// The slice explorer: one input gives a line, two give a map; all other inputs have sliders.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function element(name, attributes = {}, ...children) {
+  const svg = ["svg", "path", "line", "rect", "text", "circle", "g"].includes(name);
+  const made = svg ? document.createElementNS(SVG, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function digits(value) {
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const text = size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return text.replace("-", "−");
+}
+
+function roundTicks(low, high, wanted) {
+  const raw = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((f) => f * power).find((s) => s >= raw * 0.999);
+  const ticks = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) ticks.push(Number((i * step).toPrecision(12)));
+  return ticks;
+}
+
+class Explorer {
+  constructor(data) {
+    this.data = data;
+    this.run = data.program ? makeProgram(data.program, data.always, data.gated) : null;
+    this.grid = data.grid || null;
+    if (this.grid) for (const slice of this.grid.slices) slice.values = unpack(slice.y);
+    this.values = data.inputs.map((input) => input.start);
+    this.first = 0;
+    this.second = -1;
+    this.output = 0;
+    this.decision = data.choices.length > 0;
+    this.pending = false;
+    this.buildControls();
+    this.draw();
+    document.addEventListener("theme", () => this.draw());
+    new ResizeObserver(() => this.schedule()).observe(document.getElementById("chart"));
+  }
+
+  // --- controls
+
+  buildControls() {
+    const { inputs, outputs } = this.data;
+    const along = this.grid ? [...new Set(this.grid.slices.flatMap((s) => s.axes))].sort((a, b) => a - b) : inputs.keys();
+    const names = [...along].map((i) => [i, inputs[i].name]);
+    this.firstField = this.select("across", names, this.first, (v) => {
+      this.first = v;
+      if (this.second === v) this.second = -1;
+      this.fillSecond();
+    });
+    this.secondField = this.select("up", [], this.second, (v) => { this.second = v; });
+    this.fillSecond();
+    const shown = outputs.slice(0, this.grid ? this.grid.outputs : outputs.length).map((o, i) => [i, this.title(o)]);
+    const decisions = this.data.choices.map((choice, i) => [-1 - i, `${choice.name} (the choice)`]);
+    if (decisions.length) this.output = -1;
+    this.select("output", [...decisions, ...shown], this.output, (v) => { this.output = v; });
+    const place = document.getElementById("sliders");
+    this.sliders = inputs.map((input, i) => this.slider(input, i, place));
+    const chart = document.getElementById("chart");
+    chart.addEventListener("pointerdown", (event) => this.pointed(event));
+    chart.addEventListener("pointermove", (event) => { if (event.buttons) this.pointed(event); });
+  }
+
+  title(output) {
+    return output.kind === "label" ? `logit of ${output.name}` : output.kind === "score" ? `score ${output.name}` : output.name;
+  }
+
+  select(id, options, value, act) {
+    const field = document.getElementById(id);
+    field.replaceChildren(...options.map(([v, name]) => element("option", { value: v }, name)));
+    field.value = String(value);
+    field.addEventListener("change", () => { act(Number(field.value)); this.draw(); });
+    return field;
+  }
+
+  fillSecond() {
+    const allowed = (i) => i !== this.first && (!this.grid || this.sliceOf(this.first, i));
+    const options = this.data.inputs.map((input, i) => [i, input.name]).filter(([i]) => allowed(i));
+    this.secondField.replaceChildren(...[[-1, "none (draw a line)"], ...options].map(([v, n]) => element("option", { value: v }, n)));
+    this.secondField.value = String(this.second);
+  }
+
+  slider(input, i, place) {
+    const id = `input-${i}`, readout = element("output", { for: id });
+    let field;
+    if (input.kind === "category") {
+      field = element("select", { id }, ...input.categories.map((c, k) => element("option", { value: k }, c)));
+    } else {
+      const step = input.integer ? 1 : "any";
+      field = element("input", { id, type: "range", min: input.low, max: input.high, step });
+    }
+    field.value = String(this.values[i]);
+    field.addEventListener("input", () => { this.values[i] = Number(field.value); this.schedule(); });
+    const row = element("div", { class: "slider", "data-row": "" }, element("label", { for: id }, input.name), field, readout);
+    place.append(row);
+    return { field, readout, row };
+  }
+
+  setInput(i, value) {
+    const input = this.data.inputs[i];
+    if (!input) return;
+    if (input.kind === "category") value = Math.min(Math.max(Math.round(value), 0), input.categories.length - 1);
+    else value = Math.min(Math.max(input.integer ? Math.round(value) : value, input.low), input.high);
+    this.values[i] = value;
+    this.sliders[i].field.value = String(value);
+    this.schedule();
+  }
+
+  pointed(event) {
+    if (!this.area) return;
+    const box = document.getElementById("chart").getBoundingClientRect(), { left, top, width, height, x, y } = this.area;
+    const share = (v, start, size) => Math.min(Math.max((v - start) / size, 0), 1);
+    this.setInput(this.first, x[0] + share(event.clientX - box.left, left, width) * (x[1] - x[0]));
+    if (this.second >= 0) this.setInput(this.second, y[1] - share(event.clientY - box.top, top, height) * (y[1] - y[0]));
+  }
+
+  // --- evaluation
+
+  columns(values) {
+    const x = new Float64Array(this.data.inputs.reduce((n, input) => n + input.columns.length, 0));
+    this.data.inputs.forEach((input, i) => {
+      if (input.kind === "category") x[input.columns[values[i]]] = 1;
+      else x[input.columns[0]] = values[i];
+    });
+    return x;
+  }
+
+  sliceOf(a, b) {
+    return this.grid.slices.find((s) => b < 0 ? s.axes.length === 1 && s.axes[0] === a
+      : s.axes.length === 2 && s.axes.includes(a) && s.axes.includes(b));
+  }
+
+  at(values) {
+    if (this.run) return this.run(this.columns(values));
+    const slice = this.sliceOf(this.first, this.second);
+    const nearest = slice.axes.map((axis, n) => {
+      const ticks = slice.ticks[n];
+      let best = 0;
+      ticks.forEach((t, k) => { if (Math.abs(t - values[axis]) < Math.abs(ticks[best] - values[axis])) best = k; });
+      return best;
+    });
+    const row = nearest.length === 1 ? nearest[0] : nearest[0] * slice.ticks[1].length + nearest[1];
+    const m = slice.values.shape[1], on = slice.active[row], rules = new Set(this.data.always);
+    on.forEach((bit, region) => { if (bit) this.data.gated[region].forEach((rule) => rules.add(rule)); });
+    const fixed = this.data.inputs.map((input) => input.start);
+    slice.axes.forEach((axis, n) => { fixed[axis] = slice.ticks[n][nearest[n]]; });
+    const y = slice.values.values.subarray(row * m, (row + 1) * m);
+    return { x: this.columns(fixed), y, on, cell: on.join(""), rules: [...rules], free: rules.size === 0 };
+  }
+
+  samples(axis, count) {
+    const input = this.data.inputs[axis];
+    if (input.kind === "category") return input.categories.map((_, k) => k);
+    if (this.grid) {
+      const slice = this.sliceOf(this.first, this.second);
+      return slice.ticks[slice.axes.indexOf(axis)];
+    }
+    const total = input.integer ? Math.min(count, input.high - input.low) : count;
+    const values = Array.from({ length: total + 1 }, (_, k) => input.low + (k / total) * (input.high - input.low));
+    return input.integer ? [...new Set(values.map(Math.round))] : values;
+  }
+
+  extent(axis) {
+    const input = this.data.inputs[axis];
+    return input.kind === "category" ? [-0.5, input.categories.length - 0.5] : [input.low, input.high];
+  }
+
+  chosen(answer, choice) {
+    const sign = choice.pick === "max" ? 1 : -1;
+    let best = 0;
+    choice.columns.forEach((column, k) => { if (sign * answer.y[column] > sign * answer.y[choice.columns[best]]) best = k; });
+    return best;
+  }
+
+  shownValue(answer) {
+    return this.output < 0 ? this.chosen(answer, this.data.choices[-1 - this.output]) : answer.y[this.output];
+  }
+
+  // --- drawing
+
+  schedule() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => { this.pending = false; this.draw(); });
+  }
+
+  draw() {
+    const chart = document.getElementById("chart");
+    const width = Math.max(chart.clientWidth, 260);
+    this.sliders.forEach(({ field, readout, row }, i) => {
+      const input = this.data.inputs[i];
+      readout.textContent = input.kind === "category" ? "" : digits(this.values[i]);
+      field.disabled = Boolean(this.grid) && i !== this.first && i !== this.second;
+      row.classList.toggle("axis-input", i === this.first || i === this.second);
+    });
+    chart.replaceChildren();
+    if (this.second < 0) this.drawLine(chart, width);
+    else this.drawMap(chart, width);
+    this.describe();
+  }
+
+  frame(width, height, x, y, labels) {
+    const left = 58, top = 12, right = 14, bottom = this.second < 0 ? 60 : 44;
+    this.area = { left, top, width: width - left - right, height: height - top - bottom, x, y };
+    const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "plot" });
+    const { area } = this;
+    this.px = (v) => area.left + ((v - x[0]) / (x[1] - x[0])) * area.width;
+    this.py = (v) => area.top + (1 - (v - y[0]) / (y[1] - y[0])) * area.height;
+    const base = top + area.height;
+    for (const [v, name] of this.ticksOf(this.first, x, Math.max(3, Math.floor(area.width / 90)))) {
+      svg.append(element("text", { x: this.px(v), y: base + (this.second < 0 ? 30 : 16), class: "tick middle" }, name));
+    }
+    const vertical = this.second < 0 ? (this.output < 0 ? this.optionTicks() : roundTicks(...y, 5).map((v) => [v, digits(v)])) : this.ticksOf(this.second, y, 5);
+    for (const [v, name] of vertical) {
+      svg.append(element("line", { x1: left, x2: left + area.width, y1: this.py(v), y2: this.py(v), class: "grid" }));
+      svg.append(element("text", { x: left - 7, y: this.py(v) + 4, class: "tick end" }, name.length > 9 ? name.slice(0, 8) + "…" : name));
+    }
+    svg.append(element("text", { x: left + area.width / 2, y: height - 6, class: "axis middle" }, labels[0]));
+    const middle = top + area.height / 2;
+    svg.append(element("text", { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, class: "axis middle" }, labels[1]));
+    return svg;
+  }
+
+  ticksOf(axis, ends, wanted) {
+    const input = this.data.inputs[axis];
+    if (input.kind !== "category") return roundTicks(...ends, wanted).map((v) => [v, digits(v)]);
+    const step = Math.ceil(input.categories.length / Math.max(wanted, 1));
+    return input.categories.map((name, k) => [k, name]).filter(([k]) => k % step === 0);
+  }
+
+  optionTicks() {
+    return this.data.choices[-1 - this.output].options.map((name, k) => [k, name]);
+  }
+
+  drawLine(chart, width) {
+    const axis = this.first, height = 340, xs = this.samples(axis, 240);
+    const answers = xs.map((v) => this.at(this.values.map((old, i) => (i === axis ? v : old))));
+    const points = xs.map((v, k) => {
+      const answer = answers[k], rules = answer.rules.map((r) => this.data.rules[r]);
+      const limits = this.output < 0 ? [-Infinity, Infinity] : allowedInterval(rules, answer.x, this.output);
+      const reach = this.output >= 0 && answer.reach ? answer.reach(this.output) : null;
+      return { v, value: this.shownValue(answer), limits, reach, cell: answer.cell };
+    });
+    const name = this.output < 0 ? this.data.choices[-1 - this.output].name : this.title(this.data.outputs[this.output]);
+    const svg = this.frame(width, height, this.extent(axis), this.valueScale(points), [this.data.inputs[axis].name, name]);
+    const category = this.data.inputs[axis].kind === "category";
+    const edges = xs.map((v, k) => category ? [v - 0.45, v + 0.45]
+      : [k ? (xs[k - 1] + v) / 2 : v, k < xs.length - 1 ? (v + xs[k + 1]) / 2 : v]);
+    const [low, high] = this.area.y;
+    const band = (kind, ends) => {
+      let path = "";
+      points.forEach((point, k) => {
+        const pair = ends(point);
+        if (!pair || !(pair[1] > pair[0])) return;
+        const [a, b] = edges[k].map(this.px), [bottom, top] = pair.map((v) => this.py(Math.min(Math.max(v, low), high)));
+        path += `M${a.toFixed(1)},${top.toFixed(1)}H${b.toFixed(1)}V${bottom.toFixed(1)}H${a.toFixed(1)}Z`;
+      });
+      if (path) svg.append(element("path", { d: path, class: kind }));
+    };
+    band("reach", (p) => p.reach);
+    band("forbidden", (p) => (p.limits[1] < Infinity ? [p.limits[1], high] : null));
+    band("forbidden", (p) => (p.limits[0] > -Infinity ? [low, p.limits[0]] : null));
+    if (this.output >= 0 && this.data.outputs[this.output].kind === "label") {
+      svg.append(element("line", { x1: this.px(this.area.x[0]), x2: this.px(this.area.x[1]), y1: this.py(0), y2: this.py(0), class: "marker" }));
+    }
+    this.limitLines(svg, points, edges);
+    this.cellStrip(svg, points, edges);
+    let path = "";
+    points.forEach((point, k) => {
+      const joined = !category && this.output >= 0 && k && points[k - 1].cell === point.cell;
+      if (category || this.output < 0) path += `M${this.px(edges[k][0]).toFixed(1)},${this.py(point.value).toFixed(1)}H${this.px(edges[k][1]).toFixed(1)}`;
+      else path += `${joined ? "L" : "M"}${this.px(point.v).toFixed(1)},${this.py(point.value).toFixed(1)}`;
+    });
+    svg.append(element("path", { d: path, class: "line" }));
+    const here = this.shownValue(this.at(this.values)), x = this.px(this.values[axis]);
+    svg.append(element("line", { x1: x, x2: x, y1: this.area.top, y2: this.area.top + this.area.height, class: "marker" }));
+    svg.append(element("circle", { cx: x, cy: this.py(Math.min(Math.max(here, low), high)), r: 5, class: "cursor" }));
+    const reach = points.some((p) => p.reach) ? " Blue band: what the head can reach." : "";
+    const limited = points.some((p) => p.limits.some(Number.isFinite)) ? " Red: forbidden." : "";
+    chart.append(svg, element("p", { class: "legend" }, `Line: prediction.${reach}${limited} The strip below marks regions.`));
+  }
+
+  limitLines(svg, points, edges) {
+    for (const side of [0, 1]) {
+      let path = "";
+      points.forEach((point, k) => {
+        if (!Number.isFinite(point.limits[side])) return;
+        const [a, b] = edges[k].map(this.px), y = this.py(point.limits[side]).toFixed(1);
+        path += `M${a.toFixed(1)},${y}H${b.toFixed(1)}`;
+      });
+      if (path) svg.append(element("path", { d: path, class: "limit" }));
+    }
+  }
+
+  valueScale(points) {
+    if (this.output < 0) return [-0.5, this.data.choices[-1 - this.output].options.length - 0.5];
+    const all = points.flatMap((p) => [p.value, ...p.limits, ...(p.reach || [])]).filter(Number.isFinite);
+    let low = Infinity, high = -Infinity;
+    for (const v of all) { low = Math.min(low, v); high = Math.max(high, v); }
+    const room = Math.max((high - low) * 0.08, Math.abs(high) * 1e-6, 1e-9);
+    return [low - room, high + room];
+  }
+
+  cellStrip(svg, points, edges) {
+    const y = this.area.top + this.area.height + 6;
+    let start = 0, parity = 0;
+    points.forEach((point, k) => {
+      if (k < points.length - 1 && points[k + 1].cell === point.cell) return;
+      const a = this.px(edges[start][0]), b = this.px(edges[k][1]);
+      svg.append(element("rect", { x: a, y, width: Math.max(b - a - 1, 1), height: 7, rx: 2, class: parity ? "cell odd" : "cell" }));
+      if (k < points.length - 1) {
+        svg.append(element("line", { x1: b, x2: b, y1: this.area.top, y2: y + 7, class: "border" }));
+      }
+      start = k + 1;
+      parity = 1 - parity;
+    });
+  }
+
+  drawMap(chart, width) {
+    const side = this.grid ? 25 : this.data.program.layers.reduce((n, l) => n + l.weight.shape[0] * l.weight.shape[1], 0) > 40000 ? 36 : 56;
+    const height = Math.min(Math.max(width * 0.66, 280), 460);
+    const xs = this.samples(this.first, side), ys = this.samples(this.second, side);
+    const name = this.output < 0 ? this.data.choices[-1 - this.output].name : this.title(this.data.outputs[this.output]);
+    const svg = this.frame(width, height, this.extent(this.first), this.extent(this.second), [this.data.inputs[this.first].name, this.data.inputs[this.second].name]);
+    const rows = ys.map((y) => xs.map((x) => {
+      const answer = this.at(this.values.map((old, i) => (i === this.first ? x : i === this.second ? y : old)));
+      return { value: this.shownValue(answer), cell: answer.cell };
+    }));
+    let low = Infinity, high = -Infinity;
+    for (const row of rows) for (const p of row) { low = Math.min(low, p.value); high = Math.max(high, p.value); }
+    if (this.output < 0) [low, high] = [0, this.data.choices[-1 - this.output].options.length - 1];
+    const canvas = this.raster(rows, low, high), { left, top, width: w, height: h } = this.area;
+    Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${w}px`, height: `${h}px` });
+    this.cellBorders(svg, rows);
+    svg.append(element("circle", { cx: this.px(this.values[this.first]), cy: this.py(this.values[this.second]), r: 6, class: "cursor" }));
+    chart.append(canvas, svg, this.legend(name, low, high));
+  }
+
+  raster(rows, low, high) {
+    const canvas = element("canvas", { width: rows[0].length, height: rows.length, "aria-hidden": "true" });
+    const style = getComputedStyle(document.documentElement);
+    const rgb = (variable) => style.getPropertyValue(variable).trim().match(/[0-9a-f]{2}/gi).map((h) => parseInt(h, 16));
+    const from = rgb("--map-low"), to = rgb("--map-high");
+    const context = canvas.getContext("2d"), image = context.createImageData(rows[0].length, rows.length);
+    rows.forEach((row, j) => row.forEach((point, i) => {
+      const share = high > low ? (point.value - low) / (high - low) : 0.5, at = 4 * ((rows.length - 1 - j) * row.length + i);
+      for (let c = 0; c < 3; c++) image.data[at + c] = from[c] + share * (to[c] - from[c]);
+      image.data[at + 3] = 255;
+    }));
+    context.putImageData(image, 0, 0);
+    return canvas;
+  }
+
+  cellBorders(svg, rows) {
+    const { left, top, width, height } = this.area, nx = rows[0].length, ny = rows.length;
+    let path = "";
+    rows.forEach((row, j) => row.forEach((point, i) => {
+      const x = left + (i / nx) * width, y = top + ((ny - 1 - j) / ny) * height;
+      if (i + 1 < nx && row[i + 1].cell !== point.cell) path += `M${(x + width / nx).toFixed(1)},${y.toFixed(1)}v${(height / ny).toFixed(1)}`;
+      if (j + 1 < ny && rows[j + 1][i].cell !== point.cell) path += `M${x.toFixed(1)},${y.toFixed(1)}h${(width / nx).toFixed(1)}`;
+    }));
+    if (path) svg.append(element("path", { d: path, class: "border" }));
+  }
+
+  legend(name, low, high) {
+    if (this.output < 0) {
+      const options = this.data.choices[-1 - this.output].options;
+      return element("p", { class: "legend" }, `${name}: from light to dark: ${options.slice(0, 12).join(", ")}${options.length > 12 ? ", …" : ""}. Lines separate regions.`);
+    }
+    return element("p", { class: "legend" }, `${name}: light ${digits(low)}, dark ${digits(high)}. Lines separate regions.`);
+  }
+
+  // --- words
+
+  describe() {
+    const answer = this.at(this.values), place = document.getElementById("readout");
+    const rows = [];
+    const say = (term, ...text) => rows.push(element("dt", {}, term), element("dd", {}, ...text));
+    for (const choice of this.data.choices) say(choice.name, choice.options[this.chosen(answer, choice)]);
+    if (this.output >= 0) {
+      const output = this.data.outputs[this.output], value = answer.y[this.output];
+      const verdict = output.kind === "label" ? (value >= 0 ? " (predicted)" : " (not predicted)") : "";
+      say(this.title(output), digits(value) + verdict);
+      const [low, high] = allowedInterval(answer.rules.map((r) => this.data.rules[r]), answer.x, this.output);
+      if (low > -Infinity || high < Infinity) {
+        say("allowed here", low > -Infinity && high < Infinity ? `${digits(low)} to ${digits(high)}`
+          : low > -Infinity ? `at least ${digits(low)}` : `at most ${digits(high)}`);
+      }
+      if (answer.reach) say("certified reach", answer.reach(this.output).map(digits).join(" to "));
+    }
+    const list = answer.rules.slice(0, 12).map((r) => {
+      const rule = this.data.rules[r];
+      const complete = rule.complete && (!this.grid || this.data.outputs.length <= this.grid.outputs);
+      const room = complete ? ruleRoom(rule, answer.x, answer.y) : null;
+      const text = room === null ? "" : room > -1e-5 * (1 + Math.abs(room)) ? ` (room ${digits(Math.max(room, 0))})` : ` (short by ${digits(-room)} in this drawing)`;
+      return element("li", {}, rule.name + text);
+    });
+    if (answer.rules.length > 12) list.push(element("li", {}, `and ${answer.rules.length - 12} more`));
+    say("active rules", list.length ? element("ul", {}, ...list) : "none: nothing is required here");
+    if (answer.clipped !== undefined && !answer.free) say("clipped units", `${Math.round(100 * answer.clipped)}%`);
+    place.replaceChildren(...rows);
+    const chart = document.getElementById("chart"), along = this.data.inputs[this.first].name;
+    const second = this.second < 0 ? "" : ` and ${this.data.inputs[this.second].name}`;
+    chart.setAttribute("aria-label", `Slice along ${along}${second}. At the cursor: ${rows.map((r) => r.textContent).join(" ")}`);
+  }
+}
+
+function start() {
+  setUpPage();
+  const source = document.getElementById("explorer-data");
+  if (!source) return;
+  const explorer = new Explorer(JSON.parse(source.textContent));
+  window.smleReport = { predict: (x) => explorer.run(x), explorer };
+}
+
+start();

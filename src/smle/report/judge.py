@@ -1,0 +1,51 @@
+"""The verdict of a report: the certificate is checked again, in exact arithmetic, while the report is written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from smle.assurance import require_same_rules
+from smle.certificates.document import Proved
+from smle.errors import CertificateError, RuleError
+from smle.rules import Specification
+from smle.storage import ModelRecord
+
+__all__ = ["NO_RULES", "PROVED", "REJECTED", "Judgement", "judge"]
+
+PROVED, REJECTED, NO_RULES = "proved", "rejected", "no rules"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the exact checker said just now.
+
+    * `verdict`: `proved`, `rejected` or `no rules`; `reason` says why it was rejected.
+    * `proved`: the statements of the checker, empty unless proved; `seconds`: how long checking took.
+    * `spec`: the compiled rules.yaml, None if it could not be read.
+    """
+
+    verdict: str
+    reason: str = ""
+    proved: tuple[Proved, ...] = ()
+    seconds: float = 0.0
+    spec: Specification | None = None
+
+
+def judge(record: ModelRecord) -> Judgement:
+    """Check the certificate of a record, and that its rules text compiles to exactly what was proved."""
+    started = time.perf_counter()
+    try:
+        spec = Specification.from_yaml((record.rules or "") + "\n")
+    except RuleError as error:
+        return Judgement(REJECTED, f"rules.yaml: {error}")
+    if record.certificate is None:
+        if spec.rules:
+            return Judgement(REJECTED, "The model has rules but no certificate.", spec=spec)
+        return Judgement(NO_RULES, spec=spec)
+    try:
+        proved = record.certificate.check()
+        require_same_rules(record.certificate, spec)
+    except CertificateError as error:
+        return Judgement(REJECTED, str(error), seconds=time.perf_counter() - started, spec=spec)
+    return Judgement(PROVED, "", proved, time.perf_counter() - started, spec)

@@ -1,0 +1,201 @@
+"""What a table says: rows per cell, rules broken by the data, the plain twin and the safe model, and accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from smle.errors import DataError
+from smle.estimators import SafeEstimator
+from smle.guarantees.membership import active, broken
+from smle.guarantees.nearest import label_columns, nearest_outputs, to_scores
+from smle.rules import Choice, Specification
+from smle.tables import column_names, encode_choices, encode_inputs, in_domain
+
+__all__ = ["Measured", "measure"]
+
+Array = npt.NDArray[np.float64]
+_CHUNK = 65536
+_NEAREST_ROWS = 5000  # rows for which nearest allowed outputs are computed; each may be a small optimization
+_CLAUSES = 500  # clauses of a rule that are held against every row
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Figures of one table; everything but `rows` and `outside` is about the rows inside the domain.
+
+    * `cells`: rows per cell; `cell_of` (inside,): the cell of each row.
+    * `active`: rows on which each rule is active; `closest`: the least room of the safe model on a row, per rule.
+    * `broken`: rows that break each rule, by whose outputs (`data`, `plain`, `safe`); `any_broken`: any rule.
+    * `scores`: by method; `sampled`: rows behind the scores of oracle and post-processing.
+    * `targets`, `outputs`: true and predicted values (inside, m); targets None where the table has none.
+    """
+
+    rows: int
+    outside: dict[str, int]
+    inside: int
+    cells: tuple[int, ...]
+    cell_of: npt.NDArray[np.int64]
+    active: tuple[int, ...]
+    closest: tuple[float | None, ...]
+    broken: dict[str, tuple[int, ...]]
+    any_broken: dict[str, int]
+    metric: str
+    scores: dict[str, float]
+    sampled: int
+    targets: Array | None
+    outputs: Array
+    medians: dict[str, float]
+
+
+def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = None) -> Measured:
+    """Hold a table against a model and its rules.
+
+    Raises:
+        DataError: If input columns are missing or no row lies in the domain.
+    """
+    spec = model.specification_
+    X = encode_inputs(spec, table)
+    inside = in_domain(spec, X)
+    kept = inside.all(axis=1)
+    if not kept.any():
+        raise DataError(f"None of the {len(X)} rows of the table lies in the domain of the rules.")
+    outside = {spec.columns[i]: int((~inside[:, i]).sum()) for i in np.flatnonzero(~inside.all(axis=0))}
+    targets = _targets(spec, table)
+    X, targets = X[kept], None if targets is None else targets[kept]
+    Y = _outputs(model, X)
+    answers = {"safe": Y}
+    if plain is not None:
+        if plain.specification_.columns != spec.columns or plain.specification_.targets != spec.targets:
+            raise DataError("Expected a plain twin with the inputs and outputs of the model. Got other ones.")
+        answers["plain"] = _outputs(plain, X)
+    judged = {"data": to_scores(spec, targets)} if targets is not None else {}
+    wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
+    cell_of = _cells(model, X)
+    scores, sampled = _scores(spec, X, targets, answers)
+    return Measured(
+        rows=len(inside),
+        outside=outside,
+        inside=len(X),
+        cells=tuple(np.bincount(cell_of, minlength=len(model.network_.head.gate.signatures)).tolist()),
+        cell_of=cell_of,
+        active=tuple(int(active(rule, X).sum()) for rule in spec.rules),
+        closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
+        broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},
+        any_broken={name: int(rows.any(axis=1).sum()) for name, rows in wrong.items()},
+        metric=_metric(spec),
+        scores=scores,
+        sampled=sampled,
+        targets=targets,
+        outputs=Y,
+        medians={name: float(np.median(X[:, i])) for i, name in enumerate(spec.columns)},
+    )
+
+
+def _targets(spec: Specification, table: Any) -> Array | None:
+    """Return the true outputs (rows, m), choices as scores that the true option wins; None if a column is missing."""
+    names = column_names(table)
+    if names is None or any(output.name not in names for output in spec.outputs):
+        return None
+    parts = []
+    for output in spec.outputs:
+        if isinstance(output, Choice):
+            parts.append(encode_choices(output, table) * (1.0 if output.pick == "max" else -1.0))
+            continue
+        column = np.asarray(table[output.name], dtype=np.float64)[:, None]
+        if not np.isfinite(column).all():
+            raise DataError(f"Output '{output.name}': expected finite numbers. Drop or fill these rows.")
+        parts.append(column)
+    return np.concatenate(parts, axis=1)
+
+
+def _outputs(model: SafeEstimator, X: npt.NDArray[Any]) -> Array:
+    with torch.inference_mode():
+        parts = [model.network_(torch.tensor(X[i : i + _CHUNK])).numpy() for i in range(0, len(X), _CHUNK)]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def _cells(model: SafeEstimator, X: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    head = model.network_.head
+    if head.gate.is_trivial:
+        return np.zeros(len(X), dtype=np.int64)
+    with torch.inference_mode():
+        return np.asarray(head.gate(head.domain(torch.tensor(X))).numpy(), dtype=np.int64)
+
+
+def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> float | None:
+    """Return the least room that outputs leave to a rule on the rows where it is active; None if unknown."""
+    requirement = spec.rules[rule].requirement
+    rows = np.flatnonzero(active(spec.rules[rule], X))
+    if not len(rows) or len(requirement) > _CLAUSES:
+        return None
+    least = np.inf
+    for clause in requirement.expanded():
+        room = np.full(len(rows), -np.inf)
+        for literal in clause.literals:
+            value = np.full(len(rows), float(literal.bound))
+            for j, g in literal.outputs:
+                value -= float(g) * Y[rows, j]
+            for k, s in literal.inputs:
+                value -= float(s) * X[rows, k]
+            room = np.maximum(room, value)
+        least = min(least, float(room.min()))
+    return least
+
+
+def _metric(spec: Specification) -> str:
+    labels = label_columns(spec)
+    return "R2" if not labels.any() and not any(isinstance(o, Choice) for o in spec.outputs) else "accuracy"
+
+
+def _scores(
+    spec: Specification, X: npt.NDArray[Any], targets: Array | None, answers: dict[str, Array]
+) -> tuple[dict[str, float], int]:
+    if targets is None:
+        return {}, 0
+    result = {name: score(spec, targets, _decided(spec, Y)) for name, Y in answers.items()}
+    rows = np.arange(len(X))
+    if len(X) > _NEAREST_ROWS:
+        rows = np.random.default_rng(0).choice(len(X), _NEAREST_ROWS, replace=False)
+    if spec.rules:
+        result["oracle"] = score(spec, targets[rows], nearest_outputs(spec, X[rows], targets[rows]))
+        if "plain" in answers:
+            guess = _probabilities(spec, answers["plain"][rows])
+            result["postprocess"] = score(spec, targets[rows], nearest_outputs(spec, X[rows], guess))
+    return result, len(rows)
+
+
+def _decided(spec: Specification, Y: Array) -> Array:
+    """Return outputs with labels as 0 or 1."""
+    labels = label_columns(spec)
+    return np.where(labels, (Y >= 0).astype(np.float64), Y)
+
+
+def _probabilities(spec: Specification, Y: Array) -> Array:
+    """Return outputs with labels as probabilities."""
+    labels = label_columns(spec)
+    return np.where(labels, 0.5 * (1.0 + np.tanh(Y / 2)), Y)
+
+
+def score(spec: Specification, targets: Array, guess: Array) -> float:
+    """Return the mean over outputs: R2 of numbers, accuracy of labels and choices. Rows with NaN are left out."""
+    known = ~np.isnan(guess).any(axis=1)
+    targets, guess = targets[known], guess[known]
+    labels, parts, column = label_columns(spec), [], 0
+    for output in spec.outputs:
+        width = len(output.options) if isinstance(output, Choice) else 1
+        true, found = targets[:, column : column + width], guess[:, column : column + width]
+        if isinstance(output, Choice):
+            sign = 1.0 if output.pick == "max" else -1.0
+            parts.append(float(((sign * true).argmax(axis=1) == (sign * found).argmax(axis=1)).mean()))
+        elif labels[column]:
+            parts.append(float(((true >= 0.5) == (found >= 0.5)).mean()))
+        else:
+            spread, error = float(((true - true.mean()) ** 2).sum()), float(((true - found) ** 2).sum())
+            parts.append(1.0 - error / spread if spread > 0 else float("nan"))
+        column += width
+    return float(np.mean(parts)) if len(targets) else float("nan")

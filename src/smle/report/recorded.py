@@ -1,0 +1,118 @@
+"""What model.json records, read without trust: a missing or odd entry is None, never an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["METHODS", "History", "RecordedScores", "history_of", "scores_of", "text_of", "training_of"]
+
+METHODS = {"plain": "plain twin", "postprocess": "plain twin, post-processed", "safe": "safe model", "oracle": "oracle"}
+"""What is compared, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class RecordedScores:
+    """Scores and violation rates by method, on `rows` rows that were held out of training (None: not known)."""
+
+    metric: str
+    rows: int | None
+    score: dict[str, float]
+    violations: dict[str, float]
+    others: dict[str, float]
+
+
+@dataclass(frozen=True)
+class History:
+    """Losses by epoch; `best` is the epoch that was kept."""
+
+    epoch: tuple[float, ...]
+    loss: tuple[float, ...]
+    validation: tuple[float, ...]
+    best: float | None
+    epochs: int | None
+    seconds: float | None
+    stopped: str
+
+
+def scores_of(description: Mapping[str, Any]) -> RecordedScores:
+    """Return the recorded scores; those in another layout are listed by their names."""
+    scores = _mapping(description.get("scores"))
+    known = {"metric", "rows", "score", "violations", "seconds"}
+    others = {str(k): v for k, value in scores.items() if k not in known and (v := _number(value)) is not None}
+    return RecordedScores(
+        text_of(scores.get("metric")) or "score",
+        _whole(scores.get("rows")),
+        _numbers(scores.get("score")),
+        _numbers(scores.get("violations")),
+        others,
+    )
+
+
+def history_of(description: Mapping[str, Any]) -> History | None:
+    """Return the training history, or None if none is recorded."""
+    history = _mapping(description.get("history"))
+    loss, validation = _series(history.get("loss")), _series(history.get("validation_loss"))
+    epoch = _series(history.get("epoch"))
+    length = max(len(loss), len(validation))
+    if length < 2 or any(len(s) not in (0, length) for s in (loss, validation)):
+        return None
+    if len(epoch) != length:
+        epoch = tuple(float(i + 1) for i in range(length))
+    best = _number(history.get("best_epoch"))
+    return History(
+        epoch,
+        loss,
+        validation,
+        best,
+        _whole(history.get("epochs")),
+        _number(history.get("seconds")),
+        text_of(history.get("stopped")),
+    )
+
+
+def training_of(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is recorded of the training rows: `cells` (shares), `rules` (shares), `medians` by input column."""
+    training = _mapping(description.get("training"))
+    medians = {}
+    for name, facts in _mapping(training.get("inputs")).items():
+        quantiles = _series(_mapping(facts).get("quantiles"))
+        if quantiles:
+            medians[str(name)] = quantiles[len(quantiles) // 2]
+    return {
+        "rows": _whole(training.get("rows")),
+        "cells": _series(training.get("cells")),
+        "rules": _numbers(training.get("rules")),
+        "medians": medians,
+        "clipped": _number(training.get("clipped_share")),
+    }
+
+
+def text_of(value: Any) -> str:
+    """Return text of at most 500 characters, or nothing."""
+    return str(value)[:500] if isinstance(value, str | int | float) else ""
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    return {str(k): v for k, item in _mapping(value).items() if (v := _number(item)) is not None}
+
+
+def _series(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list) or len(value) > 10_000:
+        return ()
+    numbers = [_number(item) for item in value]
+    return () if None in numbers else tuple(n for n in numbers if n is not None)

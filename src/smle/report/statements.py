@@ -1,0 +1,186 @@
+"""What is proved, rule by rule: the worst-case margin, and the corner of the certified box that attains it.
+
+A clause is proved by one combination of its literals over the box of the clipped embedding and the cell. Its largest
+value is attained at a corner: an input x of the cell and an embedding z, which give outputs y = W z + V x + b. The
+margins are those of the exact checker; the corners are computed in float64 and only show where to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.certificates.document import Certificate, Proved
+from smle.guarantees.cells import Arrangement
+from smle.guarantees.exclusions import verify_exclusions
+from smle.guarantees.geometry import Domain, Region, Support
+from smle.guarantees.obligations import binding_rules
+from smle.guarantees.overapproximation import NetworkBounds, Overapproximation
+from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, slopes_and_offsets, worst_case
+from smle.rules import Clause, Specification
+
+__all__ = ["Corner", "Key", "RuleVerdict", "Witnesses", "keys_of", "rule_verdicts"]
+
+Array = npt.NDArray[np.float64]
+_LOCATED_RULES = 200  # rules for which the corner is computed
+_LOCATED_PAIRS = 200_000
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which obligation a proved statement is about; `clause` is -1 for a block of exclusions."""
+
+    head: int
+    rule: int
+    region: int | None
+    clause: int
+
+
+@dataclass(frozen=True)
+class Corner:
+    """Where a margin is attained.
+
+    * `x` (d,): the input, or None where the worst case is the same at every input of the region.
+    * `outputs`: the outputs that the clause mentions, by column, at the corner.
+    * `low`, `high`: the values that the left-hand side can take; `limit`: what it may not pass; `upward`: whether the
+      limit is an upper one. For a clause of several literals: of the combination that proves it.
+    * `pair`: the labels that come closest to occurring together, for exclusions.
+    """
+
+    x: Array | None = None
+    outputs: tuple[tuple[int, float], ...] = ()
+    low: float = np.nan
+    high: float = np.nan
+    limit: float = np.nan
+    upward: bool = True
+    pair: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class RuleVerdict:
+    """One rule: how many statements prove it, the one with the smallest margin, and its corner (None: not computed)."""
+
+    rule: int
+    statements: int
+    worst: Proved | None
+    corner: Corner | None
+
+    @property
+    def margin(self) -> float | None:
+        """The smallest margin; None if the rule is active nowhere."""
+        return None if self.worst is None else float(self.worst.margin)
+
+
+def keys_of(certificate: Certificate, spec: Specification, arrangement: Arrangement) -> Iterator[Key]:
+    """Yield the obligations in the order in which the checker states them."""
+    empty = {(proof["head"], proof["region"]) for proof in certificate.document["proofs"] if "empty" in proof}
+    for head in range(len(arrangement.cells) - arrangement.free_cell):
+        for rule, region in binding_rules(arrangement, spec, head):
+            if (head, region) in empty:
+                continue
+            requirement = spec.rules[rule].requirement
+            yield from (Key(head, rule, region, clause) for clause in range(len(requirement.clauses)))
+            if len(requirement.exclusions):
+                yield Key(head, rule, region, -1)
+
+
+def rule_verdicts(
+    proved: tuple[Proved, ...],
+    certificate: Certificate,
+    spec: Specification,
+    *,
+    arrangement: Arrangement,
+    over: Overapproximation,
+) -> list[RuleVerdict]:
+    """Return one verdict per rule, from what the exact checker proved."""
+    grouped: dict[int, list[tuple[Key, Proved]]] = {}
+    for key, item in zip(keys_of(certificate, spec, arrangement), proved, strict=True):
+        if _printed(spec.rules[key.rule].name) != item.rule:
+            raise RuntimeError(f"Expected a statement about rule '{spec.rules[key.rule].name}'. Got '{item.rule}'.")
+        grouped.setdefault(key.rule, []).append((key, item))
+    witnesses = Witnesses(certificate, spec, arrangement=arrangement, over=over)
+    result = []
+    for rule in range(len(spec.rules)):
+        items = grouped.get(rule, [])
+        if not items:
+            result.append(RuleVerdict(rule, 0, None, None))
+            continue
+        key, worst = min(items, key=lambda pair: pair[1].margin)
+        corner = witnesses.corner(key, float(worst.margin)) if rule < _LOCATED_RULES else None
+        result.append(RuleVerdict(rule, len(items), worst, corner))
+    return result
+
+
+def _printed(name: str) -> str:
+    """Return a name as the checker prints it."""
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
+class Witnesses:
+    """Finds the corners of one model."""
+
+    def __init__(
+        self, certificate: Certificate, spec: Specification, *, arrangement: Arrangement, over: Overapproximation
+    ) -> None:
+        self.spec, self.arrangement, self.over = spec, arrangement, over
+        self.domain = Domain.of(spec)
+        self.envelope = Envelope.of(over.bounds, self.domain)
+        self._weights: dict[Key, Any] = {
+            Key(p["head"], p["rule"], p["region"], p["clause"]): p["lambda"]
+            for p in certificate.document["proofs"]
+            if "lambda" in p
+        }
+        self._supports: dict[tuple[int, int | None], Support] = {}
+
+    def support(self, head: int, region: int | None) -> Support:
+        """Return maxima of linear functions over the polytope that an obligation is proved over."""
+        place = (head, region)
+        if place not in self._supports:
+            active = (*self.arrangement.cells[head], *(() if region is None else (region,)))
+            self._supports[place] = Support(Region.of(self.arrangement, self.spec, active, domain=self.domain))
+        return self._supports[place]
+
+    def corner(self, key: Key, margin: float) -> Corner | None:
+        """Return where the margin of an obligation is attained; None if that is not known.
+
+        Bounds by a network are proved box by box, without one corner that stands for all.
+        """
+        if isinstance(self.over.bounds, NetworkBounds):
+            return None
+        head = self.over.heads[key.head]
+        assert head is not None
+        requirement = self.spec.rules[key.rule].requirement
+        if key.clause < 0:
+            if len(requirement.exclusions) > _LOCATED_PAIRS:
+                return None
+            _, margins = verify_exclusions(requirement.exclusions, head, self.envelope, self.domain)
+            h, k = requirement.exclusions[int(np.argmin(margins))].tolist()
+            return Corner(pair=(h, k))
+        numbers = HeadNumbers.of(head, self.envelope, self.domain)
+        clause = requirement.clauses[key.clause]
+        return self._clause_corner(clause, numbers, key, margin)
+
+    def _clause_corner(self, clause: Clause, numbers: HeadNumbers, key: Key, margin: float) -> Corner | None:
+        m, d = len(self.spec.targets), len(self.spec.columns)
+        weights = np.array([float.fromhex(w) for w in self._weights[key]])
+        literals = Literals.of(clause, m, d).combined(weights[None] / weights.sum())
+        support = self.support(key.head, key.region)
+        both = Literals.stacked([literals, Literals(-literals.g, -literals.s, -literals.h, literals.strict)])
+        worst = worst_case(both, numbers, self.envelope, support)
+        v, c, _ = slopes_and_offsets(literals, numbers, self.envelope)
+        x = worst.x[0]
+        if np.isnan(x).any() or not np.isfinite(worst.bound).all():
+            return None
+        z = self.envelope.corner(v[0], x)
+        y = numbers.W @ z + numbers.b + (0.0 if numbers.V is None else numbers.V @ x)
+        mentioned = sorted({j for literal in clause.literals for j, _ in literal.outputs})
+        limit = float(literals.h[0])
+        high = limit - margin
+        low = min(limit - float(worst.bound[1]), high)
+        turned = len(clause.literals) == 1 and clause.literals[0].outputs[0][1] < 0
+        ends = (-high, -low, -limit) if turned else (low, high, limit)
+        return Corner(x if c.any() else None, tuple((j, float(y[j])) for j in mentioned), *ends, upward=not turned)

@@ -1,0 +1,227 @@
+"""Drawings as SVG text, without inline styles: colors come from the classes of the style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup, escape
+
+from smle.report.recorded import History
+from smle.report.wording import number
+
+__all__ = ["calibration", "history", "range_bar", "reach_bar", "residual_bars", "scatter", "share_bar"]
+
+Array = npt.NDArray[np.float64]
+_WIDTH, _HEIGHT = 440, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 40
+
+
+def _tag(name: str, *children: Markup | str, **attributes: object) -> Markup:
+    """Return an element; children that are not markup and all attributes are escaped."""
+    parts = [f'{key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items()]
+    inside = "".join(str(escape(child)) for child in children)
+    return Markup(f"<{' '.join([name, *parts])}>{inside}</{name}>")  # noqa: S704  all parts are escaped
+
+
+def _figure(title: str, *children: Markup, width: float = _WIDTH, height: float = _HEIGHT) -> Markup:
+    return _tag("svg", *children, viewBox=f"0 0 {width} {height}", role="img", aria_label=title, class_="plot")
+
+
+def _track(title: str, *children: Markup) -> Markup:
+    """Return a bar that is stretched to its place: 0 .. 1000 wide, 20 high."""
+    return _tag(
+        "svg",
+        *children,
+        viewBox="0 0 1000 20",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=title,
+        class_="track",
+    )
+
+
+def _rect(x: float, width: float, kind: str, *, y: float = 0, height: float = 20) -> Markup:
+    return _tag("rect", x=round(x, 2), y=y, width=round(max(width, 0.0), 2), height=height, class_=kind)
+
+
+def _vertical(x: float, kind: str) -> Markup:
+    return _tag("line", x1=round(x, 2), x2=round(x, 2), y1=0, y2=20, class_=kind)
+
+
+def share_bar(share: float, kind: str = "bar", title: str = "") -> Markup:
+    """Draw a share of a whole."""
+    width = 0.0 if share <= 0 else max(1000 * min(share, 1.0), 4.0)
+    return _track(title, _rect(0, 1000, "rail", y=6, height=8), _rect(0, width, kind, y=6, height=8))
+
+
+def reach_bar(low: float, high: float, limit: float, *, upward: bool, title: str) -> Markup:
+    """Draw the values that a left-hand side can take against its limit; beyond the limit is forbidden."""
+    ends = [low, high, limit]
+    size = max(max(ends) - min(ends), 1e-300)
+    start, end = (min(ends), max(ends) + 0.12 * size) if upward else (min(ends) - 0.12 * size, max(ends))
+
+    def at(value: float) -> float:
+        return 1000 * (value - start) / (end - start)
+
+    forbidden = _rect(at(limit), 1000 - at(limit), "forbidden") if upward else _rect(0, at(limit), "forbidden")
+    reach = _rect(at(low), max(at(high) - at(low), 3.0), "reach", y=4, height=12)
+    return _track(title, _rect(0, 1000, "rail"), forbidden, reach, _vertical(at(limit), "limit"))
+
+
+def range_bar(
+    reach: tuple[float, float] | None,
+    limits: Sequence[tuple[float, float, bool]],
+    span: tuple[float, float],
+    *,
+    seen: tuple[float, float] | None,
+    title: str,
+) -> Markup:
+    """Draw what an output can be in a cell: forbidden parts, the certified reach, and what data showed.
+
+    `limits` are (low, high, upward); between low and high it depends on the input whether a value is allowed.
+    """
+    size = max(span[1] - span[0], 1e-300)
+    start, end = span[0] - 0.08 * size, span[1] + 0.08 * size
+
+    def at(value: float) -> float:
+        return 1000 * min(max((value - start) / (end - start), 0.0), 1.0)
+
+    parts = [_rect(0, 1000, "rail")]
+    for low, high, upward in limits:
+        parts.append(_rect(at(high), 1000 - at(high), "forbidden") if upward else _rect(0, at(low), "forbidden"))
+        if low != high:
+            parts.append(_rect(at(low), at(high) - at(low), "sometimes"))
+    if reach is not None:
+        parts.append(_rect(at(reach[0]), max(at(reach[1]) - at(reach[0]), 3.0), "reach", y=4, height=12))
+    if seen is not None:
+        parts.append(_rect(at(seen[0]), max(at(seen[1]) - at(seen[0]), 3.0), "seen", y=8, height=4))
+    for low, high, upward in limits:
+        parts.append(_vertical(at(high if upward else low), "limit"))
+    return _track(title, *parts)
+
+
+class _Axes:
+    """A plot area with two scales."""
+
+    def __init__(self, x: tuple[float, float], y: tuple[float, float], *, log: bool = False) -> None:
+        self.x, self.y, self.log = _widened(x), y if log else _widened(y), log
+
+    def at_x(self, value: float) -> float:
+        low, high = self.x
+        return _LEFT + (value - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+
+    def at_y(self, value: float) -> float:
+        low, high = self.y
+        share = math.log(value / low) / math.log(high / low) if self.log else (value - low) / (high - low)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+    def frame(self, x_label: str, y_label: str) -> list[Markup]:
+        """Return grid lines, tick labels and names of the axes."""
+        parts = []
+        for value in ticks(*self.x):
+            x = round(self.at_x(value), 1)
+            parts.append(_tag("text", number(value), x=x, y=_HEIGHT - _BOTTOM + 15, class_="tick middle"))
+        for value in _decades(*self.y) if self.log else ticks(*self.y):
+            y = round(self.at_y(value), 1)
+            parts.append(_tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
+            parts.append(_tag("text", number(value), x=_LEFT - 6, y=y + 3.5, class_="tick end"))
+        middle_x, middle_y = (_LEFT + _WIDTH - _RIGHT) / 2, (_TOP + _HEIGHT - _BOTTOM) / 2
+        parts.append(_tag("text", x_label, x=middle_x, y=_HEIGHT - 6, class_="axis middle"))
+        turn = f"rotate(-90 12 {middle_y})"
+        parts.append(_tag("text", y_label, x=12, y=middle_y, transform=turn, class_="axis middle"))
+        return parts
+
+    def path(self, x: Sequence[float], y: Sequence[float], kind: str) -> Markup:
+        """Return a line through points."""
+        points = " ".join(f"{self.at_x(a):.1f},{self.at_y(b):.1f}" for a, b in zip(x, y, strict=True))
+        return _tag("polyline", points=points, class_=kind)
+
+
+def _widened(ends: tuple[float, float]) -> tuple[float, float]:
+    low, high = ends
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Return round numbers between low and high, about as many as wanted."""
+    raw = (high - low) / max(wanted, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    values = [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
+    return values[:: max(1, len(values) // 5)]
+
+
+def history(record: History) -> Markup | None:
+    """Draw losses by epoch on a logarithmic scale; None if there is nothing positive to draw."""
+    series = [s for s in (record.loss, record.validation) if s]
+    values = [v for s in series for v in s]
+    if not values or min(values) <= 0:
+        return None
+    low, high = min(values), max(values)
+    axes = _Axes((record.epoch[0], record.epoch[-1]), (low / 1.1, high * 1.1), log=True)
+    parts = axes.frame("epoch", "loss (log scale)")
+    if record.loss:
+        parts.append(axes.path(record.epoch, record.loss, "line quiet"))
+    if record.validation:
+        parts.append(axes.path(record.epoch, record.validation, "line"))
+    if record.best is not None and record.epoch[0] <= record.best <= record.epoch[-1]:
+        x = round(axes.at_x(record.best), 1)
+        parts.append(_tag("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="marker"))
+    return _figure(f"Training and validation loss over {len(record.epoch)} recorded epochs", *parts)
+
+
+def scatter(actual: Array, predicted: Array, name: str) -> Markup:
+    """Draw predictions against true values; the diagonal is perfect."""
+    low, high = float(min(actual.min(), predicted.min())), float(max(actual.max(), predicted.max()))
+    axes = _Axes((low, high), (low, high))
+    parts = axes.frame(f"true {name}", "predicted")
+    parts.append(axes.path(axes.x, axes.x, "diagonal"))
+    for a, p in zip(actual.tolist(), predicted.tolist(), strict=True):
+        parts.append(_tag("circle", cx=round(axes.at_x(a), 1), cy=round(axes.at_y(p), 1), r=1.8, class_="dot"))
+    return _figure(f"Predicted against true {name}", *parts)
+
+
+def residual_bars(residuals: Array, name: str) -> Markup:
+    """Draw a histogram of prediction minus truth."""
+    low, high = np.quantile(residuals, (0.005, 0.995))
+    size = max(abs(float(low)), abs(float(high)), 1e-12)
+    counts, edges = np.histogram(np.clip(residuals, -size, size), bins=31, range=(-size, size))
+    axes = _Axes((-size, size), (0.0, float(counts.max())))
+    parts = axes.frame(f"predicted − true {name}", "rows")
+    for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        top = axes.at_y(count)
+        width = axes.at_x(right) - axes.at_x(left) - 1
+        parts.append(
+            _rect(axes.at_x(left) + 0.5, width, "bar", y=round(top, 1), height=round(_HEIGHT - _BOTTOM - top, 1))
+        )
+    x = round(axes.at_x(0.0), 1)
+    parts.append(_tag("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="marker"))
+    return _figure(f"Histogram of the residuals of {name}; the outermost bars hold everything beyond", *parts)
+
+
+def calibration(chance: Array, truth: Array) -> Markup:
+    """Draw how often what was given a probability was true, in ten bins; the diagonal is perfect."""
+    axes = _Axes((0.0, 1.0), (0.0, 1.0))
+    parts = [*axes.frame("predicted probability", "share that is true"), axes.path((0, 1), (0, 1), "diagonal")]
+    bins = np.minimum((chance * 10).astype(int), 9)
+    counts = np.bincount(bins, minlength=10)
+    points = []
+    for b in np.flatnonzero(counts):
+        points.append((float(chance[bins == b].mean()), float(truth[bins == b].mean()), int(counts[b])))
+    parts.append(axes.path([p[0] for p in points], [p[1] for p in points], "line"))
+    for x, y, count in points:
+        radius = 2.5 + 5 * math.sqrt(count / counts.max())
+        title = _tag("title", f"{count:,} predictions near {x:.2f}: {y:.1%} true")
+        parts.append(
+            _tag("circle", title, cx=round(axes.at_x(x), 1), cy=round(axes.at_y(y), 1), r=radius, class_="dot")
+        )
+    return _figure("Calibration: how often a predicted probability came true, in ten bins", *parts)

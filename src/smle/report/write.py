@@ -1,0 +1,207 @@
+"""One self-contained HTML file about one model: `write_report`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import smle
+from smle.assurance import arrangement_of
+from smle.errors import CertificateError, ModelFormatError
+from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, load
+from smle.guarantees.cells import Arrangement, arrange
+from smle.guarantees.obligations import binding_rules
+from smle.report import view as views
+from smle.report.card import card_view, files_view
+from smle.report.explorer import explorer_data
+from smle.report.judge import PROVED, REJECTED, Judgement, judge
+from smle.report.measured import Measured, measure
+from smle.report.page import render
+from smle.report.ranges import output_ranges
+from smle.report.recorded import training_of
+from smle.report.statements import RuleVerdict, Witnesses, rule_verdicts
+from smle.rules import Specification
+from smle.storage import ModelRecord, read_record
+from smle.tables.files import read_table
+
+__all__ = ["Report", "write_report"]
+
+_KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where a report was written and what it says.
+
+    * `verdict`: `proved`, `rejected` or `no rules`; `reason`: why it was rejected.
+    """
+
+    path: Path
+    verdict: str
+    reason: str
+
+
+def write_report(
+    model: SafeEstimator | str | PathLike[str],
+    data: Any = None,
+    path: str | PathLike[str] = "report.html",
+    *,
+    plain: SafeEstimator | str | PathLike[str] | None = None,
+    name: str | None = None,
+    folder: str | PathLike[str] | None = None,
+) -> Report:
+    """Check a model again in exact arithmetic and write one self-contained HTML file about it.
+
+    A certificate that is not accepted does not raise: the report says so, and so does `Report.verdict`.
+
+    Args:
+        model: A fitted estimator, or a model folder.
+        data: A table, or the path of one, to measure coverage, violations and accuracy on.
+        path: The HTML file to write.
+        plain: A plain twin (estimator or folder) to compare with on the table.
+        name: Title of the report; by default the name of the folder.
+        folder: The folder that commands in the report name, where `model` is an estimator that was saved there.
+
+    Raises:
+        ModelFormatError: If there is no model folder.
+        DataError: If the table does not fit the model.
+    """
+    place = Path(folder) if folder is not None else None if isinstance(model, SafeEstimator) else Path(model)
+    table = read_table(Path(data)) if isinstance(data, str | PathLike) else data
+    twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
+    estimator, record, judgement = _judged(model)
+    title = name or (_folder_name(place) if place is not None else type(model).__name__)
+    view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
+    now = datetime.now(timezone.utc)
+    view |= {
+        "name": title,
+        "version": smle.__version__,
+        "date": f"{now.day} {now:%B %Y, %H:%M} UTC",
+        "date_iso": now.isoformat(timespec="seconds"),
+    }
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(render(view, explorer), encoding="utf-8")
+    return Report(target, judgement.verdict, judgement.reason)
+
+
+def _folder_name(place: Path) -> str:
+    """Return the name of a folder; one that is just called `model` is named with its parent."""
+    full = place.resolve()
+    return f"{full.parent.name}/{full.name}" if full.name == "model" and full.parent.name else full.name
+
+
+def _judged(model: SafeEstimator | str | PathLike[str]) -> tuple[SafeEstimator | None, ModelRecord | None, Judgement]:
+    """Return the model (None unless it may be shown), its record (None if unreadable) and the verdict."""
+    if isinstance(model, SafeEstimator):
+        record = model.record()
+        judgement = judge(record)
+        return (None if judgement.verdict == REJECTED else model), record, judgement
+    try:
+        record = read_record(model)
+    except (ModelFormatError, CertificateError) as error:
+        if not (Path(model) / "certificate.json").is_file():
+            raise
+        return None, None, Judgement(REJECTED, str(error))
+    judgement = judge(record)
+    if judgement.verdict == REJECTED:
+        return None, record, judgement
+    kind = _KINDS.get(str(record.description.get("kind")))
+    if kind is None:
+        raise ModelFormatError(f"model.json: unknown kind of model {record.description.get('kind')!r}.")
+    return kind.from_record(record, verify=False), record, judgement  # just judged
+
+
+def _view(
+    model: SafeEstimator | None,
+    record: ModelRecord | None,
+    judgement: Judgement,
+    *,
+    table: Any,
+    twin: SafeEstimator | None,
+    place: Path | None,
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    spec = judgement.spec
+    description: Mapping[str, Any] = {} if record is None else record.description
+    measured = None if model is None or table is None else measure(model, table, plain=twin)
+    verdicts: list[RuleVerdict] = []
+    view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
+    view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0}
+    explorer = None
+    if model is not None and spec is not None:
+        arrangement = _arrangement(record, spec)
+        cells = _cells(arrangement, spec)
+        if judgement.verdict == PROVED:
+            assert record is not None
+            assert record.certificate is not None
+            over = model.network_.head.overapproximation()
+            verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
+            witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
+            ranges, view["outputs_left_out"] = output_ranges(witnesses)
+            seen = {} if measured is None else _seen(measured)
+            view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
+        view |= views.data_view(description, spec, cells, measured)
+        medians = training_of(description)["medians"] if measured is None else measured.medians
+        explorer = explorer_data(model.network_, spec, arrangement, medians=medians)
+        view["explorer_note"] = _explorer_note(explorer)
+    if spec is not None:
+        view |= views.rules_view(judgement, spec, verdicts, measured)
+        view |= views.guarantee_view(spec)
+    view |= views.history_view(description)
+    view |= {"verdict": views.verdict_view(judgement, verdicts, measured)}
+    view |= card_view(description, record) | files_view(record, judgement, place)
+    view["contents"] = _contents(view, explorer)
+    return view, explorer
+
+
+def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement:
+    if record is not None and record.certificate is not None:
+        return arrangement_of(record.certificate, spec)
+    return arrange(spec)
+
+
+def _cells(arrangement: Arrangement, spec: Specification) -> views.Cells:
+    names, free = [], []
+    for index in range(len(arrangement.cells)):
+        rules = [rule for rule, region in binding_rules(arrangement, spec, index) if region is None]
+        always = [r for r, rows in enumerate(arrangement.regions) if not rows]
+        rules += [rule for region in always for rule in arrangement.rules[region] if rule not in rules]
+        names.append(views.cell_name(spec, sorted(rules)))
+        free.append(arrangement.free_cell and index == len(arrangement.cells) - 1)
+    return views.Cells(tuple(names), tuple(free))
+
+
+def _seen(measured: Measured) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return the predicted range of each output in each cell that rows of the table fell into."""
+    result = {}
+    for cell in np.unique(measured.cell_of):
+        part = measured.outputs[measured.cell_of == cell]
+        for output in range(min(part.shape[1], 64)):
+            result[int(cell), output] = (float(part[:, output].min()), float(part[:, output].max()))
+    return result
+
+
+def _explorer_note(explorer: Mapping[str, Any]) -> str:
+    if "program" in explorer:
+        return "It is drawn in your browser, in double arithmetic, from the embedded float32 weights."
+    reason = explorer["grid"]["reason"]
+    return f"Values were computed on a grid when the report was written, because {reason}; other inputs stay fixed."
+
+
+def _contents(view: Mapping[str, Any], explorer: object) -> list[tuple[str, str]]:
+    entries = [
+        ("rules", "Rules and verdicts", view["rules"] is not None),
+        ("scope", "What is guaranteed", view["rules"] is not None),
+        ("ranges", "Output ranges", bool(view["ranges"])),
+        ("explorer", "Explorer", explorer is not None),
+        ("data", "Data and accuracy", view["data_section"]),
+        ("card", "Model card", True),
+        ("files", "Files and re-check", True),
+    ]
+    return [(anchor, title) for anchor, title, shown in entries if shown]

@@ -1,0 +1,153 @@
+"""A tiny driver of headless Chromium: the DevTools protocol over two pipes, nothing but the standard library."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--remote-debugging-pipe",
+)
+
+
+def find_browser():
+    """Return the path of a Chromium, or None."""
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+
+
+class Chromium:
+    """One browser with one page. `errors` collects exceptions, console errors and refused loads."""
+
+    def __init__(self, path):
+        self._profile = tempfile.mkdtemp(prefix="smle-browser-")
+        down, up = os.pipe(), os.pipe()  # the browser reads file 3 and writes file 4
+
+        def wire():
+            held = [os.dup(down[0]), os.dup(up[1])]
+            os.dup2(held[0], 3)
+            os.dup2(held[1], 4)
+
+        command = [path, *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
+        self._process = subprocess.Popen(
+            command, preexec_fn=wire, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        os.close(down[0])
+        os.close(up[1])
+        self._write, self._read = down[1], up[0]
+        self._buffer, self._count, self._session, self.errors = b"", 0, None, []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **params):
+        """Send one command and return its result."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._write, data) :]
+        while True:
+            answer = self._next()
+            if answer.get("id") == message["id"]:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+
+    def _next(self):
+        while b"\0" not in self._buffer:
+            part = os.read(self._read, 1 << 20)
+            if not part:
+                raise RuntimeError("The browser ended.")
+            self._buffer += part
+        raw, self._buffer = self._buffer.split(b"\0", 1)
+        message = json.loads(raw)
+        self._note(message.get("method"), message.get("params", {}))
+        return message
+
+    def _note(self, event, params):
+        if event == "Runtime.exceptionThrown":
+            details = params["exceptionDetails"]
+            self.errors.append(details.get("exception", {}).get("description") or details["text"])
+        elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.errors.append(str(params["args"]))
+        elif event == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.errors.append(params["entry"]["text"])
+        elif event == "Network.requestWillBeSent":
+            url = params["request"]["url"]
+            if not url.startswith(("file:", "data:", "about:")):
+                self.errors.append(f"the page asked for {url}")
+
+    def open(self, path, *, width=1280, height=900, dark=False):
+        """Open a file and wait until it is loaded and drawn."""
+        self.errors.clear()
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.call("Emulation.setEmulatedMedia", features=scheme)
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        for _ in range(200):
+            if self.run("document.readyState === 'complete' && location.protocol === 'file:'"):
+                break
+            time.sleep(0.05)
+        self.settle()
+
+    def settle(self):
+        """Wait for two frames, so that what was asked for is drawn."""
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+
+    def run(self, script):
+        """Evaluate a script in the page and return its value."""
+        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            details = result["exceptionDetails"]
+            raise RuntimeError(details.get("exception", {}).get("description") or details["text"])
+        return result["result"].get("value")
+
+    def key(self, key, code):
+        """Press and release a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        self.settle()
+
+    def screenshot(self, path, *, full=False, clip=None):
+        """Write a PNG file of the window, or of the whole page."""
+        options = {"format": "png", "captureBeyondViewport": full}
+        if full:
+            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+            options["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        if clip:
+            options["clip"] = {**clip, "scale": 1}
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **options)["data"]))
+
+    def pdf(self):
+        """Return the printed page."""
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
+
+    def close(self):
+        """End the browser that was started here."""
+        os.close(self._write)
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._read)
+        shutil.rmtree(self._profile, ignore_errors=True)
