@@ -5,13 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from exported import MIXED, columns_of, hand_made, run, session, untrained
+from exported import MIXED, columns_of, hand_made, resealed, run, session, untrained
 from torch import nn
 
 from smle import SafeRegressor, Specification
@@ -239,6 +240,27 @@ def test_quantizing_the_backbone_keeps_the_certificate(braking_model, braking_sp
     X = braking_table[list(braking_spec.columns)].to_numpy("f4")
     gap = np.abs(run(running, braking_spec, X)["brake"][:, 0] - braking_model.predict(X))
     assert 0 < np.median(gap) < 0.05
+
+
+def test_quantizing_the_whole_file_is_rejected(braking_model, tmp_path):
+    """The head would be quantized with the rest; even with digests made anew it is not the certified program."""
+    quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime without quantization")
+    place, small = tmp_path / "model.onnx", tmp_path / "small.onnx"
+    write_onnx(braking_model.record(), place)
+    quantization.quantize_dynamic(place, small)
+    companion = resealed((tmp_path / "model.onnx.certificate.json").read_bytes(), small.read_bytes())
+    (tmp_path / "small.onnx.certificate.json").write_bytes(companion)
+    with pytest.raises(CertificateError, match="onnx"):
+        check_onnx(small)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_heads_in_other_precisions_are_refused(braking_model, tmp_path, kind):
+    record = braking_model.record()
+    weights = {**record.weights, "heads.weight": record.weights["heads.weight"].astype(kind)}
+    with pytest.raises(CertificateError, match="float32"):
+        write_onnx(replace(record, weights=weights), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_backbones_of_other_operator_sets_are_refused():

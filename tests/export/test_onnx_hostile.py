@@ -255,6 +255,21 @@ def float16_input(model):
     value.type.tensor_type.elem_type = TensorProto.FLOAT16
 
 
+def float16_head(model):
+    """What a converter to half precision does to constants."""
+    for item in model.graph.initializer:
+        if item.data_type == TensorProto.FLOAT and not item.name.startswith("backbone/"):
+            item.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(item).astype(np.float16), item.name))
+
+
+def bfloat16_weights(model):
+    """The head's weights in 16 bits with a cast to float32 behind them: other numbers than those that are certified."""
+    item = tensor(model, "heads.weight")
+    rounded = (numpy_helper.to_array(item).view(np.uint32) >> 16).astype(np.uint16)
+    item.CopyFrom(helper.make_tensor("heads.stored", TensorProto.BFLOAT16, item.dims, rounded.tobytes(), raw=True))
+    model.graph.node.insert(0, helper.make_node("Cast", ["heads.stored"], ["heads.weight"], to=TensorProto.FLOAT))
+
+
 def other_categories(model):
     tensor(model, "inputs/2/categories").string_data[:] = [b"wet", b"dry", b"icy"]
 
@@ -288,8 +303,9 @@ def unordered(model):
 ATTACKS = [
     rename_input, add_after, change_features, read_the_head, feed_back, shadow, duplicate_output, duplicate_node,
     overwrite_input, external, external_head, subgraph, function, custom_domain, other_opset, no_opset, two_opsets,
-    old_ir, training, sparse, quantized, hint, more_outputs, swap_outputs, wide_input, float16_input, other_categories,
-    other_options, other_rule_names, rule_names_twice, infinite_fill, no_graph, unordered,
+    old_ir, training, sparse, quantized, hint, more_outputs, swap_outputs, wide_input, float16_input, float16_head,
+    bfloat16_weights, other_categories, other_options, other_rule_names, rule_names_twice, infinite_fill, no_graph,
+    unordered,
 ]  # fmt: skip
 
 

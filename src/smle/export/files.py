@@ -140,6 +140,7 @@ def _write(
     if certificate is None:
         raise NotCertifiedError("This model has rules but no certificate. Expected a certified model to export.")
     require_same_rules(certificate, spec)
+    _require_float32(tensors)
     program = certified_program(face, certificate, tensors)
     titles = [rule.name for rule in spec.rules]
     data = graph_model(face, program, backbone, titles).SerializeToString(deterministic=True)
@@ -149,6 +150,15 @@ def _write(
     except checker.Rejected as reason:
         raise CertificateError(f"The exported model was not accepted: {reason}") from None
     _replace({path: data, companion(path): sealed})
+
+
+def _require_float32(tensors: dict[str, checker.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype not in ("F32", "U8") and not (tensor.dtype == "F64" and name.endswith("_float64")):
+            raise CertificateError(
+                f"Expected the certified head in float32. Got '{name}' as {tensor.dtype}. Other precisions have no "
+                "certificate; the backbone may be exported in any of them (backbone=...)."
+            )
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:
