@@ -22,7 +22,7 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.rules import Specification
 
-__all__ = ["ModelRecord", "read_record", "write_record"]
+__all__ = ["ModelRecord", "read_record", "require_replaceable", "write_record"]
 
 FORMAT, VERSION = "smle-model", 1
 _FILES = ("model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
@@ -57,7 +57,7 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
     """
     target = Path(folder)
     _require_certified(record)
-    _require_replaceable(target)
+    require_replaceable(target)
     files = {
         "model.safetensors": serialize({k: np.ascontiguousarray(v) for k, v in record.weights.items()}),
         "model.json": ModelRecord.description_bytes(record.description),
@@ -193,7 +193,8 @@ def _aside(target: Path, kind: str) -> list[Path]:
     return []
 
 
-def _require_replaceable(target: Path) -> None:
+def require_replaceable(target: Path) -> None:
+    """Raise ModelFormatError if the place is taken by something that is not a model folder."""
     if not target.exists():
         return
     if not target.is_dir() or any(entry.name not in _FILES for entry in target.iterdir()):

@@ -1,7 +1,11 @@
 """The command line: what it prints, its exit codes, and how it refuses."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -188,7 +192,8 @@ def test_train_and_predict_classes(kind, tmp_path):
     (tmp_path / "rules.yaml").write_text(CHOICES if kind == "choices" else LABELS)
     trained = run("train", tmp_path / "data.csv", tmp_path / "rules.yaml", "-o", tmp_path / "m", "--epochs", 5)
     assert trained.exit_code == 0, trained.output
-    assert "Accuracy on the training table" in trained.output
+    assert "accuracy" in trained.output
+    assert "On 60 held-out rows" in trained.output
     predicted = run("predict", tmp_path / "m", tmp_path / "data.csv", "-o", tmp_path / "p.csv")
     assert predicted.exit_code == 0, predicted.output
     answers = pd.read_csv(tmp_path / "p.csv")
@@ -212,13 +217,61 @@ def test_markup_in_names_stays_text(files, braking_table):
     assert "[red]no[/red]" in trained.output
 
 
+def test_verify_an_exported_file(braking_folder, tmp_path):
+    path = tmp_path / "model.onnx"
+    exported = run("export", braking_folder, "-o", path, "--json")
+    assert json.loads(exported.stdout)["onnx"] == str(path)
+    text = run("verify", path)
+    assert text.exit_code == 0, text.output
+    assert "Asserted by the exporter" in text.output
+    answer = json.loads(run("verify", path, "--json").stdout)
+    assert answer["verdict"] == "proved"
+    folder = json.loads(run("verify", braking_folder, "--json").stdout)
+    assert [(p["rule"], p["margin"]) for p in answer["proved"]] == [(p["rule"], p["margin"]) for p in folder["proved"]]
+    assert answer["claim"] == folder["claim"]
+    _flip(path, path.stat().st_size // 2)
+    rejected = run("verify", path, "--json")
+    assert rejected.exit_code == 1
+    assert "digest" in json.loads(rejected.stdout)["reason"]
+    assert run("verify", tmp_path / "absent.onnx").exit_code == 2
+    (tmp_path / "model.onnx.certificate.json").unlink()
+    assert run("verify", path).exit_code == 1
+    assert run("export", braking_folder, "-o", tmp_path).exit_code == 2
+
+
+def test_completion_prints_a_script():
+    """The script that --install-completion installs; the shell is found by its environment in the real program."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from smle.cli import main; main()"],
+        env={**os.environ, "_SMLE_COMPLETE": "source_bash", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    script = subprocess.run(
+        [Path(sys.executable).with_name("smle"), "--show-completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "complete" in script.stdout + done.stdout
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = (
+        "import sys; import smle.cli; "
+        "heavy = {'torch', 'numpy', 'pandas', 'sklearn', 'yaml'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_bench_command_lists():
     assert "guarantees" in run("bench").output
     assert run("bench", "nonsense").exit_code == 2
 
 
 def test_help_has_examples():
-    for command in ("demo", "rules", "train", "verify", "predict", "export", "bench"):
+    for command in ("demo", "rules", "train", "verify", "predict", "project", "monitor", "export", "bench"):
         result = run(command, "--help")
         assert result.exit_code == 0
         assert re.search(r"Example:\s+smle", result.output)

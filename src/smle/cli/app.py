@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -26,11 +28,13 @@ __all__ = [
     "STUDIES",
     "Json",
     "app",
+    "counted",
     "err",
     "out",
     "print_json",
     "print_proved",
     "print_rows",
+    "print_statements",
     "proved_json",
     "reported",
 ]
@@ -77,6 +81,9 @@ def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
         _fail("does not hold", error, 1)
     except SmleError as error:
         _fail("error", error, 2)
+    except BrokenPipeError:  # `smle predict ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(141) from None
     except (OSError, ValueError) as error:
         _fail("error", error, 2)
     except KeyboardInterrupt:
@@ -90,6 +97,16 @@ def _fail(kind: str, error: Exception, code: int) -> NoReturn:
     message = " ".join(str(error).split()) or type(error).__name__
     err.print(f"{kind}: {message}", markup=False, soft_wrap=True)
     raise typer.Exit(code)
+
+
+@contextmanager
+def counted(title: str, *, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show a running count on a terminal, nothing elsewhere; yields what to call with the count."""
+    if not err.is_terminal:
+        yield lambda count: None
+        return
+    with err.status(title) as status:
+        yield lambda count: status.update(f"{title}: {count:,} {unit}")
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -107,18 +124,20 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     out.print(table)
 
 
-def print_proved(proved: Sequence[Proved], spec: Specification, *, every: bool = False) -> None:
-    """Print one line per rule with its smallest margin, or one per proved statement."""
+def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
+    """Print one line per rule with its smallest margin."""
     rows = []
-    if every:
-        for item in proved:
-            rows.append((item.rule, item.where.removeprefix("where "), item.sentence, f"{float(item.margin):.3g}"))
-    else:
-        for rule in spec.rules:
-            margins = [item.margin for item in proved if item.rule == rule.name]
-            smallest = f"{float(min(margins)):.3g}" if margins else "never active"
-            rows.append((rule.name, rule.when or "always", rule.then, smallest))
+    for rule in spec.rules:
+        margins = [item.margin for item in proved if item.rule == rule.name]
+        smallest = f"{float(min(margins)):.3g}" if margins else "never active"
+        rows.append((rule.name, rule.when or "always", rule.then, smallest))
     print_rows("Proved rules", ("rule", "when", "then", "margin"), rows)
+
+
+def print_statements(proved: Sequence[Proved]) -> None:
+    """Print one line per proved statement."""
+    rows = [(p.rule, p.where.removeprefix("where "), p.sentence, f"{float(p.margin):.3g}") for p in proved]
+    print_rows("Proved statements", ("rule", "when", "then", "margin"), rows)
 
 
 def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:

@@ -7,10 +7,20 @@ from os import PathLike
 from smle.errors import ModelFormatError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
+from smle.estimators.comparison import compare_models
+from smle.estimators.projection import project_model
 from smle.estimators.regressor import SafeRegressor
 from smle.storage import read_record
 
-__all__ = ["SafeClassifier", "SafeEstimator", "SafeRegressor", "load", "without_rules"]
+__all__ = [
+    "SafeClassifier",
+    "SafeEstimator",
+    "SafeRegressor",
+    "compare_models",
+    "load",
+    "project_model",
+    "without_rules",
+]
 
 _KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
 

@@ -310,11 +310,12 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             architecture={"backbone": "mlp", "hidden": list(self.hidden), "embedding": self.embedding},
             seed=seed,
             history=self.history_,
-            usage=self._usage(X, column_edges(spec, X)),
+            usage=self.usage_of(X),
         )
 
-    def _usage(self, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
-        """Count over encoded rows, a chunk at a time."""
+    def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
+        """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
+        edges = column_edges(self.specification_, encoded) if edges is None else edges
         observer = Observer(self.specification_, self.network_)
         first, *others = (Usage.of(observer, encoded[i : i + _CHUNK], edges) for i in range(0, len(encoded), _CHUNK))
         return sum(others, first)
@@ -356,7 +357,11 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
         X = plain_table(X, categorical=bool(self.specification_.one_hot))
-        return self._usage(encode_inputs(self.specification_, X), edges)
+        return self.usage_of(encode_inputs(self.specification_, X), edges)
+
+    def raw_outputs(self, X: Any) -> Array:
+        """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
+        return self._outputs(X, "raise")[1].astype(np.float64)
 
     def explain_margins(self) -> list[dict[str, Any]]:
         """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
@@ -411,6 +416,14 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         from smle.export import write_onnx
 
         write_onnx(self.record(), path, twin=twin)
+
+    def with_specification(self, spec: Specification) -> Self:
+        """Return an unfitted estimator of the same shape for other rules over the same columns."""
+        other = type(self)(spec, hidden=tuple(self.hidden), embedding=self.embedding, bounds=self.bounds)
+        other.specification_, other.n_features_in_ = spec, self.n_features_in_
+        other._read_specification(None, None)
+        other._restore(self.description_)
+        return other
 
     @classmethod
     def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:

@@ -6,6 +6,7 @@ from smle.tables.encode import (
     encode_inputs,
     encode_numbers,
     in_domain,
+    require_columns,
     require_in_domain,
     table_digest,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "encode_inputs",
     "encode_numbers",
     "in_domain",
+    "require_columns",
     "require_in_domain",
     "table_digest",
 ]

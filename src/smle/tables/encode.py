@@ -19,6 +19,7 @@ __all__ = [
     "encode_inputs",
     "encode_numbers",
     "in_domain",
+    "require_columns",
     "require_in_domain",
     "table_digest",
 ]
@@ -114,6 +115,11 @@ def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
     return result
 
 
+def require_columns(table: Any, wanted: list[str]) -> None:
+    """Raise DataError if a table lacks columns of the rules, or has several of one name."""
+    _require_columns(column_names(table) or [], wanted, "inputs and outputs")
+
+
 def in_domain(spec: Specification, X: FloatArray) -> npt.NDArray[np.bool_]:
     """Return which entries of encoded inputs lie in the domain, as their float format reads it: (rows, d)."""
     fmt = BINARY32 if X.dtype == np.float32 else BINARY64
@@ -122,8 +128,8 @@ def in_domain(spec: Specification, X: FloatArray) -> npt.NDArray[np.bool_]:
     return (lower <= X) & (upper >= X)
 
 
-def require_in_domain(spec: Specification, X: FloatArray, what: str) -> None:
-    """Raise DataError with counts per column if rows lie outside the domain."""
+def require_in_domain(spec: Specification, X: FloatArray, what: str, *, first: int = 1) -> None:
+    """Raise DataError with counts per column if rows lie outside the domain; `first` is the number of the first row."""
     inside = in_domain(spec, X)
     if inside.all():
         return
@@ -133,7 +139,7 @@ def require_in_domain(spec: Specification, X: FloatArray, what: str) -> None:
         values = X[~inside[:, i], i]
         parts.append(
             f"'{spec.columns[i]}' {outside[i]} rows outside [{float(spec.lower[i]):g}, {float(spec.upper[i]):g}] "
-            f"(for example {values[0]:g})"
+            f"(first {values[0]:g} in row {first + int(np.argmin(inside[:, i]))})"
         )
     raise DataError(
         f"{(~inside.all(axis=1)).sum()} of {len(X)} {what} lie outside the domain of the rules: {'; '.join(parts)}. "

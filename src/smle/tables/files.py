@@ -1,29 +1,126 @@
-"""Tables in files: CSV and Parquet, whole or in chunks."""
+"""Tables in files: CSV and Parquet behind one door, read whole or in chunks, written all at once or not at all."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import os
+import secrets
+import sys
+import warnings
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from smle.errors import DataError, MissingDependencyError
+from smle.rules import Categorical, Choice, Specification
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Self
 
-__all__ = ["read_table"]
+__all__ = ["TableWriter", "read_chunks", "read_table", "text_columns"]
+
+CHUNK = 65536
+_PARQUET = (".parquet", ".pq")
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Return a table with its decimals read as the nearest floats."""
+def text_columns(spec: Specification) -> frozenset[str]:
+    """Return the columns that hold names, not numbers: categories and choices. `01` stays `01` there."""
+    return frozenset(item.name for item in (*spec.inputs, *spec.outputs) if isinstance(item, Categorical | Choice))
+
+
+def read_table(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> pd.DataFrame:
+    """Return a whole table; decimals become the nearest floats.
+
+    Args:
+        path: A file of comma, semicolon or tab separated values (also `.gz`), or a Parquet file.
+        text: Columns to read as text.
+
+    Raises:
+        DataError: If the file is missing, not a table, empty, or has two columns of one name.
+        MissingDependencyError: If a Parquet file is given without pyarrow.
+    """
     import pandas as pd
 
-    if not path.is_file():
-        raise ValueError(f"Cannot read '{path}': no such file. Expected a CSV file.")
+    return pd.concat(list(read_chunks(path, text=text)), ignore_index=True)
+
+
+def read_chunks(
+    path: str | os.PathLike[str], *, text: Collection[str] = (), rows: int = CHUNK
+) -> Iterator[pd.DataFrame]:
+    """Yield a table in chunks of at most `rows` rows, numbered through; memory does not grow with the file.
+
+    Raises:
+        DataError, MissingDependencyError: As for `read_table`.
+    """
+    place = Path(path)
+    _require_file(place)
+    parts = _parquet_chunks(place, rows) if place.suffix in _PARQUET else _csv_chunks(place, frozenset(text), rows)
+    start = 0
+    for part in parts:
+        part.index = range(start, start + len(part))  # type: ignore[assignment]
+        start += len(part)
+        yield part
+    if not start:
+        raise DataError(f"{place}: expected rows below the header. Got an empty table.")
+
+
+def _require_file(place: Path) -> None:
+    if place.is_dir():
+        raise DataError(f"Cannot read '{place}': it is a folder. Expected a CSV or Parquet file.")
+    if not place.is_file():
+        raise DataError(f"Cannot read '{place}': no such file. Expected a CSV or Parquet file.")
+
+
+def _csv_chunks(place: Path, text: frozenset[str], rows: int) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    separator, names = _header(place)
+    options: dict[str, Any] = {
+        "sep": separator,
+        "chunksize": rows,
+        "index_col": False,
+        "dtype": {name: str for name in names if name in text},
+        "encoding": "utf-8-sig",  # programs for spreadsheets put a mark at the beginning
+        "low_memory": False,
+        **_exact_digits(),
+    }
     try:
-        table: pd.DataFrame = pd.read_csv(path, **_exact_digits())
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not readable as CSV ({error}).") from None
-    if table.empty:
-        raise ValueError(f"{path}: expected rows. Got an empty table.")
-    return table
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+            with pd.read_csv(place, **options) as reader:
+                yield from reader
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{place}: expected rows below the header. Got an empty table.") from None
+    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
+        reason = str(error).removeprefix("Error tokenizing data. C error: ").strip()
+        raise DataError(f"{place}: not readable as a table of separated values ({reason}).") from None
+
+
+def _header(place: Path) -> tuple[str, list[str]]:
+    """Return separator and column names."""
+    try:
+        with gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw:
+            line = raw.readline(1 << 20).decode("utf-8-sig")
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError):
+        line = "\0"
+    if "\0" in line:
+        raise DataError(f"{place}: expected text (CSV), or Parquet in a file named *.parquet. Got something else.")
+    if not line.strip():
+        raise DataError(f"{place}: expected a header with the column names. Got an empty first line.")
+    separator = max((",", ";", "\t"), key=line.count)
+    names = next(csv.reader(io.StringIO(line), delimiter=separator))
+    _require_distinct(place, names)
+    return separator, names
+
+
+def _require_distinct(place: Path, names: list[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        listed = ", ".join(f"'{name}'" for name in repeated)
+        raise DataError(f"{place}: several columns are named {listed}. Rename or drop all but one.")
 
 
 def _exact_digits() -> dict[str, Any]:
@@ -32,3 +129,81 @@ def _exact_digits() -> dict[str, Any]:
 
     version = tuple(int(part) for part in pd.__version__.split(".")[:2])
     return {} if version >= (3, 1) else {"float_precision": "round_trip"}
+
+
+def _arrow(what: str) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} Parquet needs the package pyarrow. Install it with: pip install 'smle[parquet]'"
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+def _parquet_chunks(place: Path, rows: int) -> Iterator[pd.DataFrame]:
+    arrow, parquet = _arrow("Reading")
+    try:
+        with parquet.ParquetFile(place) as file:
+            _require_distinct(place, list(file.schema_arrow.names))
+            for batch in file.iter_batches(batch_size=rows):
+                yield batch.to_pandas()
+    except arrow.ArrowException as error:
+        raise DataError(f"{place}: not readable as Parquet ({' '.join(str(error).split())}).") from None
+
+
+class TableWriter:
+    """Writes chunks to a CSV or Parquet file that appears when all are written, or to a stream.
+
+    Numbers are written with the shortest digits that read back as the same floats. Used as a context; after an
+    error nothing is left, and what stood at the path before still stands there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._place = None if path is None else Path(path)
+        self._fresh: Path | None = None
+        self._stream: TextIO = sys.stdout
+        self._parquet: Any = None
+        self._begun = False
+
+    def __enter__(self) -> Self:
+        place = self._place
+        if place is None:
+            return self
+        if place.is_dir():
+            raise DataError(f"Cannot write '{place}': it is a folder. Name a file.")
+        if place.suffix in _PARQUET:
+            _arrow("Writing")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        self._fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+        if place.suffix not in _PARQUET:
+            self._stream = self._fresh.open("w", encoding="utf-8", newline="")
+        return self
+
+    def write(self, table: pd.DataFrame) -> None:
+        """Write a chunk; all have the columns of the first."""
+        if self._place is not None and self._place.suffix in _PARQUET:
+            arrow, parquet = _arrow("Writing")
+            batch = arrow.Table.from_pandas(table, preserve_index=False)
+            if self._parquet is None:
+                self._parquet = parquet.ParquetWriter(self._fresh, batch.schema)
+            self._parquet.write_table(batch.cast(self._parquet.schema))
+        else:
+            table.to_csv(self._stream, index=False, header=not self._begun)
+        self._begun = True
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._place is None or self._fresh is None:
+            return
+        try:
+            if self._parquet is not None:
+                self._parquet.close()
+            if self._stream is not sys.stdout:
+                self._stream.close()
+            if kind is None:
+                with self._fresh.open("rb+") as file:
+                    os.fsync(file.fileno())
+                os.replace(self._fresh, self._place)
+        finally:
+            self._fresh.unlink(missing_ok=True)

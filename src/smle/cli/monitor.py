@@ -1,0 +1,112 @@
+"""`smle monitor`: what a model sees now against what it was trained on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from smle.cli.app import MODELS, Json, app, counted, out, print_json, print_rows, reported
+
+if TYPE_CHECKING:
+    from smle.monitor import Change, Usage
+
+__all__ = ["monitor"]
+
+
+@app.command(rich_help_panel=MODELS)
+def monitor(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
+    tolerance: Annotated[float, typer.Option(help="Differences of shares up to this do not matter.")] = 0.02,
+    as_json: Json = False,
+) -> None:
+    """Count which rules are on, what lies outside the domain and what is clipped, against the training rows.
+
+    A share counts as changed if a 99 % interval of the difference (for all shares together, rows being independent)
+    lies beyond the tolerance. The exit code is 0 whether something changed or not.
+
+    Example: smle monitor model/ last-week.csv
+
+    Example: smle monitor model/ last-week.csv --json
+    """
+    with reported():
+        from smle.estimators import load
+        from smle.monitor import Usage, compare
+        from smle.tables.files import read_chunks, text_columns
+
+        if not 0 <= tolerance < 1:
+            raise ValueError(f"Expected --tolerance to be a number from 0 up to 1. Got {tolerance}.")
+        loaded = load(model)
+        stored = loaded.description_.get("training")
+        training = None if stored is None else Usage.from_json(stored)
+        now: Usage | None = None
+        with counted("counting", unit="rows") as progress:
+            for chunk in read_chunks(data, text=text_columns(loaded.specification_)):
+                part = loaded.usage(chunk)
+                now = part if now is None else now + part
+                progress(now.rows)
+        assert now is not None
+        changes = () if training is None else compare(training, now, tolerance=tolerance)
+        if as_json:
+            print_json(_as_json(training, now, changes, tolerance))
+        else:
+            _show(training, now, changes, tolerance)
+
+
+def _as_json(training: Usage | None, now: Usage, changes: tuple[Change, ...], tolerance: float) -> dict[str, Any]:
+    result: dict[str, Any] = _finite(
+        {
+            "tolerance": tolerance,
+            "drift": any(change.verdict == "changed" for change in changes) if changes else None,
+            "changes": [change._asdict() for change in changes],
+            "now": now.to_json(),
+            "training": None if training is None else training.to_json(),
+        }
+    )
+    return result
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data with None for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], tolerance: float) -> None:
+    if training is None:
+        shares = [("rows outside the domain", now.outside_rows / now.rows), ("units clipped", now.clipped_share)]
+        shares += [(f"rule '{name}' is on", count / now.rows) for name, count in now.rules.items()]
+        print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
+        out.print("The model folder says nothing about its training rows, so there is nothing to compare with.")
+        return
+    # Bins and cells are many: those that changed are shown, the rest is in the JSON.
+    shown = [c for c in changes if c.kind in ("domain", "clip", "rule") or c.verdict == "changed"]
+    titles = {"domain": "{}", "clip": "{}", "rule": "rule '{}' is on", "cell": "cell {}", "input": "{}"}
+    rows = [
+        (
+            titles[c.kind].format(c.name),
+            f"{c.training:.2%}",
+            f"{c.now:.2%}",
+            f"{c.low:+.2%} to {c.high:+.2%}",
+            c.verdict,
+        )
+        for c in shown
+    ]
+    title = f"{training.rows} training rows, {now.rows} rows now"
+    print_rows(title, ("share of", "training", "now", "difference", ""), rows)
+    changed = sum(c.verdict == "changed" for c in changes)
+    unsure = sum(c.verdict == "open" for c in changes)
+    for name, count in now.outside.items():
+        if count:
+            out.print(f"Outside the range of {name}: {count} rows.", markup=False, soft_wrap=True)
+    out.print(
+        f"{changed} of {len(changes)} shares changed by more than {tolerance:.1%}; for {unsure} the rows are too few "
+        "to tell. Intervals hold together with 99 %, for independent rows.",
+        soft_wrap=True,
+    )

@@ -1,0 +1,122 @@
+"""`smle predict`: in chunks, so that memory does not grow with the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smle.cli.app import MODELS, Json, app, counted, err, print_json, reported
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from smle.estimators import SafeEstimator
+
+__all__ = ["predict"]
+
+_LISTED = 5  # row numbers in a warning
+_INFO = ("active_rules", "in_domain", "clipped_share")
+
+
+@app.command(rich_help_panel=MODELS)
+def predict(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="CSV or Parquet file to write; standard output if absent.")
+    ] = None,
+    out_of_domain: Annotated[
+        str, typer.Option(help="Rows outside the domain: raise, warn or clip. The last two clamp them to it.")
+    ] = "raise",
+    info: Annotated[
+        bool, typer.Option("--info", help="Add active rules, whether the row is in the domain, and the clipped share.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Predict for every row of a table, after checking the model's certificate.
+
+    Works in chunks. An output file appears when all rows are done; its digits read back as the same numbers.
+
+    Example: smle predict model/ new.csv -o predictions.csv
+
+    Example: smle predict model/ new.parquet -o predictions.parquet --info --out-of-domain warn
+    """
+    with reported():
+        from smle.estimators import load
+        from smle.tables.files import TableWriter, read_chunks, text_columns
+
+        if as_json and output is None:
+            raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
+        if output is not None and output.exists() and data.exists() and output.samefile(data):
+            raise ValueError(f"'{output}' is the table itself. Name another file for the predictions.")
+        if out_of_domain not in ("raise", "warn", "clip"):
+            raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
+        loaded = load(model)
+        outside = _Outside()
+        chunks = read_chunks(data, text=text_columns(loaded.specification_))
+        rows = 0
+        with TableWriter(output) as writer, counted("predicting", unit="rows") as progress:
+            for answers in _answers(loaded, chunks, data, out_of_domain, info, outside):
+                writer.write(answers)
+                rows += len(answers)
+                progress(rows)
+        if out_of_domain == "warn" and outside.count:
+            err.print(f"warning: {outside.text(rows)}", markup=False, soft_wrap=True)
+        if as_json:
+            print_json({"rows": rows, "output": str(output), "rows_outside_the_domain": outside.count})
+
+
+class _Outside:
+    """Counts rows outside the domain and remembers the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[int] = []
+
+    def add(self, numbers: list[int]) -> None:
+        self.count += len(numbers)
+        self.first += numbers[: _LISTED - len(self.first)]
+
+    def text(self, rows: int) -> str:
+        listed = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
+        return (
+            f"{self.count} of {rows} rows lie outside the domain of the rules (rows {listed}). They were clamped to "
+            "it; the rules hold at the clamped input."
+        )
+
+
+def _answers(
+    model: SafeEstimator, chunks: Iterator[pd.DataFrame], data: Path, policy: str, info: bool, outside: _Outside
+) -> Iterator[pd.DataFrame]:
+    """Yield the predictions of each chunk as a table."""
+    import numpy as np
+    import pandas as pd
+
+    from smle.errors import DataError
+    from smle.tables import encode_inputs, in_domain, require_in_domain
+
+    spec = model.specification_
+    names = [item.name for item in spec.outputs]
+    if info and set(names) & set(_INFO):
+        raise ValueError(f"--info: an output has the name of a column that would be added ({', '.join(_INFO)}).")
+    for chunk in chunks:
+        first = int(chunk.index[0]) + 1
+        try:
+            encoded = encode_inputs(spec, chunk)
+            if policy == "raise" and spec.rules:
+                require_in_domain(spec, encoded, "rows", first=first)
+        except DataError as error:
+            raise DataError(f"{data}, rows {first} to {first + len(chunk) - 1}: {error}") from None
+        outside.add((first + np.flatnonzero(~in_domain(spec, encoded).all(axis=1))).tolist())
+        values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
+            model.predict(chunk, out_of_domain="clip"), {}
+        )  # fmt: skip
+        columns = dict(zip(names, np.asarray(values).reshape(len(chunk), -1).T, strict=True))
+        table = pd.DataFrame(columns)
+        if info:
+            table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]
+            table["in_domain"], table["clipped_share"] = facts["in_domain"], facts["clipped_share"]
+        yield table

@@ -1,0 +1,221 @@
+"""`smle train`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from smle.cli.app import MODELS, Json, app, out, print_json, print_proved, print_rows, proved_json, reported
+from smle.cli.settings import TrainSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from smle.estimators import SafeEstimator
+    from smle.rules import Specification
+
+__all__ = ["require_fitting", "split", "train"]
+
+
+@app.command(rich_help_panel=MODELS)
+def train(
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input and output columns of the rules.")],
+    rules: Annotated[Path, typer.Argument(help="Rules file (YAML).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
+    config: Annotated[Path | None, typer.Option(help="YAML file with settings, named as the options below.")] = None,
+    hidden: Annotated[str | None, typer.Option(help="Widths of the hidden layers.", show_default="64,64,64")] = None,
+    embedding: Annotated[int | None, typer.Option(help="Width of the clipped layer.", show_default="64")] = None,
+    bounds: Annotated[str | None, typer.Option(help="fixed or affine.", show_default="fixed")] = None,
+    enforcement: Annotated[
+        str | None, typer.Option(help="gauge, pdcg (the paper's) or exact.", show_default="gauge")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Step size of Adam.", show_default="0.01")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step.", show_default="256")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Upper limit of epochs.", show_default="500")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Epochs without a better validation loss before it ends.", show_default="30")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed.", show_default="0")] = None,
+    gate: Annotated[
+        bool | None, typer.Option("--gate/--no-gate", help="A head per cell, or one for all.", show_default="gate")
+    ] = None,
+    refit: Annotated[
+        bool | None, typer.Option("--refit/--no-refit", help="Fit the heads once more.", show_default="refit")
+    ] = None,
+    validation_share: Annotated[
+        float | None, typer.Option(help="Share of the training rows for early stopping.", show_default="0.2")
+    ] = None,
+    test_share: Annotated[
+        float | None, typer.Option(help="Share of all rows held out for the summary; 0: none.", show_default="0.2")
+    ] = None,
+    twin: Annotated[
+        bool | None,
+        typer.Option("--twin/--no-twin", help="Train a plain network beside, to compare.", show_default="twin"),
+    ] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="File to write to after each epoch.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a network on a table and prove that it obeys the rules.
+
+    Columns are matched by name; the outputs are those of the rules file. Nothing is written before the proof.
+
+    Example: smle train data.csv rules.yaml -o model/
+
+    Example: smle train data.parquet rules.yaml -o model/ --config settings.yaml --epochs 50
+
+    Example: smle train data.csv rules.yaml -o model/ --checkpoint run.checkpoint --resume
+    """
+    names = (*TrainSettings.__dataclass_fields__,)
+    given = {name: value for name, value in locals().items() if name in names}
+    with reported(interrupted=_how_to_go_on(checkpoint)):
+        settings = TrainSettings.read(config, given)
+        run = _Run(settings, checkpoint, resume)
+        run.fit(data, rules, output)
+        if as_json:
+            print_json(run.to_json(output))
+        else:
+            run.show(output)
+
+
+def _how_to_go_on(checkpoint: Path | None) -> str:
+    if checkpoint is None:
+        return "no model was written. With --checkpoint FILE a run can go on later."
+    words = ["smle", *sys.argv[1:]]
+    if "--resume" not in words:
+        words.append("--resume")
+    return f"no model was written. To go on: {shlex.join(words)}"
+
+
+@dataclass
+class _Run:
+    """One training from the command line, and what it measured."""
+
+    settings: TrainSettings
+    checkpoint: Path | None
+    resume: bool
+
+    def fit(self, data: Path, rules: Path, output: Path) -> None:
+        """Read, split, train, measure, write."""
+        from smle.estimators import SafeClassifier, SafeRegressor, compare_models, without_rules
+        from smle.rules import Number, Specification
+        from smle.storage import require_replaceable
+        from smle.tables.files import read_table, text_columns
+
+        self._require_checkpoint()
+        spec = Specification.from_yaml(rules)
+        require_replaceable(output)  # better now than after an hour
+        table = read_table(data, text=text_columns(spec))
+        self.targets = [item.name for item in spec.outputs]
+        require_fitting(spec, table)
+        kept, self.test = split(table, self.settings.test_share, self.settings.seed)
+        kind = SafeRegressor if all(isinstance(item, Number) for item in spec.outputs) else SafeClassifier
+        parameters = self.settings.parameters()
+        self.model: SafeEstimator = kind(spec, **parameters, checkpoint=self.checkpoint)
+        self.model.fit(kept, kept[self.targets])
+        plain = None
+        if self.settings.twin and spec.rules and len(self.test):
+            beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
+            plain = kind(without_rules(spec), **parameters, checkpoint=beside)
+            plain.fit(kept, kept[self.targets])
+        self.rows = {"training": len(kept), "test": len(self.test)}
+        self.scores: dict[str, Any] = {}
+        if len(self.test):
+            self.scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
+            self.model.set_scores(self.scores)
+        self.model.save(output)
+        for file in self._checkpoints():
+            file.unlink(missing_ok=True)
+
+    def _checkpoints(self) -> list[Path]:
+        file = self.checkpoint
+        return [] if file is None else [file, file.with_name(file.name + ".plain")]
+
+    def _require_checkpoint(self) -> None:
+        if self.checkpoint is None:
+            if self.resume:
+                raise ValueError("--resume needs --checkpoint FILE: the file that the interrupted run wrote to.")
+            return
+        if self.checkpoint.is_dir():
+            raise ValueError(f"--checkpoint: expected a file. Got the folder '{self.checkpoint}'.")
+        if not self.resume and any(file.exists() for file in self._checkpoints()):
+            raise ValueError(
+                f"'{self.checkpoint}' is there from an earlier run. Add --resume to go on from it, or delete it."
+            )
+        if self.resume and not self.checkpoint.exists():
+            raise ValueError(f"--resume: there is no checkpoint '{self.checkpoint}'. Leave --resume out to begin.")
+
+    @property
+    def proved(self) -> tuple[Any, ...]:
+        """What is proved; nothing for a file without rules."""
+        return self.model.certificate_.proved if self.model.certificate_ is not None else ()
+
+    def to_json(self, output: Path) -> dict[str, object]:
+        """Return the summary as plain data."""
+        return {
+            "model": str(output),
+            "rows": self.rows,
+            "scores": self.scores,
+            "history": {k: self.model.description_["history"][k] for k in ("epochs", "best_epoch", "stopped")},
+            "proved": proved_json(self.proved),
+        }
+
+    def show(self, output: Path) -> None:
+        """Print the summary."""
+        print_proved(self.proved, self.model.specification_)
+        if self.scores:
+            _show_scores(self.scores)
+        else:
+            out.print("No rows were held out, so accuracy was not measured.")
+        history = self.model.description_["history"]
+        out.print(
+            f"Trained on {self.rows['training']} rows: {history['epochs']} epochs (ended by {history['stopped']}), "
+            f"{history['seconds']:.1f} s.",
+            soft_wrap=True,
+        )
+        if self.proved:
+            out.print(f"Worst margin: {float(min(item.margin for item in self.proved)):.3g}")
+        out.print(f"Model: {output}   check again: smle verify {output}", soft_wrap=True, markup=False)
+
+
+def _show_scores(scores: dict[str, Any]) -> None:
+    titles = {
+        "plain": "plain network",
+        "postprocess": "plain, post-processed",
+        "safe": "safe network",
+        "oracle": "best that obeys",
+    }
+    rows = []
+    for key, title in titles.items():
+        if key in scores["score"]:
+            seconds = f"{scores['seconds'][key]:.2f}" if key in scores["seconds"] else ""
+            rows.append((title, f"{scores['score'][key]:.4f}", f"{scores['violations'][key]:.1%}", seconds))
+    rows.append(("data as they are", "", f"{scores['violations']['data']:.1%}", ""))
+    print_rows(f"On {scores['rows']} held-out rows", ("", scores["metric"], "rows that break a rule", "seconds"), rows)
+
+
+def require_fitting(spec: Specification, table: pd.DataFrame) -> None:
+    """Check the whole table before it is split, so that counts are those of the file."""
+    from smle.estimators.comparison import encode_targets
+    from smle.tables import encode_inputs, require_columns, require_in_domain
+
+    require_columns(table, [item.name for item in (*spec.inputs, *spec.outputs)])
+    encoded = encode_inputs(spec, table)
+    encode_targets(spec, table)
+    require_in_domain(spec, encoded, "rows")
+
+
+def split(table: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return training and test rows; fewer than two test rows are none."""
+    import numpy as np
+
+    held = round(share * len(table))
+    if held < 2 or len(table) - held < 2:
+        return table, table.iloc[:0]
+    order = np.random.default_rng(seed).permutation(len(table))
+    return table.iloc[np.sort(order[held:])], table.iloc[np.sort(order[:held])]

@@ -1,0 +1,173 @@
+"""Edited rules for a trained model: new heads by exact projection (and refit), a new certificate, no training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from smle.assurance import certify, project
+from smle.certificates.document import tensors_of
+from smle.errors import DataError, NotCertifiedError
+from smle.estimators.base import SafeEstimator
+from smle.guarantees.arrangement import Arrangement
+from smle.guarantees.cells import arrange
+from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+from smle.tables import encode_inputs, require_in_domain
+from smle.training.batches import split_rows
+from smle.training.refit import refit_network
+
+__all__ = ["project_model"]
+
+_POINTS = 8192  # random inputs that tell which old head a new cell takes over
+
+
+def project_model(
+    model: SafeEstimator, spec: Specification, *, X: Any = None, y: Any = None, validation_share: float = 0.2
+) -> SafeEstimator:
+    """Return a copy of a model that obeys other rules; the backbone and the bounds stay as they are.
+
+    Each cell of the new rules starts from the old head that serves most of it, and gets the nearest safe head. With
+    data the heads are then fitted to them, where held-out rows improve.
+
+    Args:
+        model: A fitted or loaded model.
+        spec: The edited rules, over the same inputs and outputs. Ranges of inputs may change.
+        X: Table with the input columns, or None.
+        y: Table with the output columns, or None.
+        validation_share: Share of the rows that judge the refit.
+
+    Raises:
+        DataError: If inputs or outputs differ, or the table does not fit.
+        ContradictionError: If the new rules cannot be satisfied together.
+        NotCertifiedError: If no safe heads were found.
+    """
+    _require_same_columns(model.specification_, spec)
+    if not spec.rules:
+        raise NotCertifiedError("The edited file states no rules, so there is nothing to prove.")
+    network = _with_rules(model, spec)
+    safe = project(network)
+    result = model.with_specification(spec)
+    encoded = None
+    if X is not None:
+        encoded, targets = encode_inputs(spec, X), result._encode_targets(spec, y)
+        result._restore(model.description_)  # whether predictions are flat is as it was in training
+        require_in_domain(spec, encoded, "rows")
+        enforced = result._enforce(spec, encoded, targets)
+        kept, held = split_rows(len(encoded), share=validation_share, seed=0)
+        rows, wanted = torch.tensor(encoded), torch.tensor(enforced)
+        refit_network(safe, rows[kept], wanted[kept], loss=result._refit_loss(), validation=(rows[held], wanted[held]))
+    result._deploy(safe)
+    result.description_ = _description(model, result, encoded)
+    result.certificate_ = certify(safe, tensors=tensors_of(result._weights), files=result._bound_files())
+    return result
+
+
+def _require_same_columns(old: Specification, new: Specification) -> None:
+    for what, before, after in (("inputs", old.columns, new.columns), ("outputs", old.targets, new.targets)):
+        if before != after:
+            raise DataError(
+                f"Expected the same {what} as the model's rules ({', '.join(before)}). Got {', '.join(after)}. "
+                "Train a new model for other columns."
+            )
+    if [type(o) for o in old.outputs] != [type(o) for o in new.outputs]:
+        raise DataError("Expected the same kinds of outputs as in the model's rules. Train a new model for others.")
+
+
+def _with_rules(model: SafeEstimator, spec: Specification) -> SafeNetwork:
+    """Return a network with the old backbone and bounds whose cells are those of the new rules."""
+    deployed = model.network_
+    head = deployed.head
+    arrangement = arrange(spec)
+    single = head.gate.is_trivial and any(model._arrangement.regions)  # the model was made without a gate
+    network = SafeNetwork(
+        deployed.backbone,
+        spec,
+        embedding=model.embedding,
+        bounds="affine" if head.affine else "fixed",
+        gate=not single,
+        passthrough=True if head.heads.passthrough is not None else None,
+        gauge=False,
+        arrangement=arrangement,
+    )
+    template = network.overapproximation()
+    old = head.overapproximation()
+    sources = _sources(model, network)
+    heads = tuple(
+        None if fresh is None else _taken_over(fresh, _old_head(model, old, source))
+        for fresh, source in zip(template.heads, sources, strict=True)
+    )
+    free = None
+    if network.arrangement.free_cell:
+        taken = _old_head(model, old, sources[-1])
+        free = (torch.from_numpy(taken.W.copy()), torch.from_numpy(taken.b.copy()))
+    network.hold(Overapproximation(old.bounds, heads), free)
+    return network
+
+
+def _old_head(model: SafeEstimator, old: Overapproximation, cell: int) -> Head:
+    found = old.heads[cell]
+    if found is not None:
+        return found
+    free = model.network_.head.free
+    assert free is not None
+    return Head(free.weight.numpy(), free.bias.numpy())
+
+
+def _taken_over(fresh: Head, old: Head) -> Head:
+    """Return the old numbers in a head of the new program; its safe constant for NaN is that of the new rules."""
+    V = fresh.V if fresh.V is None else (np.zeros_like(fresh.V) if old.V is None else old.V)
+    return replace(fresh, W=old.W, b=old.b, V=V)
+
+
+def _sources(model: SafeEstimator, network: SafeNetwork) -> list[int]:
+    """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
+    rng = np.random.default_rng(0)
+    spec, old_gate, new_gate = network.spec, model.network_.head.gate, network.deployed.gate
+    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    points = rng.uniform(lower, upper, (_POINTS, len(lower)))
+    for group in spec.one_hot:
+        points[:, list(group)] = np.eye(len(group))[rng.integers(len(group), size=_POINTS)]
+    x = torch.from_numpy(points)
+    before, after = (
+        _cells(gate, head.domain(x)) for gate, head in ((old_gate, model.network_.head), (new_gate, network.deployed))
+    )
+    names = _rule_names(model.specification_, model._arrangement)
+    wanted = _rule_names(spec, network.arrangement)
+    result = []
+    for cell in range(len(network.arrangement.cells)):
+        mine = before[after == cell]
+        if len(mine):
+            result.append(int(np.bincount(mine).argmax()))
+        else:
+            shared = [len(wanted[cell] & known) / max(1, len(wanted[cell] | known)) for known in names]
+            result.append(int(np.argmax(shared)))
+    return result
+
+
+def _cells(gate: Any, x: torch.Tensor) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = (torch.zeros(len(x), dtype=torch.long) if gate.is_trivial else gate(x)).numpy()
+    return found
+
+
+def _rule_names(spec: Specification, arrangement: Arrangement) -> list[set[str]]:
+    """Return the names of the rules that are on in each cell."""
+    return [
+        {spec.rules[rule].name for region in cell for rule in arrangement.rules[region]} for cell in arrangement.cells
+    ]
+
+
+def _description(model: SafeEstimator, result: SafeEstimator, encoded: npt.NDArray[Any] | None) -> dict[str, Any]:
+    """Return the old description with the origin noted; what was measured under the old rules is left out."""
+    origin = model.certificate_
+    description = {key: value for key, value in model.description_.items() if key not in ("training", "scores")}
+    provenance = {**description["provenance"], "projected_from": origin.document["digest"] if origin else None}
+    description |= {"provenance": provenance, "scores": {}}
+    if encoded is not None:
+        description["training"] = result.usage_of(encoded).to_json()
+    return description
