@@ -13,8 +13,9 @@ from smle.guarantees.cells import Arrangement
 from smle.guarantees.clause_lp import clause_optimum
 from smle.guarantees.exclusions import verify_exclusions
 from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.network_boxes import cut_region, exclusion_clause
 from smle.guarantees.obligations import obligation_regions
-from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.guarantees.overapproximation import Bounds, Head, NetworkBounds, Overapproximation
 from smle.guarantees.robust import Layout, RobustRow
 from smle.guarantees.verdict import Holds
 from smle.guarantees.verify import Check, fallback_room
@@ -32,18 +33,22 @@ _PAIRS_AT_ONCE = 500
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The clauses and exclusions that are proved over one region."""
+    """The clauses and exclusions that are proved over one region, with the box of the embedding there."""
 
     region: Region
     support: Support
     clauses: tuple[Clause, ...]
     literals: tuple[Literals, ...]
     exclusions: npt.NDArray[np.int32]
+    envelope: Envelope
 
 
 @dataclass(eq=False)
 class HeadProblem:
-    """The obligations of one head. `pairs` collects exclusions that were found broken on the way."""
+    """The obligations of one head. `pairs` collects exclusions that were found broken on the way.
+
+    Under bounds by networks every region is cut into boxes, and exclusions are clauses like others.
+    """
 
     envelope: Envelope
     domain: Domain
@@ -59,27 +64,38 @@ class HeadProblem:
         """Collect the obligations of a head; regions that are proved empty are left out."""
         domain, rows = Domain.of(spec), enlarged_rows(arrangement, spec)
         m, d = len(spec.targets), len(spec.columns)
+        envelope = Envelope.of(over.bounds, domain)
         parts = []
         for _, active, rules in obligation_regions(arrangement, spec, head):
             region = Region.of(arrangement, spec, active, domain=domain, rows=rows)
-            if region.empty() is not None:
-                continue
             clauses = tuple(clause for i in rules for clause in spec.rules[i].requirement.clauses)
-            exclusions = [spec.rules[i].requirement.exclusions for i in rules]
-            literals = tuple(Literals.of(clause, m, d) for clause in clauses)
-            parts.append(
-                Part(
-                    region,
-                    Support(region),
-                    clauses,
-                    literals,
-                    np.concatenate([*exclusions, np.zeros((0, 2), np.int32)]),
-                )
+            exclusions = np.concatenate(
+                [*(spec.rules[i].requirement.exclusions for i in rules), np.zeros((0, 2), np.int32)]
             )
-        problem = cls(Envelope.of(over.bounds, domain), domain, tuple(parts), m)
+            regions = [region]
+            if isinstance(over.bounds, NetworkBounds):
+                clauses, exclusions = (*clauses, *map(exclusion_clause, exclusions.tolist())), exclusions[:0]
+                regions = cut_region(region)
+            literals = tuple(Literals.of(clause, m, d) for clause in clauses)
+            for place in regions:
+                if place.empty() is None:
+                    parts.append(Part(place, Support(place), clauses, literals, exclusions, envelope))
+        problem = cls(envelope, domain, tuple(parts), m)
+        if isinstance(over.bounds, NetworkBounds):
+            problem = problem.under(over.bounds)
         if sum(len(part.exclusions) for part in parts) <= _PAIRS_AT_ONCE:
             problem.note(np.concatenate([part.exclusions for part in parts] or [np.zeros((0, 2), np.int32)]))
         return problem
+
+    def under(self, bounds: Bounds) -> HeadProblem:
+        """Return the same obligations under other bounds of the same kind."""
+        envelope = Envelope.of(bounds, self.domain)
+        if isinstance(bounds, NetworkBounds):
+            boxes = [Envelope.of_networks(bounds, p.region.domain, *p.region.tight_box()[:2]) for p in self.parts]
+        else:
+            boxes = [envelope] * len(self.parts)
+        parts = [replace(part, envelope=box) for part, box in zip(self.parts, boxes, strict=True)]
+        return replace(self, envelope=envelope, parts=tuple(parts))
 
     def note(self, pairs: npt.NDArray[np.int32]) -> None:
         """Let exclusions take part in the optimization from now on."""
@@ -89,7 +105,7 @@ class HeadProblem:
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         """The clauses of every part, prepared for judging head after head."""
-        return tuple(Check(part.literals, self.envelope, part.support) for part in self.parts)
+        return tuple(Check(part.literals, part.envelope, part.support) for part in self.parts)
 
     @property
     def several(self) -> bool:
@@ -131,11 +147,11 @@ class HeadProblem:
     def _clause_weights(self, literals: Literals, numbers: HeadNumbers, part: Part) -> Array:
         if len(literals.h) == 1:
             return np.ones(1)
-        optimum = clause_optimum(literals, numbers, self.envelope, part.region)
+        optimum = clause_optimum(literals, numbers, part.envelope, part.region)
         candidates = np.eye(len(literals.h))
         if optimum.weights is not None:
             candidates = np.vstack([optimum.weights, candidates])
-        worst = worst_case(literals.combined(candidates), numbers, self.envelope, part.support)
+        worst = worst_case(literals.combined(candidates), numbers, part.envelope, part.support)
         best: Array = candidates[int(np.argmin(worst.bound))]
         return best
 
@@ -161,16 +177,16 @@ class HeadProblem:
                 errors=np.maximum(numbers.errors, 0.1 * start.errors),
                 sizes=np.maximum(numbers.sizes, 0.1 * start.sizes),
             )
-        items = [(literals, part.region) for part in self.parts for literals in part.literals]
-        items += [(self._pair(h, k), region) for (h, k), region in self.pairs.items()]
-        mixed = [literals.combined(lam[None] / lam.sum()) for (literals, _), lam in zip(items, weights, strict=True)]
+        items = [(literals, part.region, part.envelope) for part in self.parts for literals in part.literals]
+        items += [(self._pair(h, k), region, self.envelope) for (h, k), region in self.pairs.items()]
+        mixed = [literals.combined(lam[None] / lam.sum()) for (literals, *_), lam in zip(items, weights, strict=True)]
         sizes = [float((np.abs(one.g) @ np.minimum(numbers.sizes, 1e30))[0]) + abs(float(one.h[0])) for one in mixed]
         largest = max(sizes, default=0.0)
         result = []
-        for one, size, (_, region) in zip(mixed, sizes, items, strict=True):
+        for one, size, (_, region, envelope) in zip(mixed, sizes, items, strict=True):
             rounding = 2 * float(rounding_margin(one, numbers, self.domain)[0])
             room = rounding + share * largest + 2.0**-23 * size + margin
-            result.append(RobustRow(one.g[0], one.s[0], float(one.h[0]), region, room))
+            result.append(RobustRow(one.g[0], one.s[0], float(one.h[0]), region, room, envelope))
         return result
 
     def _pair(self, h: int, k: int) -> Literals:
@@ -195,7 +211,7 @@ class HeadProblem:
                 np.zeros(len(members), dtype=bool),
             )
             support = supports.get(key) or Support(rows[members[0]].region)
-            worst = worst_case(stack, plain, self.envelope, support)
+            worst = worst_case(stack, plain, rows[members[0]].envelope or self.envelope, support)
             scale = np.array([rows[k].margin for k in members])
             # What is left of a row's own margin covers a violation as small as this.
             excess[members] = worst.bound - 0.01 * scale

@@ -8,7 +8,7 @@ proved is cut in two across its widest side.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -18,17 +18,19 @@ import numpy.typing as npt
 from smle.guarantees.geometry import Domain, Region
 from smle.guarantees.overapproximation import Head, NetworkBounds
 from smle.guarantees.refine import bounds_at
-from smle.guarantees.relaxation import bisect, halves
+from smle.guarantees.relaxation import bisect, bisected, halves
 from smle.guarantees.verdict import Cut, Holds, Leaf, NotProved, Verdict
 from smle.guarantees.worst_case import Envelope, HiddenEnvelope, Literals
 from smle.rules import Clause, Literal
 
-__all__ = ["Boxes"]
+__all__ = ["CUTS", "Boxes", "cut_region", "exclusion_clause"]
 
 Array = npt.NDArray[np.float64]
 Tree = tuple[Cut | Leaf, ...]
 Judge = Callable[[Clause, Head, Envelope, Region], Verdict]
 
+CUTS = 2
+"""How often training and projection cut a region's box in two, each part in turn."""
 _MOST_BOXES = 128
 """Boxes looked at per clause before the proof is given up."""
 
@@ -84,8 +86,7 @@ class Boxes:
         weights, margins = np.zeros((len(pairs), 2), np.float32), np.full(len(pairs), -np.inf)
         boxes: list[Tree] = []
         for i, pair in enumerate(pairs.tolist()):
-            literals = [Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in pair]
-            verdict = self.verify(Clause(tuple(literals)), head, judge=judge)
+            verdict = self.verify(exclusion_clause(pair), head, judge=judge)
             if isinstance(verdict, Holds | NotProved):
                 margins[i] = verdict.margin
             if isinstance(verdict, Holds):
@@ -110,6 +111,18 @@ class Boxes:
         y = head.W @ z + head.b + (0 if head.V is None else head.V @ x)
         excess = float((literals.g @ y + literals.s @ x - literals.h).min())
         return NotProved(x, z, min(0.0, -excess)) if excess >= 0 else verdict
+
+
+def exclusion_clause(pair: Sequence[int]) -> Clause:
+    """Return `y_h < 0 or y_k < 0` as a clause."""
+    return Clause(tuple(Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in pair))
+
+
+def cut_region(region: Region) -> list[Region]:
+    """Return a region cut into boxes, those that training prices a clause over; they cover it."""
+    low, high, _ = region.tight_box()
+    boxes = bisected(low, high, region.domain.high - region.domain.low, depth=CUTS)
+    return [replace(region, domain=Domain(*box, region.domain.sizes)) for box in boxes]
 
 
 def _slopes(envelope: Envelope) -> npt.NDArray[np.float32] | None:

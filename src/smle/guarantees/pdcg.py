@@ -149,10 +149,10 @@ def _searches(part: Part, problem: HeadProblem, numbers: HeadNumbers, plain: Hea
         rows = Literals.stacked(single)
         margin = rounding_margin(rows, numbers, problem.domain)
         rows = Literals(rows.g, rows.s, rows.h - margin, rows.strict)
-        searches.append(linear_counterexample(rows, plain, problem.envelope, part.support))
+        searches.append(linear_counterexample(rows, plain, part.envelope, part.support))
     for literals in part.literals:
         if len(literals.h) > 1:
-            optimum = clause_optimum(literals, numbers, problem.envelope, part.region)
+            optimum = clause_optimum(literals, numbers, part.envelope, part.region)
             if optimum.x is None or optimum.z is None:
                 searches.append(Search(None, Status.ERROR, f"{optimum.solution.status}"))
             elif optimum.value >= 0:

@@ -9,6 +9,12 @@ holds if and only if some p >= |g W| and multipliers mu >= 0 satisfy
     g.(W c0 + b) + p.r0 + mu.a + max over the box of e.x <= h - margin,   e = g W C + g V + s + p R - A' mu.
 
 Rows that differ by a factor in g share p. Without dependence on x one row remains.
+
+Under bounds by a network C and R belong to its hidden units h, relaxed over the region's box. With any q+, q- >= 0
+
+    q+ - q- = g W C + p R    and so    (g W C + p R).h <= (above q+ - below q-).(A x + a) + lift.q+,
+
+which is linear in the unknowns again.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.geometry import Region
-from smle.guarantees.worst_case import Envelope
+from smle.guarantees.worst_case import Envelope, HiddenEnvelope
 from smle.solvers import Sparse
 
 __all__ = ["Layout", "RobustRow", "RobustRows", "robust_rows"]
@@ -34,13 +40,17 @@ Block = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class RobustRow:
-    """One combination of literals over one region: g.y + s.x <= h - margin. Shapes: g (m,), s (d,)."""
+    """One combination of literals over one region: g.y + s.x <= h - margin. Shapes: g (m,), s (d,).
+
+    `envelope` is the box of the embedding over this region, where it is not the common one.
+    """
 
     g: Array
     s: Array
     h: float
     region: Region
     margin: float = 0.0
+    envelope: Envelope | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,8 @@ def robust_rows(rows: Sequence[RobustRow], envelope: Envelope, layout: Layout) -
         if layout.width and key not in magnitudes:
             magnitudes[key] = _magnitude(builder, direction, layout)
         p = magnitudes.get(key, np.zeros(0, dtype=np.intp))
-        _requirement(builder, row, envelope, layout, p=p, factor=factor)
+        common = envelope if row.envelope is None else row.envelope
+        _requirement(builder, row, common, layout, p=p, factor=factor)
     return builder.finish(layout.size)
 
 
@@ -161,7 +172,10 @@ def _requirement(
     builder: _Builder, row: RobustRow, envelope: Envelope, layout: Layout, *, p: Columns, factor: float
 ) -> None:
     n, used = layout.width, np.flatnonzero(row.g)
+    hidden = envelope if isinstance(envelope, HiddenEnvelope) and n > 0 else None
     lower, upper = envelope.lower[:n], envelope.upper[:n]
+    if hidden is not None:
+        lower, upper = hidden.base_lower, hidden.base_upper
     center, half = (lower + upper) / 2, (upper - lower) / 2
     main: list[Block] = []
     for j in used:
@@ -183,8 +197,13 @@ def _requirement(
     middle, reach = (high + low) / 2, (high - low) / 2
     zeros = np.zeros(d)
     main += [(zeros, e, middle), (zeros, q, np.ones(d)), (np.zeros(len(oblique)), mu, a)]
+    rows, table = np.arange(d), _direct_rows(row, layout)
+    if hidden is not None:
+        constant, through = _hidden_rows(builder, row, hidden, layout, p=p, factor=factor)
+        main, table = main + constant, table + through
+    elif envelope.upper_slope is not None and envelope.lower_slope is not None and n > 0:
+        table += _bound_rows(row, (envelope.lower_slope, envelope.upper_slope), layout, p=p, factor=factor)
     builder.add(main, np.array([-np.inf]), np.array([right]))
-    rows, table = np.arange(d), _slope_rows(row, envelope, layout, p=p, factor=factor)
     table.append((rows, e, -np.ones(d)))
     table.append((np.repeat(rows, len(oblique)), np.tile(mu, d), -A.T.reshape(-1)))
     builder.add(table, -row.s, -row.s)
@@ -192,23 +211,45 @@ def _requirement(
         builder.add([(rows, e, sign * reach), (rows, q, -np.ones(d))], np.full(d, -np.inf), np.zeros(d))
 
 
-def _slope_rows(row: RobustRow, envelope: Envelope, layout: Layout, *, p: Columns, factor: float) -> list[Block]:
-    """Return the terms of g W C + g V + p R, one row per input."""
-    n, d = layout.width, layout.inputs
-    rows = np.arange(d)
-    blocks: list[Block] = []
-    affine = envelope.upper_slope is not None and envelope.lower_slope is not None and n > 0
-    if affine:
-        assert envelope.upper_slope is not None
-        assert envelope.lower_slope is not None
-        C = (envelope.upper_slope + envelope.lower_slope) / 2
-        R = (envelope.upper_slope - envelope.lower_slope) / 2
-        blocks.append((np.repeat(rows, n), np.tile(p, d), factor * R.T.reshape(-1)))
+def _direct_rows(row: RobustRow, layout: Layout) -> list[Block]:
+    """Return the terms of g V, one row per input."""
+    rows = np.arange(layout.inputs)
+    if not layout.passthrough:
+        return []
+    starts = {j: j * layout.stride + layout.width for j in np.flatnonzero(row.g)}
+    return [(rows, start + rows, np.full(len(rows), row.g[j])) for j, start in starts.items()]
+
+
+def _bound_rows(
+    row: RobustRow, slopes: tuple[Array, Array], layout: Layout, *, p: Columns, factor: float
+) -> list[Block]:
+    """Return the terms of g W C + p R, one row per argument of the bounds; slopes of l and u are (n, arguments)."""
+    C, R = (slopes[1] + slopes[0]) / 2, (slopes[1] - slopes[0]) / 2
+    n, count = C.shape
+    rows = np.repeat(np.arange(count), n)
+    blocks: list[Block] = [(rows, np.tile(p, count), factor * R.T.reshape(-1))]
     for j in np.flatnonzero(row.g):
-        start = j * layout.stride
-        if affine:
-            columns = np.tile(start + np.arange(n), d)
-            blocks.append((np.repeat(rows, n), columns, row.g[j] * C.T.reshape(-1)))
-        if layout.passthrough:
-            blocks.append((rows, start + n + rows, np.full(d, row.g[j])))
+        blocks.append((rows, np.tile(j * layout.stride + np.arange(n), count), row.g[j] * C.T.reshape(-1)))
     return blocks
+
+
+def _hidden_rows(
+    builder: _Builder, row: RobustRow, envelope: HiddenEnvelope, layout: Layout, *, p: Columns, factor: float
+) -> tuple[list[Block], list[Block]]:
+    """Add q+ and q- with their rows; return what they add to the main row, and to the slope, one row per input."""
+    hidden = envelope.hidden
+    k, d = hidden.weight.shape
+    plus, minus = builder.variables(k, 0.0), builder.variables(k, 0.0)
+    units, one, rows = np.arange(k), np.ones(k), np.repeat(np.arange(d), k)
+    table = _bound_rows(row, (envelope.lower_map, envelope.upper_map), layout, p=p, factor=factor)
+    builder.add([*table, (units, plus, -one), (units, minus, one)], np.zeros(k), np.zeros(k))
+    below, above = hidden.slopes.T.astype(np.float64)
+    main: list[Block] = [
+        (np.zeros(k), plus, above * hidden.bias + hidden.lift),
+        (np.zeros(k), minus, -below * hidden.bias),
+    ]
+    through: list[Block] = [
+        (rows, np.tile(plus, d), (above[:, None] * hidden.weight).T.reshape(-1)),
+        (rows, np.tile(minus, d), (-below[:, None] * hidden.weight).T.reshape(-1)),
+    ]
+    return main, through

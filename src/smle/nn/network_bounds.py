@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from smle.guarantees.network_boxes import CUTS
 from smle.nn.bounds import Box, Envelope
 
 __all__ = ["NetworkBox", "over_boxes"]
@@ -28,7 +29,7 @@ class NetworkBox(Box):
     the domain [low, high], shapes (d,).
     """
 
-    cuts: ClassVar[int] = 2
+    cuts: ClassVar[int] = CUTS
 
     def __init__(self, units: int, low: Tensor, high: Tensor, *, hidden: int = 16) -> None:
         super().__init__()

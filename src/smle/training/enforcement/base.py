@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from smle.guarantees.head_problem import HeadProblem
 from smle.guarantees.overapproximation import Overapproximation
 from smle.guarantees.verdict import Holds, NotProved, Unknown, Verdict, Verdicts
 from smle.guarantees.verify import verify
-from smle.guarantees.worst_case import Envelope
 from smle.nn.gauge import Gauge as GaugedHeads
 from smle.nn.network import SafeNetwork
 
@@ -79,8 +77,7 @@ class Problems:
         """Return what must hold for a head of an over-approximation."""
         if head not in self._known:
             self._known[head] = HeadProblem.of(over, self._spec, self._arrangement, head)
-        known = self._known[head]
-        return replace(known, envelope=Envelope.of(over.bounds, known.domain))
+        return self._known[head].under(over.bounds)
 
 
 def require_proved(over: Overapproximation, network: SafeNetwork, what: str) -> None:
