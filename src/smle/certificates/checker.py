@@ -713,48 +713,55 @@ class Head:
         Return the least margin; of more than 1,000 pairs a lower bound of it.
         """
         packed = Packed(self) if len(pairs) > 1000 and not self.bounds.affine and not self.V else None
-        least: Fraction | None = None
+        least: list[Fraction] = []
+        worst, total = -1, 0  # the coarse bound that is nearest to zero, as numerator and denominator
         for (h, k), first, second in zip(pairs, weights[::2], weights[1::2], strict=True):
             require(0 <= first < math.inf and 0 <= second < math.inf and first + second > 0, "exclusions: multipliers")
             (p, a), (q, b) = first.as_integer_ratio(), second.as_integer_ratio()
-            divisor = math.gcd(p * b, q * a)
-            p, q = p * b // divisor, q * a // divisor
-            margin = packed.margin(h, k, p, q) if packed is not None and p + q <= 1 << 32 else Fraction(0)
-            if margin <= 0:  # not proved in coarse numbers: take all digits
-                margin = -self.clause_bound(exclusion((h, k)), [Fraction(p), Fraction(q)], [], []) / (p + q)
+            p, q = p * (max(a, b) // a), q * (max(a, b) // b)  # denominators are powers of two
+            if packed is not None and p + q <= 1 << 32 and (top := packed.bound(h, k, p, q)) < 0:
+                if top * total >= worst * (p + q):
+                    worst, total = top, p + q
+                continue
+            margin = -self.clause_bound(exclusion((h, k)), [Fraction(p), Fraction(q)], [], []) / (p + q)
             require(margin > 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
-            least = margin if least is None else min(least, margin)
-        return Fraction(0) if least is None else least
+            least = [min([margin, *least])]
+        if packed is not None and total:
+            least.append(-Fraction(worst, total) * packed.unit)
+        return min(least, default=Fraction(0))
 
 
 class Packed:
     """The rows a = half-width x W of a head with constant bounds, in coarse units, each packed into one integer.
 
-    Lane j of a number is coordinate j, so a combination of rows is that of the numbers, and its lanes are added up by
-    taking the number modulo 2^lane - 1. A bias keeps lanes from being negative; its bit says which v_j are >= 0.
+    Lane j of a number is coordinate j, so a combination of rows is that of the numbers. A bias keeps lanes from being
+    negative: its bit says which v_j are >= 0. Halves of a number are added until one lane, the sum of all, is left.
     """
 
     def __init__(self, head: Head) -> None:
         box, n = head.bounds, head.bounds.width
         rows = [list(map(mul, row, box.half)) for row in head.W]
-        drop = max(0, max(abs(v) for row in rows for v in row).bit_length() - 26)
+        drop = max(0, max((abs(v) for row in rows for v in row), default=0).bit_length() - 26)
         self.unit = Fraction(1 << drop, 1 << (head.grid + box.half_grid))
         rows = [[(v + (1 << drop >> 1)) >> drop for v in row] for row in rows]  # each wrong by half a unit at most
-        # Where p + q <= 2^32 no |v_j| exceeds 2^58: biased lanes are below 2^60, and n of them add up to < 2^lane - 1.
-        self.bit, self.lane = 59, 60 + n.bit_length()
-        self.ones = sum(1 << (self.lane * j) for j in range(n))
-        self.packed = [sum(v << (self.lane * j) for j, v in enumerate(row)) for row in rows]
-        self.sums = [sum(row) for row in rows]
-        tops = [middle + error for middle, error in zip(head.middle, head.errors, strict=True)]
-        self.offsets = [math.ceil(top / self.unit) + (n + 1) // 2 for top in tops]
+        # Where p + q <= 2^32 no |v_j| exceeds 2^58: biased lanes are below 2^60, and n of them do not fill a lane.
+        self.bit, lane = 59, 60 + n.bit_length()
+        self.packed = [sum(v << (lane * j) for j, v in enumerate(row)) for row in rows]
+        self.ones = sum(1 << (lane * j) for j in range(n))
+        self.bias = self.ones << self.bit
+        self.halves = [(lane << i, (1 << (lane << i)) - 1) for i in reversed(range(n.bit_length()))]
+        # Logit at the center plus rounding error plus the coarseness, less sum_j a_j: sum |v| = 2 sum v+ - sum v.
+        tops = [math.ceil((y + e) / self.unit) for y, e in zip(head.middle, head.errors, strict=True)]
+        self.rest: list[int] = [top + (n + 1) // 2 - sum(row) for top, row in zip(tops, rows, strict=True)]
 
-    def margin(self, h: int, k: int, p: int, q: int) -> Fraction:
-        """Bound -(sum_j |p a_hj + q a_kj| + p top_h + q top_k) / (p + q) from below; sum |v| = 2 sum v+ - sum v."""
-        v = p * self.packed[h] + q * self.packed[k] + (self.ones << self.bit)
+    def bound(self, h: int, k: int, p: int, q: int) -> int:
+        """Bound sum_j |p a_hj + q a_kj| + p top_h + q top_k from above, in units."""
+        v = p * self.packed[h] + q * self.packed[k] + self.bias
         signs = (v >> self.bit) & self.ones
-        positive = (v & ((signs << self.lane) - signs)) % ((1 << self.lane) - 1) - (signs.bit_count() << self.bit)
-        size = 2 * positive - p * self.sums[h] - q * self.sums[k]
-        return Fraction(-(size + p * self.offsets[h] + q * self.offsets[k]), p + q) * self.unit
+        positive: int = v & ((signs << self.bit) - signs)  # v_j where v_j >= 0, else 0
+        for half, low in self.halves:
+            positive = (positive >> half) + (positive & low)
+        return 2 * positive + p * self.rest[h] + q * self.rest[k]
 
 
 class Relaxed:

@@ -1,0 +1,193 @@
+"""Many exclusions: packed integers give the same answers as one exact bound per pair, and nothing altered passes."""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from builder import Package, unit_box, without_gate, written
+
+from smle.certificates import checker
+from smle.guarantees.cells import distinct
+from smle.guarantees.overapproximation import ConstantBounds, Head, Overapproximation
+from smle.rules import Specification
+
+GRID = 2**23
+
+
+def head_of(
+    rng: np.random.Generator, m: int, n: int, *, share: float, scale: float = 1.0
+) -> tuple[Head, ConstantBounds]:
+    """A head whose pairs need `share` <= 1 of the reach to hold with equal weights for both labels."""
+    lower = rng.uniform(-1, 0, n).astype("f4")
+    bounds = ConstantBounds(lower, lower + rng.choice([0.0, 0.5, 2.0], n).astype("f4"))
+    W = (rng.normal(size=(m, n)) * scale * 10.0 ** rng.uniform(-3, 0, (m, 1))).astype("f4")
+    half = (bounds.upper - bounds.lower) / 2
+    bias = -W @ ((bounds.upper + bounds.lower) / 2) - share * np.abs(W) @ half
+    return Head(W, bias.astype("f4"), fallback=np.full(m, -1.0, "f4")), bounds
+
+
+def checked(head: Head, bounds: ConstantBounds) -> checker.Head:
+    package = written_for(specification(len(head.b)), head, bounds, np.array([[0, 1]]))
+    spec = checker.Specification(package.document["specification"], package.block)
+    flat = [[Fraction(float(v)) for v in part.reshape(-1)] for part in (head.W, head.b)]
+    return checker.Head(spec, checker.Bounds(spec, package.tensors, "constant"), flat[0], [], flat[1])
+
+
+def specification(m: int) -> Specification:
+    names = ", ".join(f"l{i}" for i in range(m))
+    return Specification.from_yaml(
+        f"inputs: {{x: [0, 1]}}\nlabels: [{names}]\nrules: [{{name: r, then: 'at_most_one(l0, l1)'}}]\n"
+    )
+
+
+def written_for(spec: Specification, head: Head, bounds: ConstantBounds, pairs: np.ndarray) -> Package:
+    """A package with these pairs, each with weights in inverse proportion to the sizes of the rows."""
+    package = written(spec, without_gate(distinct(spec)), Overapproximation(bounds, (head,)), [])
+    size = np.abs(head.W.astype("f8")) @ (bounds.upper - bounds.lower).astype("f8") + 1e-30
+    w = np.round(size[pairs[:, 1]] / (size[pairs[:, 0]] + size[pairs[:, 1]]) * GRID) / GRID
+    block = pairs.astype("<u4").tobytes()
+    package.document["specification"]["rules"][0]["exclusions"] = {"offset": 0, "count": len(pairs)}
+    package.document["proofs"] = [{"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": len(block)}}]
+    package.block = block + np.stack([w, 1 - w], axis=1).astype("<f4").tobytes()
+    return package.seal()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 129])
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_packed_bound_is_above_the_exact_one_and_near(n: int, scale: float) -> None:
+    rng = np.random.default_rng(n)
+    head = checked(*head_of(rng, 12, n, share=0.9, scale=scale))
+    packed = checker.Packed(head)
+    for h, k in zip(*np.triu_indices(12, 1), strict=True):
+        for p, q in [(1, 0), (0, 1), (3, 5), (2**31, 2**31), tuple(int(v) for v in rng.integers(1, GRID, 2))]:
+            clause = checker.exclusion((int(h), int(k)))
+            exact = head.clause_bound(clause, [Fraction(p), Fraction(q)], [], [])
+            coarse = packed.bound(int(h), int(k), p, q) * packed.unit
+            assert 0 <= coarse - exact <= (n + 3) * (p + q) * packed.unit
+
+
+def test_wide_numbers_do_not_run_over() -> None:
+    """Coordinates of the largest size and both signs, with the largest weights, in every lane."""
+    n = 300
+    signs = np.where(np.arange(n) % 2, 1.0, -1.0)
+    head = checked(
+        Head(np.stack([np.ones(n), signs, -np.ones(n)]).astype("f4"), np.zeros(3, "f4"), fallback=-np.ones(3)),
+        unit_box(n),
+    )
+    packed = checker.Packed(head)
+    for h, k, units in ((0, 1, n // 2 * 2), (0, 2, 0), (1, 2, n // 2 * 2)):
+        top = packed.bound(h, k, 2**31, 2**31) * packed.unit / 2**31
+        exact = units * head.bounds.half[0] / Fraction(1 << head.bounds.half_grid) + sum(
+            head.middle[i] + head.errors[i] for i in (h, k)
+        )
+        assert 0 <= top - exact <= 2 * (n + 3) * packed.unit
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_same_verdict_as_pair_by_pair(seed: int) -> None:
+    """From far off to razor-thin margins, where only all digits decide."""
+    rng = np.random.default_rng(seed)
+    m, n = 48, int(rng.integers(1, 20))
+    head, bounds = head_of(rng, m, n, share=float(rng.choice([0.999, 1.0, 1.0 + 2.0**-18, 1.0 + 2.0**-22, 1.1])))
+    one = checked(head, bounds)
+    pairs = [(h, k) for h in range(m) for k in range(h + 1, m)]
+    w = np.round(rng.uniform(0, 1, len(pairs)) * GRID) / GRID
+    weights = tuple(np.stack([w, 1 - w], axis=1).reshape(-1).tolist())
+    assert len(pairs) > 1000
+
+    def verdict(some: list[tuple[int, int]], lam: tuple[float, ...]) -> Fraction | None:
+        try:
+            return one.exclusion_margin(some, lam)
+        except checker.Rejected:
+            return None
+
+    singly = [verdict([pair], weights[2 * i : 2 * i + 2]) for i, pair in enumerate(pairs)]
+    good = [i for i, margin in enumerate(singly) if margin is not None]
+    together = verdict(pairs, weights)
+    assert (together is not None) == (len(good) == len(pairs))
+    if together is not None:
+        least = min(margin for margin in singly if margin is not None)
+        assert 0 <= least - together <= (n + 3) * checker.Packed(one).unit
+
+
+@pytest.fixture(scope="module")
+def package() -> Package:
+    rng = np.random.default_rng(1)
+    m = 60
+    head, bounds = head_of(rng, m, 24, share=1.01)
+    pairs = np.stack(np.triu_indices(m, 1), axis=1)
+    return written_for(specification(m), head, bounds, pairs)
+
+
+def refused(package: Package) -> str:
+    with pytest.raises(checker.Rejected) as caught:
+        package.seal().check()
+    return str(caught.value)
+
+
+def test_a_long_list_is_accepted(package: Package) -> None:
+    (proved,) = package.check()
+    assert proved.margin > 0
+    assert "more exclusions" in proved.sentence
+
+
+def test_a_changed_row_is_rejected(package: Package) -> None:
+    changed = package.copy()
+    W = changed.weights["heads.weight"].copy()
+    sizes = np.abs(W[0]).sum(axis=1)
+    W[0, sizes.argmin()] = W[0, sizes.argmax()]
+    changed.weights["heads.weight"] = W
+    assert f"'l{sizes.argmin()}'" in refused(changed)
+
+
+def test_a_changed_offset_of_one_label_is_rejected(package: Package) -> None:
+    changed = package.copy()
+    b = changed.weights["heads.bias"].copy()
+    b[0, 59] *= np.float32(-10)
+    changed.weights["heads.bias"] = b
+    assert "'l59'" in refused(changed)
+
+
+def test_changed_weights_of_a_pair_are_rejected(package: Package) -> None:
+    for first, second in ((0.0, 0.0), (np.nan, 1.0), (-1.0, 1.0), (np.inf, 1.0)):
+        changed = package.copy()
+        count = len(changed.block) // 16
+        data = bytearray(changed.block)
+        data[8 * count + 8 * 100 : 8 * count + 8 * 101] = np.array([first, second], "<f4").tobytes()
+        changed.block = bytes(data)
+        assert "multipliers" in refused(changed)
+
+
+def test_a_changed_list_of_pairs_is_rejected(package: Package) -> None:
+    count = len(package.block) // 16
+    for pair in ((3, 3), (4, 3), (0, 60)):
+        changed = package.copy()
+        changed.block = np.array(pair, "<u4").tobytes() + changed.block[8:]
+        assert "pairs h < k" in refused(changed)
+    changed = package.copy()
+    changed.document["specification"]["rules"][0]["exclusions"]["count"] = count * 2 + 1
+    assert "outside of certificate.bin" in refused(changed)
+    unsealed = package.copy()
+    unsealed.block = np.array([0, 2], "<u4").tobytes() + unsealed.block[8:]
+    with pytest.raises(checker.Rejected, match="digest differs"):
+        unsealed.check()
+
+
+@pytest.mark.slow
+def test_a_million_exclusions_in_minutes() -> None:
+    """2,000 labels, 256 units, 10^6 pairs: about 20 s of one core; 5 minutes are the limit."""
+    rng = np.random.default_rng(0)
+    m, n = 2000, 256
+    head = Head((rng.normal(size=(m, n)) / 16).astype("f4"), np.zeros(m, "f4"), fallback=-np.ones(m, "f4"))
+    bias = -np.abs(head.W).sum(axis=1) * np.float32(0.9)
+    head = Head(head.W, bias, fallback=-np.ones(m, "f4"))
+    first, second = np.triu_indices(m, 1)
+    chosen = np.sort(rng.permutation(len(first))[:1_000_000])
+    package = written_for(specification(m), head, unit_box(n), np.stack([first[chosen], second[chosen]], axis=1))
+    start = time.process_time()
+    (proved,) = package.check()
+    assert proved.margin > 0
+    assert time.process_time() - start < 300
