@@ -17,7 +17,7 @@ from smle.experiments.tasks import Array, Flags, Task
 from smle.rules import Specification
 from smle.rules.helpers import forbidden_pairs_from_data, mutually_exclusive, rule
 
-__all__ = ["DATA_SETS", "QUANTILES", "keys", "load"]
+__all__ = ["DATA_SETS", "QUANTILES", "task_keys", "load"]
 
 QUANTILES = ("0.0", "0.3", "0.6")
 
@@ -31,7 +31,7 @@ DATA_SETS = {
 """Names of the data sets and of their files."""
 
 
-def keys() -> list[str]:
+def task_keys() -> list[str]:
     """Return the names of the 15 tasks: data set and quantile."""
     return [f"{name}-{quantile}" for name in DATA_SETS for quantile in QUANTILES]
 

@@ -20,7 +20,7 @@ from smle.experiments.tasks import TOLERANCE, Array, Flags, Task
 from smle.rules import Specification
 from smle.rules.helpers import bounded_change, rule
 
-__all__ = ["FILE", "INPUTS", "OUTPUTS", "QUANTILES", "SERIES", "Windows", "keys", "load", "read_series", "windows"]
+__all__ = ["FILE", "INPUTS", "OUTPUTS", "QUANTILES", "SERIES", "Windows", "task_keys", "load", "read_series", "windows"]
 
 FILE = "m4_selected.csv"
 INPUTS, OUTPUTS = 8, 4
@@ -65,7 +65,7 @@ class Windows:
     last: Array
 
 
-def keys() -> list[str]:
+def task_keys() -> list[str]:
     """Return the names of the 75 tasks: period, series and quantile."""
     return [f"{period}-{name}-{quantile}" for name, (_, period) in SERIES.items() for quantile in QUANTILES]
 

@@ -79,7 +79,7 @@ def jobs(
 def _keys(benchmark: str) -> list[str]:
     if benchmark == "synthetic":
         return [item.key for item in synthetic.properties()]
-    return forecasting.keys() if benchmark == "forecasting" else classification.keys()
+    return forecasting.task_keys() if benchmark == "forecasting" else classification.task_keys()
 
 
 def _quick_keys(benchmark: str) -> list[str]:
