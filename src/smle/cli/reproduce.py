@@ -113,7 +113,13 @@ def _show(name: str, entry: dict[str, Any], output: Path) -> None:
             print_rows(f"{name}, preset {preset}{label}: median test score", ("method", *medians), lines)
             out.print(f"certified: {part['certified']} of {part['models']} models")
         for check in part.get("checks", ()):
-            out.print(f"{'met' if check['met'] else 'NOT MET'}: {check['statement']}: {check['found']}", markup=False)
+            out.print(
+                f"{'met' if check['met'] else 'NOT MET'}: {check['statement']}: {check['found']}",
+                markup=False,
+                soft_wrap=True,
+            )
+    for note in entry["notes"]:
+        out.print(note, markup=False, soft_wrap=True)
     if entry["failed"]:
         out.print(f"failed jobs: {', '.join(entry['failed'])}", markup=False, soft_wrap=True)
     out.print(f"Page: {output}/{name}.md, {output}/{name}.html; rows: {output}/{name}.csv\n", soft_wrap=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smle.errors import MissingDependencyError
 from smle.experiments.published import SCORES, SLOWDOWN, VIOLATIONS, Quartiles
-from smle.experiments.tables import METHODS, Row, groups_of, quartiles, slowdowns, values
+from smle.experiments.tables import METHODS, Published, Row, beside, groups_of, quartiles, slowdowns, values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,6 @@ _XLABEL = {
 _DPI = 130
 
 Numbers = Callable[[str, str], list[float]]
-Published = Mapping[str, Mapping[str, Quartiles]]
 
 
 def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
@@ -43,10 +42,11 @@ def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
     def numbers(name: str, group: str) -> list[float]:
         return values(rows, "score", method=name, group=group)
 
-    _boxes(axes, METHODS, groups, numbers, SCORES[benchmark])
-    _cut(axes, METHODS, groups, numbers, SCORES[benchmark])
+    published = beside(SCORES, rows, benchmark)
+    _boxes(axes, METHODS, groups, numbers, published)
+    _cut(axes, METHODS, groups, numbers, published)
     axes.set_ylabel("average class accuracy (test)" if benchmark == "classification" else "$R^2$ (test)")
-    _finish(figure, axes, benchmark, title, METHODS)
+    _finish(figure, axes, benchmark, title, METHODS, marks=bool(published))
     return figure
 
 
@@ -64,7 +64,7 @@ def draw_violations(rows: Sequence[Row], benchmark: str, *, title: str) -> Figur
 
     published = {
         name: {group: Quartiles(*(100 * value for value in triple)) for group, triple in table.items()}
-        for name, table in VIOLATIONS.get(benchmark, {}).items()
+        for name, table in beside(VIOLATIONS, rows, benchmark).items()
     }
     _boxes(axes, METHODS[1:], groups_of(rows, benchmark), numbers, published)
     axes.set_ylabel("violating test examples (%)")
@@ -81,7 +81,7 @@ def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure
     """
     figure = _figure(9.6, 4.0)
     panels = figure.subplots(1, 2, sharey=True)
-    groups, names = groups_of(rows, benchmark), METHODS[2:]
+    groups, names, published = groups_of(rows, benchmark), METHODS[2:], beside(SLOWDOWN, rows, benchmark)
     for axes, field, label in zip(
         panels,
         ("seconds_per_example", "seconds_per_row_batch"),
@@ -92,7 +92,7 @@ def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure
         def numbers(name: str, group: str, field: str = field) -> list[float]:
             return slowdowns(rows, field, method=name, group=group)
 
-        _boxes(axes, names, groups, numbers, SLOWDOWN.get(benchmark, {}) if field == "seconds_per_example" else {})
+        _boxes(axes, names, groups, numbers, published if field == "seconds_per_example" else {})
         axes.set_yscale("log", base=2)
         _label_medians(axes, names, groups, numbers)
         axes.axhline(1.0, color="#444444", linewidth=0.8, linestyle=":")
@@ -101,7 +101,7 @@ def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure
         axes.grid(visible=True, axis="y", alpha=0.25)
     panels[0].set_ylabel("time / time of preprocess")
     figure.suptitle(title, fontsize=11)
-    _legend(figure, names, marks=benchmark in SLOWDOWN)
+    _legend(figure, names, marks=bool(published))
     return figure
 
 
@@ -212,9 +212,7 @@ def _cut(axes: Axes, names: Sequence[str], groups: Sequence[str], numbers: Numbe
                 axes.annotate(text, (place + offset, bottom + 0.035 * (top - bottom)), ha="center", fontsize=6.5)
 
 
-def _finish(
-    figure: Figure, axes: Axes, benchmark: str, title: str, names: Sequence[str], *, marks: bool = True
-) -> None:
+def _finish(figure: Figure, axes: Axes, benchmark: str, title: str, names: Sequence[str], *, marks: bool) -> None:
     axes.set_xlabel(_XLABEL[benchmark])
     axes.set_title(title, fontsize=11)
     axes.grid(visible=True, axis="y", alpha=0.25)

@@ -8,7 +8,7 @@ import html
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from smle.experiments.tables import (
     Row,
     ablation,
     all_tables,
+    beside,
     failures,
     groups_of,
     quartiles,
@@ -74,7 +75,7 @@ def write_page(
     *,
     studies: Mapping[tuple[str, str], str],
     runs: Sequence[Mapping[str, Any]] = (),
-    notes: Iterable[str] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write `<benchmark>.md`, `.html`, `.csv`, `-summary.csv` and figures to a folder; return a summary as plain data.
 
@@ -91,13 +92,15 @@ def write_page(
     standin = any(row.get("standin") or outcome.job.get("quick") for outcome in outcomes for row in outcome.rows)
     label = f" ({_STANDIN})" if any(row.get("standin") for row in rows) else " (quick run)" if standin else ""
     blocks: list[Block] = [_Heading(1, _TITLES[benchmark] + label)]
-    blocks += [_origin(outcomes), *notes, _legend(benchmark)]
+    blocks += [_origin(outcomes), *notes, _legend(benchmark, standin=bool(label))]
     summary: dict[str, Any] = {"benchmark": benchmark, "jobs": len(outcomes), "standin": standin, "presets": {}}
+    summary["notes"] = list(notes)
     for preset in sorted({row["preset"] for row in rows}):
         main = [row for row in rows if row["preset"] == preset and row["study"] == "main"]
         if main:
             blocks += _preset_blocks(folder, main, benchmark, preset, label)
-            found = [] if standin else checks(main, benchmark, preset)
+            failed = sum(o.failed and o.job["preset"] == preset and o.job["study"] == "main" for o in outcomes)
+            found = [] if standin else checks(main, benchmark, preset, failed=failed)
             blocks += _check_blocks(preset, found)
             summary["presets"][preset] = _summary(main, benchmark) | {"checks": [vars(check) for check in found]}
         table = ablation([row for row in rows if row["preset"] == preset], benchmark, studies)
@@ -106,9 +109,9 @@ def write_page(
             summary["presets"].setdefault(preset, {})["ablation"] = [
                 dict(zip(table.columns, row, strict=True)) for row in table.rows
             ]
-    failed = [(outcome.key, outcome.error) for outcome in outcomes if outcome.failed]
-    table = failures(failed)
-    summary["failed"] = [key for key, _ in failed]
+    broken = [(outcome.key, outcome.error) for outcome in outcomes if outcome.failed]
+    table = failures(broken)
+    summary["failed"] = [key for key, _ in broken]
     blocks += [_Heading(2, table.title), table.note, table] if table else [_no_failures(outcomes)]
     blocks += [_Heading(2, "How this was made"), *_how(benchmark, outcomes, runs)]
     (folder / f"{benchmark}.md").write_text(_markdown(blocks), encoding="utf-8")
@@ -151,17 +154,18 @@ def _check_blocks(preset: str, found: Sequence[Any]) -> list[Block]:
 # --- words
 
 
-def _legend(benchmark: str) -> str:
+def _legend(benchmark: str, *, standin: bool) -> str:
     tasks = {
         "synthetic": "9 tasks under 6 random linear properties each (P1 to P6, easy to hard)",
         "forecasting": "25 series of the M4 competition, whose consecutive predictions may differ by a quantile of the "
         "changes in the series at most",
         "classification": "5 data sets, pairs of labels forbidden whose frequency is at or below a quantile",
     }
+    what = "A few small tasks to see that everything works; scores mean nothing" if standin else tasks[benchmark]
     return (
-        f"{tasks[benchmark]}. `oracle` moves the true outputs to the nearest allowed ones; `preprocess` trains on such "
+        f"{what}. `oracle` moves the true outputs to the nearest allowed ones; `preprocess` trains on such "
         "outputs and guarantees nothing; `postprocess` moves every prediction; `smle` is certified and needs no solver "
-        "to predict. Lines marked 'paper' are the numbers that the paper reports."
+        "to predict. What is marked 'paper' are the numbers that the paper reports."
     )
 
 
@@ -221,7 +225,7 @@ def _medians(rows: Sequence[Row], benchmark: str) -> list[Row]:
                 box = quartiles(found)
                 if box is None:
                     continue
-                paper = SCORES[benchmark][method].get(group) if study == "main" else None
+                paper = beside(SCORES, part, benchmark).get(method, {}).get(group) if study == "main" else None
                 lines.append(
                     {"preset": preset, "study": study, "group": group, "method": method, "runs": len(found)}
                     | box._asdict()

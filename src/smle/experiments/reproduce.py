@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from smle.errors import DataError
 from smle.experiments import data, methods
 from smle.experiments.page import write_page
 from smle.experiments.presets import BENCHMARKS, PRESETS
 from smle.experiments.runner import read_results, run_jobs
-from smle.experiments.store import Store
+from smle.experiments.store import Outcome, Store
 
 __all__ = ["STUDIES", "make_jobs", "reproduce"]
 
@@ -115,8 +117,14 @@ def make_jobs(
 def write_pages(
     folder: str | Path, *, quick: bool = False, benchmarks: Sequence[str] = BENCHMARKS, notes: Sequence[str] = ()
 ) -> dict[str, object]:
-    """Write the pages of all stored results, quick ones or full ones, and `summary.json`; return the summary."""
+    """Write the pages of all stored results, quick ones or full ones, and `summary.json`; return the summary.
+
+    Raises:
+        DataError: If there are none.
+    """
     target, results = Path(folder), read_results(folder)
+    if not results.outcomes:
+        raise DataError(f"There are no results in '{target}'. Run the experiments first, without --report-only.")
     summary: dict[str, object] = {}
     for benchmark in benchmarks:
         outcomes = [
@@ -125,9 +133,27 @@ def write_pages(
             if outcome.job["benchmark"] == benchmark and bool(outcome.job["quick"]) == quick
         ]
         if outcomes:
-            studies = ABLATIONS.get(benchmark, {})
             summary[benchmark] = write_page(
-                target, benchmark, outcomes, studies=studies, runs=Store(target).runs(), notes=notes
+                target,
+                benchmark,
+                outcomes,
+                studies=ABLATIONS.get(benchmark, {}),
+                runs=Store(target).runs(),
+                notes=(*notes, *_missing(outcomes, benchmark, quick)),
             )
     (target / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return summary
+
+
+def _missing(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> list[str]:
+    """Say which parts of the results are not complete: medians over some of the tasks are not those of all."""
+    counts = Counter((outcome.job["preset"], outcome.job["study"], outcome.job["seed"]) for outcome in outcomes)
+    notes = []
+    for (preset, study, seed), count in sorted(counts.items()):
+        expected = len(methods.jobs([benchmark], preset=preset, seeds=[seed], study=study, quick=quick))
+        if count < expected:
+            where = f"preset {preset}, {study}, seed {seed}"
+            notes.append(
+                f"NOT COMPLETE: {count} of {expected} jobs of {where} have ended. Numbers below are of these only."
+            )
+    return notes
