@@ -1,0 +1,186 @@
+"""Hand-made models with network bounds, and an exact judge for them: the true worst case, without relaxation.
+
+For single literals the worst case at a given x is closed form, and over x it is piecewise affine with kinks where a
+hidden unit or a side of the region is zero: in two dimensions it is largest at a crossing of two such lines.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from builder import MODEL_JSON, Package, gate_tensors
+
+from smle.certificates.document import tensors_of
+from smle.certificates.issue import issue
+from smle.guarantees.cells import Arrangement, arrange
+from smle.guarantees.overapproximation import Head, NetworkBounds, Overapproximation
+from smle.rules import Specification
+
+EVERYWHERE = """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+outputs: [y]
+rules:
+  - name: top
+    then: y <= 1
+  - name: follow
+    then: y >= a - 3
+"""
+WEDGE = """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+outputs: [y]
+rules:
+  - name: wedge
+    when: a + b <= -0.5 and b >= -0.75
+    then: y <= 1
+"""
+LABELS = """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+labels: [cat, dog, cow]
+rules:
+  - name: one
+    then: at_most_one(cat, dog, cow)
+"""
+
+
+def hat_bounds(n: int = 2) -> NetworkBounds:
+    """Bounds that rise and fall: a single box proves little about them."""
+    weight = np.array([[1.0, 0.25], [-1.0, 0.5], [0.5, 1.0]], "f4")
+    lower = np.array([[-0.5, -0.25, 0.0], [0.25, 0.5, -0.5]], "f4")[:n]
+    return NetworkBounds.shared(
+        hidden_weight=weight,
+        hidden_bias=np.array([0.0, 0.125, -0.25], "f4"),
+        lower=np.array([-0.5, -0.75], "f4")[:n],
+        lower_slope=lower,
+        upper=np.array([0.5, 0.25], "f4")[:n],
+        upper_slope=lower + np.array([0.125, 0.25, 0.0], "f4"),
+    )
+
+
+def packaged(spec: Specification, arrangement: Arrangement, over: Overapproximation) -> Package:
+    """Let the library prove heads under network bounds; the tensors are named as the format says."""
+    assert isinstance(over.bounds, NetworkBounds)
+    weights = gate_tensors(spec, arrangement)
+    weights |= {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
+    heads = [head for head in over.heads if head is not None]
+    weights["heads.weight"] = np.array([head.W for head in heads], "<f4")
+    weights["heads.bias"] = np.array([head.b for head in heads], "<f4")
+    if heads[0].V is not None:
+        weights["heads.passthrough"] = np.array([head.V for head in heads], "<f4")
+    if arrangement.free_cell:
+        m, n = weights["heads.weight"].shape[1:]
+        weights["free.weight"], weights["free.bias"] = np.ones((m, n), "<f4"), np.ones(m, "<f4")
+    files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
+    certificate = issue(spec, arrangement, over, tensors=tensors_of(weights), files=files)
+    return Package(copy.deepcopy(certificate.document), weights, certificate.block, files)
+
+
+def everywhere(margin: float = 0.0078125) -> Package:
+    """One head for the whole domain whose worst case misses the rule by `margin`, exactly; the proof needs cuts."""
+    spec = Specification.from_yaml(EVERYWHERE)
+    W, V = np.array([[1.0, 0.75]], "f4"), np.array([[0.25, 0.0]], "f4")
+    reached = worst(hat_bounds(), W, V, square())
+    assert reached is not None
+    bias = 1 - reached - Fraction(margin)
+    head = Head(W, np.array([float(bias)], "f4"), V=V)
+    assert Fraction(float(head.b[0])) == bias
+    arrangement = arrange(spec)
+    return packaged(spec, arrangement, Overapproximation(hat_bounds(), (head,) * len(arrangement.cells)))
+
+
+def wedge() -> Package:
+    """A cell with an oblique side: some boxes of the proof lie outside of it."""
+    spec = Specification.from_yaml(WEDGE)
+    arrangement = arrange(spec)
+    W, V, one = np.array([[1.0, 0.75]], "f4"), np.array([[1.0, 0.75]], "f4"), Fraction(1)
+    region = [*square(), ([one, one], Fraction(-1, 2)), ([0 * one, -one], Fraction(3, 4))]
+    reached = worst(hat_bounds(), W, V, region)
+    assert reached is not None
+    head = Head(W, np.array([np.floor(float(1 - reached) * 512 - 1) / 512], "f4"), V=V)
+    last = (None,) if arrangement.free_cell else ()
+    return packaged(spec, arrangement, Overapproximation(hat_bounds(), (head,) * (len(arrangement.cells) - 1) + last))
+
+
+def labels() -> Package:
+    """Exclusions: one proof per pair."""
+    spec = Specification.from_yaml(LABELS)
+    arrangement = arrange(spec)
+    W = np.array([[0.5, 0.25], [-0.5, -0.25], [0.5, -0.25]], "f4")
+    head = Head(W, np.array([-0.75, -0.75, -1.0], "f4"))
+    return packaged(spec, arrangement, Overapproximation(hat_bounds(), (head,) * len(arrangement.cells)))
+
+
+MADE = {"everywhere": everywhere, "wedge": wedge, "labels": labels}
+
+# --- The judge ---------------------------------------------------------------------------------------------------
+
+Line = tuple[list[Fraction], Fraction]  # coefficients . x <= bound, or = bound
+
+
+def square() -> list[Line]:
+    """The domain of all cases: [-1, 1] twice."""
+    one = Fraction(1)
+    return [([one, 0 * one], one), ([-one, 0 * one], one), ([0 * one, one], one), ([0 * one, -one], one)]
+
+
+def fractions(array: np.ndarray) -> Any:
+    return np.vectorize(lambda v: Fraction(float(v)), otypes=[object])(array)
+
+
+def worst(bounds: NetworkBounds, W: np.ndarray, V: np.ndarray | None, sides: list[Line]) -> Fraction | None:
+    """Maximum of W z + V x (one output) over the polygon and the box of z; None if the polygon is empty."""
+    stored = {name: fractions(value) for name, value in bounds.stored().items()}
+    A, a = stored["hidden_weight"], stored["hidden_bias"]
+    lines = [*sides, *((list(row), -bias) for row, bias in zip(A, a, strict=True))]
+    v, direct = fractions(W)[0], fractions(np.zeros((1, 2)) if V is None else V)[0]
+    best: Fraction | None = None
+    for (p, s), (q, t) in itertools.combinations(lines, 2):
+        determinant = p[0] * q[1] - p[1] * q[0]
+        if determinant == 0:
+            continue
+        x = np.array([(s * q[1] - t * p[1]) / determinant, (t * p[0] - s * q[0]) / determinant], dtype=object)
+        if any(sum(c * xi for c, xi in zip(side, x, strict=True)) > bound for side, bound in sides):
+            continue
+        h = np.array([max(value, Fraction(0)) for value in A @ x + a], dtype=object)
+        low, high = (stored[side] + stored[f"{side}_slope"] @ h for side in ("lower", "upper"))
+        low = np.minimum(low, high)
+        value = sum(c * (u if c > 0 else lo) for c, lo, u in zip(v, low, high, strict=True)) + direct @ x
+        best = value if best is None else max(best, value)
+    return best
+
+
+def doubts(package: Package) -> str | None:
+    """Return what is wrong with the claim of a package over single literals, by the exact worst case; None: nothing."""
+    spec, weights = package.document["specification"], package.weights
+    bounds = NetworkBounds.shared(
+        **{name.removeprefix("bounds."): value for name, value in weights.items() if name.startswith("bounds.")}
+    )
+    regions = package.document["gate"]["regions"]
+    for c in range(len(weights["heads.weight"])):
+        cell = [regions[g] for g in np.flatnonzero(weights["gate.signatures"][c])]
+        for rule in spec["rules"]:
+            for region in rule["regions"]:
+                if region in regions and region not in cell:
+                    continue
+                sides = square() + [side(spec["rows"][r]) for g in {*cell, region} for r in spec["regions"][g]]
+                for (literal,) in rule["clauses"]:
+                    g = np.zeros(len(spec["outputs"]))
+                    s, h = np.zeros((1, 2)), Fraction(literal["bound"])
+                    for j, value in literal["y"]:
+                        g[j] = float(Fraction(value))
+                    for j, value in literal["x"]:
+                        s[0, j] = float(Fraction(value))
+                    W, b = g @ weights["heads.weight"][c].astype(float), g @ weights["heads.bias"][c].astype(float)
+                    V = s + (g @ weights["heads.passthrough"][c].astype(float) if "heads.passthrough" in weights else 0)
+                    value = worst(bounds, W[None], V, sides)
+                    if value is not None and value + Fraction(float(b)) > h:
+                        return f"rule {rule['name']}: {float(value + Fraction(float(b)))} > {h}"
+    return None
+
+
+def side(row: dict[str, Any]) -> Line:
+    terms = {k: Fraction(v) for k, v in row["terms"]}
+    return [terms.get(k, Fraction(0)) for k in range(2)], Fraction(row["bound"])

@@ -1,0 +1,428 @@
+"""Certificates for network bounds: what is proved is true, cuts cover, and changed proofs are refused."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+import struct
+import subprocess
+import sys
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builder import case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from relaxation_cases import MADE, Package, doubts, everywhere, hat_bounds, labels, wedge
+
+from smle.certificates import checker
+from smle.certificates.issue import issue
+from smle.errors import NotCertifiedError
+from smle.guarantees.cells import arrange
+from smle.guarantees.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.nn.head import DeployedHead
+from smle.rules import Specification
+
+MADE_ONCE = {name: make() for name, make in MADE.items()}
+
+
+def made(name: str) -> Package:
+    return MADE_ONCE[name].copy()
+
+
+def refused(package: Package, reason: str) -> None:
+    with pytest.raises(checker.Rejected, match=reason):
+        package.seal().check()
+
+
+def boxes_of(package: Package) -> list[dict]:
+    """The longest list of cuts and boxes."""
+    return max((p["boxes"] for p in package.document["proofs"]), key=len)
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_checker_runs_alone_on_network_bounds(name: str, tmp_path: Path) -> None:
+    package = made(name)
+    command = [sys.executable, "-I", "-S", checker.__file__, str(package.write(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"PROVED: {len(package.check())} statements" in done.stdout
+
+
+def test_cuts_and_empty_boxes_are_used() -> None:
+    assert sum("at" in node for node in boxes_of(made("everywhere"))) >= 1
+    assert any("empty" in node for node in boxes_of(made("wedge")))
+    (proof,) = (p for p in made("labels").document["proofs"])
+    assert len(proof["exclusions"]) == 3
+
+
+# --- Truth ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [8, 10, 12, 14, 16, 18, 20])
+def test_truth_ladder(exponent: int) -> None:
+    """The worst case is known exactly: a violation is never certified; room above rounding is, with enough boxes."""
+    with pytest.raises(NotCertifiedError):
+        everywhere(-(2.0**-exponent))
+    if exponent <= 12:
+        assert everywhere(2.0**-exponent).check()
+    else:
+        try:
+            package = everywhere(2.0**-exponent)
+        except NotCertifiedError:
+            return
+        assert doubts(package) is None
+
+
+def test_exact_touch_is_not_certified() -> None:
+    with pytest.raises(NotCertifiedError, match="top"):
+        everywhere(0.0)
+
+
+@pytest.mark.parametrize("name", ["everywhere", "wedge"])
+def test_deployed_program_keeps_the_rules(name: str) -> None:
+    """Corners, kinks and NaN backbones through the torch program, judged in rationals."""
+    package = made(name)
+    spec = Specification.from_yaml(package.files["rules"].decode())
+    n, hidden = 2, len(package.weights["bounds.hidden_bias"])
+    head = DeployedHead(
+        spec, arrange(spec), embedding=n, hidden=hidden, passthrough="heads.passthrough" in package.weights
+    )
+    head.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in package.weights.items()})
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (600, 2)).astype("f4")
+    x[:200] = np.round(x[:200] * 8) / 8
+    x[200:260] = np.sign(x[200:260])
+    z = rng.choice(np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 0]), (600, n))
+    for size in (600, 7, 1):
+        for start in range(0, 600 if size > 1 else 60, size):
+            part = slice(start, start + size)
+            y = head(torch.from_numpy(x[part]), torch.from_numpy(z[part])).numpy()
+            for row, out in zip(x[part], y, strict=True):
+                point = [Fraction(float(v)) for v in row]
+                for rule in spec.rules:
+                    if any(region.contains(point) for region in rule.regions):
+                        assert rule.requirement.holds([Fraction(float(v)) for v in out], point), (row, out)
+
+
+def test_other_networks_are_refused_with_the_reason() -> None:
+    spec = Specification.from_yaml(
+        "inputs: {a: [-1, 1], b: [-1, 1]}\noutputs: [y]\nrules: [{name: top, then: y <= 9}]\n"
+    )
+    rng = np.random.default_rng(0)
+
+    def layers(*widths: int) -> tuple[Layer, ...]:
+        return tuple(Layer(rng.normal(size=(o, i)), rng.normal(size=o)) for i, o in itertools.pairwise(widths))
+
+    deep = NetworkBounds(layers(2, 3, 3, 1), layers(2, 3, 3, 1))
+    apart = NetworkBounds(layers(2, 3, 1), layers(2, 3, 1))
+    arrangement = arrange(spec)
+    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"))
+    for bounds in (deep, apart):
+        over = Overapproximation(bounds, (head,) * len(arrangement.cells))
+        with pytest.raises(NotCertifiedError, match="share one hidden layer"):
+            issue(spec, arrangement, over, tensors={}, files={})
+
+
+# --- Laws of the relaxation ------------------------------------------------------------------------------------------
+
+
+def f32(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high, width=32)
+
+
+@st.composite
+def relaxations(draw: st.DrawFn) -> tuple[checker.Hidden, np.ndarray, np.ndarray]:
+    d, k = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    A = np.array(draw(st.lists(f32(-4, 4), min_size=k * d, max_size=k * d))).reshape(k, d)
+    a = np.array(draw(st.lists(f32(-4, 4), min_size=k, max_size=k)))
+    ends = sorted(draw(st.lists(f32(-3, 3), min_size=2, max_size=2)) for _ in range(d))
+    box = [Fraction(min(e)) for e in ends], [Fraction(max(e)) for e in ends]
+    slopes = tuple(draw(st.lists(f32(0, 1), min_size=2 * k, max_size=2 * k)))
+    exact = [[Fraction(w) for w in row] for row in A], [Fraction(v) for v in a]
+    return checker.Hidden(exact, box, slopes), A.astype("f4"), a.astype("f4")
+
+
+def points_of(hidden: checker.Hidden, rng: np.random.Generator) -> list[list[Fraction]]:
+    """Corners, random points, and points where a unit is zero."""
+    low, high = hidden.box
+    points = [[lo if rng.random() < 0.5 else hi for lo, hi in zip(low, high, strict=True)] for _ in range(6)]
+    points += [
+        [lo + (hi - lo) * Fraction(int(rng.integers(65)), 64) for lo, hi in zip(low, high, strict=True)]
+        for _ in range(6)
+    ]
+    for row, bias in zip(hidden.weight, hidden.bias, strict=True):
+        x = list(points[int(rng.integers(len(points)))])
+        k = int(rng.integers(len(x)))
+        if row[k]:
+            x[k] = -(bias + sum(w * v for i, (w, v) in enumerate(zip(row, x, strict=True)) if i != k)) / row[k]
+            x[k] = min(max(x[k], low[k]), high[k])
+            points.append(x)
+    return points
+
+
+@given(case_=relaxations(), seed=st.integers(0, 10**6))
+@settings(max_examples=80, deadline=None)
+def test_any_slopes_bound_the_network_in_rationals(case_, seed: int) -> None:
+    hidden, _, _ = case_
+    rng = np.random.default_rng(seed)
+    q = [Fraction(float(v)) for v in rng.normal(size=len(hidden.bias)).astype("f4")]
+    constant, slope = hidden.back(q)
+    for x in points_of(hidden, rng):
+        h = [
+            max(bias + sum(w * v for w, v in zip(row, x, strict=True)), Fraction(0))
+            for row, bias in zip(hidden.weight, hidden.bias, strict=True)
+        ]
+        assert all(lo <= v <= hi for lo, v, hi in zip(hidden.bottom, h, hidden.top, strict=True))
+        assert sum(c * v for c, v in zip(q, h, strict=True)) <= constant + sum(c * x[k] for k, c in slope.items())
+
+
+@given(case_=relaxations(), seed=st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_float32_in_any_order_stays_inside_the_error(case_, seed: int) -> None:
+    hidden, A, a = case_
+    rng = np.random.default_rng(seed)
+    for x in points_of(hidden, rng):
+        x32 = np.array([float(v) for v in x], "f4")
+        if not all(lo <= Fraction(float(v)) <= hi for lo, v, hi in zip(hidden.box[0], x32, hidden.box[1], strict=True)):
+            continue
+        for row, bias, error, reach in zip(A, a, hidden.errors, hidden.reach, strict=True):
+            terms = [np.float32(w * v) for w, v in zip(row, x32, strict=True)] + [bias]
+            total = np.float32(0)
+            for term in rng.permutation(np.array(terms, "f4")):
+                total = np.float32(total + term)
+            got = max(Fraction(float(total)), Fraction(0))
+            true = Fraction(float(bias)) + sum(
+                Fraction(float(w)) * Fraction(float(v)) for w, v in zip(row, x32, strict=True)
+            )
+            assert abs(got - max(true, Fraction(0))) <= error
+            assert got <= reach
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_head_bound_covers_the_float32_program(seed: int) -> None:
+    """g.y of the clipped float32 program, sums in random order and z at the worst corner, is below the bound."""
+    rng = np.random.default_rng(seed)
+    n, d, k, m = 3, 2, 3, 2
+    spec = checker.Specification(made("everywhere").document["specification"], b"")
+    arrays = {
+        "bounds.hidden_weight": rng.normal(size=(k, d)), "bounds.hidden_bias": rng.normal(size=k),
+        "bounds.lower": rng.normal(size=n), "bounds.lower_slope": rng.normal(size=(n, k)),
+        "bounds.upper": rng.normal(size=n), "bounds.upper_slope": rng.normal(size=(n, k)),
+        "heads.weight": rng.normal(size=(m, n)), "heads.bias": rng.normal(size=m),
+    }  # fmt: skip
+    arrays = {name: (value * rng.choice([0.01, 1, 100])).astype("f4") for name, value in arrays.items()}
+    block = rng.random(2 * k).astype("<f4").tobytes()
+    tensors = {name: checker.Tensor("F32", value.shape, value.tobytes()) for name, value in arrays.items()}
+    W, b = ([Fraction(float(v)) for v in arrays[name].reshape(-1)] for name in ("heads.weight", "heads.bias"))
+    spec.outputs = ["y", "w"]
+    head = checker.Relaxed(spec, tensors, block, (W, [], b)).over((spec.low, spec.high), 0)
+    g = {0: Fraction(int(rng.integers(1, 4))), 1: Fraction(-int(rng.integers(1, 4)))}
+    constant, slope = head.worst(g)
+    constant += sum(abs(value) * head.errors[j] for j, value in g.items())
+
+    def product(weights: np.ndarray, vector: np.ndarray, offset: np.float32) -> np.float32:
+        terms = rng.permutation(np.append(weights * vector, offset).astype("f4"))
+        total = np.float32(0)
+        for term in terms:
+            total = np.float32(total + term)
+        return total
+
+    direction = sum(float(v) * arrays["heads.weight"][j] for j, v in g.items())
+    for x in [*rng.uniform(-1, 1, (8, d)).astype("f4"), *np.float32([[1, 1], [-1, 1], [1, -1], [-1, -1]])]:
+        h = [
+            product(w, x, o) for w, o in zip(arrays["bounds.hidden_weight"], arrays["bounds.hidden_bias"], strict=True)
+        ]
+        h = np.maximum(np.float32(h), np.float32(0))
+        low, high = (
+            np.float32(
+                [product(w, h, o) for w, o in zip(arrays[f"bounds.{s}_slope"], arrays[f"bounds.{s}"], strict=True)]
+            )
+            for s in ("lower", "upper")
+        )
+        z = np.where(direction > 0, np.float32(np.inf), np.float32(-np.inf))
+        z = np.where(rng.random(n) < 0.1, np.float32(np.nan), z)
+        raised = np.where(z >= low, z, low)
+        clipped = np.where(raised <= high, raised, high).astype("f4")
+        y = [product(w, clipped, o) for w, o in zip(arrays["heads.weight"], arrays["heads.bias"], strict=True)]
+        value = sum(v * Fraction(float(y[j])) for j, v in g.items())
+        assert value <= constant + sum(c * Fraction(float(x[k])) for k, c in slope.items())
+
+
+# --- Changed proofs ---------------------------------------------------------------------------------------------------
+
+
+def test_bound_network_with_a_larger_weight_is_refused() -> None:
+    for name in ("upper_slope", "upper", "hidden_weight", "hidden_bias"):
+        package = made("everywhere")
+        package.weights[f"bounds.{name}"] = package.weights[f"bounds.{name}"] + np.float32(0.25)
+        refused(package, "not proved|proof")
+
+
+def test_weights_with_swapped_signs_are_refused() -> None:
+    package = made("everywhere")
+    package.weights["bounds.lower_slope"], package.weights["bounds.upper_slope"] = (
+        -package.weights["bounds.upper_slope"],
+        -package.weights["bounds.lower_slope"],
+    )
+    refused(package, "not proved")
+
+
+@pytest.mark.parametrize("value", [1.5, -0.25, float("nan"), float("inf")])
+@pytest.mark.parametrize("place", [0, 1])
+def test_slopes_outside_of_the_unit_interval_are_refused(value: float, place: int) -> None:
+    package = made("everywhere")
+    offset = next(node["slopes"] for node in boxes_of(package) if "slopes" in node) + 4 * place
+    package.block = package.block[:offset] + struct.pack("<f", value) + package.block[offset + 4 :]
+    refused(package, "slopes: expected numbers in 0 .. 1")
+
+
+def test_worse_slopes_prove_less() -> None:
+    """Slopes are hints: other ones may fail to prove, never prove what is false."""
+    package = made("everywhere")
+    package.block = struct.pack("<f", 1.0) * (len(package.block) // 4)
+    refused(package, "not proved")
+
+
+def test_missing_and_surplus_boxes_are_refused() -> None:
+    count = len(boxes_of(made("everywhere")))
+    for at in range(count):
+        package = made("everywhere")
+        del boxes_of(package)[at]
+        refused(package, "without a proof|belong to no cut|cut outside|not proved")
+    package = made("everywhere")
+    boxes_of(package).append(copy.deepcopy(boxes_of(package)[-1]))
+    refused(package, "belong to no cut")
+    package = made("everywhere")
+    boxes_of(package).clear()
+    refused(package, "without a proof")
+
+
+@pytest.mark.parametrize("at", ["1", "-1", "2", "1/3", "0x1.0000000000001p-1"])
+def test_cuts_lie_inside_and_are_float32(at: str) -> None:
+    package = made("everywhere")
+    next(node for node in boxes_of(package) if "at" in node)["at"] = at
+    refused(package, "cut outside of its box")
+
+
+def test_moved_cuts_are_accepted_only_if_true() -> None:
+    package = made("everywhere")
+    next(node for node in boxes_of(package) if "at" in node)["at"] = "3/4"
+    try:
+        package.seal().check()
+    except checker.Rejected:
+        return
+    assert doubts(package) is None
+
+
+def test_emptiness_is_not_believed() -> None:
+    package = made("everywhere")
+    nodes = boxes_of(package)
+    place = next(i for i, node in enumerate(nodes) if "slopes" in node)
+    nodes[place] = {"empty": []}
+    refused(package, "not proved empty")
+    package = made("wedge")
+    for node in boxes_of(package):
+        if "empty" in node:
+            node["empty"] = [[row, "0"] for row, _ in node["empty"]]
+    refused(package, "not proved empty")
+
+
+def test_proofs_and_tensors_of_other_bounds_are_refused() -> None:
+    package = made("everywhere")
+    package.document["program"]["bounds"] = "affine"
+    refused(package, "expected F32 of shape|not part of the stated program")
+    package = made("everywhere")
+    del package.weights["bounds.hidden_bias"]
+    refused(package, "missing")
+    package = made("everywhere")
+    proof = package.document["proofs"][0]
+    leaf = next(node for node in proof.pop("boxes") if "lambda" in node)
+    proof |= {"lambda": leaf["lambda"], "mu": []}
+    refused(package, "another kind of bounds")
+    package = case("affine")
+    for proof in package.document["proofs"]:
+        proof["boxes"] = [{"slopes": 0, "lambda": proof.pop("lambda"), "mu": proof.pop("mu")}]
+    refused(package, "another kind of bounds")
+    package = made("everywhere")
+    package.document["program"]["clip"] = "clamp"
+    refused(package, "unknown kind")
+
+
+def test_exclusions_have_a_proof_each() -> None:
+    package = made("labels")
+    package.document["proofs"][0]["exclusions"].pop()
+    refused(package, "one proof per pair")
+    package = made("labels")
+    package.document["proofs"][0]["exclusions"][1] = []
+    refused(package, "without a proof")
+    package = made("labels")
+    package.weights["heads.bias"] = package.weights["heads.bias"] + np.float32(0.75)
+    refused(package, "not proved")
+
+
+def changed(rng: random.Random, package: Package) -> str:
+    """Change one number of weights, block or proofs; digests are made new."""
+    kind = rng.choice(["weight", "weight", "bit", "slope", "proof"])
+    if kind in ("weight", "bit"):
+        name = rng.choice([n for n in package.weights if n.startswith(("bounds.", "heads."))])
+        flat = package.weights[name].copy()
+        view = flat.reshape(-1)
+        at = rng.randrange(view.size)
+        if kind == "bit":
+            view.view("u4")[at] ^= np.uint32(1 << rng.randrange(32))
+        else:
+            view[at] += np.float32(rng.choice([-1, 1]) * 2.0 ** -rng.randrange(12))
+        package.weights[name] = flat
+        return f"{kind} of {name}"
+    if kind == "slope":
+        at = 4 * rng.randrange(len(package.block) // 4)
+        package.block = package.block[:at] + struct.pack("<f", rng.random()) + package.block[at + 4 :]
+        return kind
+    node = rng.choice(rng.choice(package.document["proofs"])["boxes"])
+    key = rng.choice(sorted(node))
+    node[key] = rng.choice([0, 1, "0", "1/2", "-1/2", [], ["1"], [[0, "1"]], [[1, "0x1p-1"]], None])
+    return f"{kind} {key}"
+
+
+def run_changes(count: int, seed: int) -> Counter:
+    rng, tally = random.Random(seed), Counter()
+    for _ in range(count):
+        package = made(rng.choice(["everywhere", "wedge"]))
+        what = changed(rng, package)
+        try:
+            package.seal().check()
+        except checker.Rejected:
+            tally["rejected"] += 1
+            continue
+        assert all(np.isfinite(v).all() for v in package.weights.values())
+        reason = doubts(package)
+        assert reason is None, f"{what}: accepted, but {reason}"
+        tally["accepted, judge agrees"] += 1
+    return tally
+
+
+def test_changed_models_are_accepted_only_if_true() -> None:
+    tally = run_changes(120, seed=1)
+    assert tally["rejected"] > 30
+    assert tally["accepted, judge agrees"] > 10
+
+
+@pytest.mark.slow
+def test_a_thousand_changed_models() -> None:
+    assert sum(run_changes(1000, seed=2).values()) == 1000
+
+
+def test_old_checkers_cannot_misread_the_kind() -> None:
+    """`program.bounds` is what older checkers look at, and they refuse what they do not know."""
+    assert json.loads(made("everywhere").text)["program"]["bounds"] == "network"
+    assert hat_bounds().is_shared
+    assert wedge().check()
+    assert labels().check()
