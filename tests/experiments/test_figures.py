@@ -132,6 +132,11 @@ def test_figures_have_one_box_per_property_and_method(benchmark, draw):
     boxes = [patch for axes in figure.axes for patch in axes.patches]
     panels = 2 if draw is draw_inference else 1
     assert len(boxes) == panels * methods * len(GROUPS[benchmark])
+
+
+@pytest.mark.parametrize("draw", [draw_scores, draw_inference])
+def test_figures_become_files(draw):
+    figure = draw(fake_rows("classification"), "classification", title="T")
     assert ET.fromstring(picture(figure, "svg")).tag.endswith("svg")
     assert picture(figure, "png").startswith(b"\x89PNG")
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from smle.cli import app
 from smle.errors import DataError
-from smle.experiments import methods
+from smle.experiments import figures, methods, page
 from smle.experiments.reproduce import make_jobs, reproduce
 
 
@@ -21,21 +21,29 @@ def pretend(job):
 
 
 @pytest.fixture
-def pretended(monkeypatch):
+def drawn(monkeypatch):
     monkeypatch.setattr(methods, "solve", pretend)
 
 
-def test_pages_show_results_failures_and_origin(tmp_path, pretended):
+@pytest.fixture
+def pretended(drawn, monkeypatch):
+    """Nothing is trained, and nothing drawn."""
+    monkeypatch.setattr(figures, "picture", lambda figure, kind: b"<svg/>")
+    sections = tuple((name, draw and (lambda *a, **k: None), suffix) for name, draw, suffix in page._SECTIONS)
+    monkeypatch.setattr(page, "_SECTIONS", sections)
+
+
+def test_pages_show_results_failures_and_origin(tmp_path, drawn):
     folder = reproduce(["synthetic"], output=tmp_path / "out", quick=True)
-    page = (folder / "synthetic.md").read_text()
-    assert "| synthetic_n2-hard-P5_best_main_seed0_quick | RuntimeError: no convergence \\| here |" in page
-    assert "(quick run)" in page.splitlines()[0]
-    assert re.search(r"commit \w+", page)
-    for name in re.findall(r"\]\((.*?\.png)\)", page):
+    text = (folder / "synthetic.md").read_text()
+    assert "| synthetic_n2-hard-P5_best_main_seed0_quick | RuntimeError: no convergence \\| here |" in text
+    assert "(quick run)" in text.splitlines()[0]
+    assert re.search(r"commit \w+", text)
+    for name in re.findall(r"\]\((.*?\.png)\)", text):
         assert (folder / name).is_file()
         assert (folder / name).with_suffix(".svg").is_file()
     web = (folder / "synthetic.html").read_text()
-    assert web.count("<table>") == page.count("|---|\n")
+    assert web.count("<table>") == text.count("|---|\n")
     assert "data:image/svg+xml;base64," in web
     assert not re.search(r"""(src|href)=["']?(http|/)""", web)
     rows = (folder / "synthetic.csv").read_text().splitlines()
@@ -48,10 +56,10 @@ def test_pages_show_results_failures_and_origin(tmp_path, pretended):
 def test_presets_and_seeds_gather_in_one_folder(tmp_path, pretended):
     reproduce(["synthetic"], output=tmp_path, quick=True, seeds=2)
     reproduce(["synthetic"], output=tmp_path, quick=True, preset="paper")
-    page = (tmp_path / "synthetic.md").read_text()
-    assert "## Preset `best`" in page
-    assert "## Preset `paper`" in page
-    assert "Mean over 2 seeds" in page
+    text = (tmp_path / "synthetic.md").read_text()
+    assert "## Preset `best`" in text
+    assert "## Preset `paper`" in text
+    assert "Mean over 2 seeds" in text
     assert json.loads((tmp_path / "summary.json").read_text())["synthetic"]["presets"]["best"]["seeds"] == [0, 1]
 
 
