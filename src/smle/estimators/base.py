@@ -52,7 +52,8 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         specification: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
         hidden: Widths of the hidden ReLU layers.
         embedding: Width of the layer that is clipped; the last one before the heads.
-        bounds: `fixed` (after the linear layer of the embedding as general as any constants) or `affine`.
+        bounds: `fixed` (after the linear layer of the embedding as general as any constants), `affine`, or `network`
+            (a small ReLU network of the inputs; no ONNX export).
         learning_rate: Step size of Adam.
         batch_size: Rows per step.
         max_epochs: Upper limit of epochs.

@@ -89,7 +89,7 @@ def _with_rules(model: SafeEstimator, spec: Specification) -> SafeNetwork:
         deployed.backbone,
         spec,
         embedding=model.embedding,
-        bounds="affine" if head.affine else "fixed",
+        bounds="network" if head.network else "affine" if head.affine else "fixed",
         gate=not single,
         passthrough=True if head.heads.passthrough is not None else None,
         gauge=False,

@@ -50,6 +50,7 @@ def rebuild(
             arrangement,
             embedding=architecture["embedding"],
             affine=program is not None and program["bounds"] == "affine",
+            hidden=len(weights["bounds.hidden_bias"]) if program and program["bounds"] == "network" else None,
             passthrough="heads.passthrough" in weights,
             nan_safe_clip=program is not None and program["clip"] == "where",
         )
