@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast format lint types layers setup clean
+.PHONY: demo test fast format lint types layers setup sbom licenses clean
 
 setup: $(READY)
 
@@ -39,5 +39,20 @@ test: lint types layers
 	$(BIN)/pytest -q -m slow
 	$(BIN)/pytest -q -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=85
 
+# What the environment is made of. The tools live in an environment of their own, so that they do not list themselves.
+TOOLS := build/supply-chain
+
+$(TOOLS)/.ready: constraints.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom pip-licenses
+	touch $(TOOLS)/.ready
+
+sbom: $(READY) $(TOOLS)/.ready
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+	    --output-file build/sbom.cdx.json $(BIN)/python
+
+licenses: $(READY) $(TOOLS)/.ready
+	$(TOOLS)/bin/pip-licenses --python=$(BIN)/python --format=markdown --with-urls --output-file=build/licenses.md
+
 clean:
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build demo .mypy_cache .ruff_cache .pytest_cache

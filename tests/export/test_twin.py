@@ -1,6 +1,11 @@
 """Twins compute what the head of their cell computes, and outside verifiers confirm them."""
 
+import os
+import re
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -11,7 +16,7 @@ from smle import Specification
 from smle.assurance import arrangement_of
 from smle.bench.sampling import hard_points
 from smle.errors import NotCertifiedError, RuleError
-from smle.export import write_onnx, write_twin
+from smle.export import write_onnx, write_plain_twin, write_twin
 from smle.export.backbone import layers_of
 from smle.export.twin import cell_specification
 from smle.storage import ModelRecord
@@ -99,6 +104,43 @@ def test_refusals(tmp_path):
         write_twin(free.record, 1, tmp_path / "twin.onnx")
 
 
+@pytest.mark.parametrize("name", REAL)
+def test_plain_twins_compute_literals_and_half_spaces(name, tmp_path):
+    """Their property, read by its signs alone, is satisfied where a rule is broken, and not where all hold by far."""
+    exported = hand_made(name)
+    arrangement = arrangement_of(exported.record.certificate, exported.spec)
+    X = np.concatenate(list(hard_points(exported.spec, np.random.default_rng(0), 150, dtype=np.float32)))
+    found = {True: 0, False: 0}
+    for cell in range(len(exported.record.weights["heads.weight"])):
+        for shift in (0.0, 0.7, -25.0):  # the head as certified, and moved so that rules break
+            weights = {**exported.record.weights}
+            weights["heads.bias"] = weights["heads.bias"] + np.float32(shift)
+            record = ModelRecord(weights, {}, exported.record.rules, exported.record.certificate)
+            write_plain_twin(record, cell, tmp_path / "twin.onnx")
+            required = cell_specification(exported.spec, arrangement, cell)
+            running = onnxruntime.InferenceSession(tmp_path / "twin.onnx")
+            cases = plain_cases((tmp_path / "twin.vnnlib").read_text())
+            Y = head_outputs(Exported(exported.spec, record, b"", b""), cell, X)
+            for x, y in zip(X, Y, strict=True):
+                signs = running.run(None, {"x": x[None]})[0][0]
+                if np.abs(signs).min() < 1e-4:  # too close for floats
+                    continue
+                satisfied = any(all(sign * signs[i] > 0 for i, sign in case) for case in cases)
+                broken = bool(required.violated([Fraction(v) for v in x.tolist()], [Fraction(v) for v in y.tolist()]))
+                assert satisfied == broken
+                found[broken] += 1
+    assert min(found.values()) > 9
+
+
+def plain_cases(text: str) -> list[list[tuple[int, int]]]:
+    """Read the cases of a plain property: (output, sign) that must be, all of them."""
+    return [
+        [(int(i), 1 if op == ">=" else -1) for op, i in re.findall(r"\((>=|<=) Y_(\d+) 0\.0\)", line)]
+        for line in text.splitlines()
+        if line.startswith("    (and")
+    ]
+
+
 def broken_somewhere(place, spec: Specification) -> list[str]:
     """Ask Marabou for inputs that break a rule of a twin's cell; return the rules that it says can be broken."""
     from maraboupy import Marabou
@@ -156,3 +198,47 @@ def test_marabou_finds_a_twin_that_is_not_safe(tmp_path, marabou):
     arrangement = arrangement_of(exported.record.certificate, exported.spec)
     write_twin(record, 0, tmp_path / "twin.onnx")
     assert "emergency" in broken_somewhere(tmp_path / "twin.onnx", cell_specification(exported.spec, arrangement, 0))
+
+
+def python_with(package: str) -> str:
+    """Return an interpreter that has a verifier: this one, or the one that SMLE_VERIFIERS names; else skip."""
+    for python in filter(None, (sys.executable, os.environ.get("SMLE_VERIFIERS"))):
+        known = subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False)
+        if known.returncode == 0:
+            return python
+    pytest.skip(
+        f"{package} is not installed. Its pins differ from ours: install it in an environment of its own and let "
+        "SMLE_VERIFIERS name that python"
+    )
+
+
+def ask(package: str, place: Path) -> str:
+    script = Path(__file__).with_name("ask_verifier.py")
+    python = python_with(package)
+    done = subprocess.run([python, script, package, place], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["vibecheck", "pynever"])
+@pytest.mark.parametrize("name", ["braking", "clauses", "affine", "dose"])
+def test_another_verifier_confirms_plain_twins(name, package, tmp_path):
+    python_with(package)
+    exported = hand_made(name)
+    for cell in range(len(exported.record.weights["heads.weight"])):
+        write_plain_twin(exported.record, cell, tmp_path / "twin.onnx")
+        assert ask(package, tmp_path / "twin.onnx") == "answer: holds"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["vibecheck", "pynever"])
+def test_another_verifier_finds_a_plain_twin_that_is_not_safe(package, tmp_path):
+    python_with(package)
+    exported = hand_made("dose")
+    weights = {**exported.record.weights}
+    weights["heads.bias"] = weights["heads.bias"] - np.float32(20)
+    write_plain_twin(
+        ModelRecord(weights, {}, exported.record.rules, exported.record.certificate), 0, tmp_path / "t.onnx"
+    )
+    assert ask(package, tmp_path / "t.onnx") == "answer: broken"

@@ -6,6 +6,14 @@ library alone.
 
 from smle.export.backbone import backbone_model
 from smle.export.files import check_onnx, write_network, write_onnx
-from smle.export.twin import write_twin, write_twins
+from smle.export.twin import write_plain_twin, write_twin, write_twins
 
-__all__ = ["backbone_model", "check_onnx", "write_network", "write_onnx", "write_twin", "write_twins"]
+__all__ = [
+    "backbone_model",
+    "check_onnx",
+    "write_network",
+    "write_onnx",
+    "write_plain_twin",
+    "write_twin",
+    "write_twins",
+]

@@ -24,12 +24,12 @@ from smle.errors import NotCertifiedError
 from smle.export.backbone import layers_of
 from smle.export.door import require_onnx
 from smle.guarantees.arrangement import Arrangement
-from smle.rules import Polytope, Rule, Specification
+from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["cell_specification", "twin_layers", "write_twin", "write_twins"]
+__all__ = ["cell_specification", "twin_layers", "write_plain_twin", "write_twin", "write_twins"]
 
 Array = npt.NDArray[np.float64]
 
@@ -45,15 +45,74 @@ def write_twin(record: ModelRecord, cell: int, path: str | PathLike[str]) -> Non
         RuleError: If an input is categorical or integer (VNN-LIB has real inputs only).
         ValueError: If there is no such cell.
     """
+    required = _required(record, cell)
+    _write(twin_layers(record.weights, cell), required.to_vnnlib(), Path(path))
+
+
+def write_plain_twin(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
+    """Write a twin whose property is in the simplest VNN-LIB: ranges of inputs, and outputs compared with zero.
+
+    Many verifiers read nothing else. The last layer computes g.y + s.x - h for every literal of the cell's rules and
+    q.x - t for every half-space of its regions, so that
+
+        a rule can be broken  =>  for some clause all literals are >= 0 while all half-spaces are <= 0
+
+    (and the other way round, but for equality). Arguments and errors are those of `write_twin`.
+    """
+    required = _required(record, cell)
+    literals = list(dict.fromkeys(x for _, clause in _clauses(required) for x in clause.literals))
+    rows = list(dict.fromkeys(row for region, _ in _clauses(required) for row in region.rows))
+    low = record.weights["domain.lower_float32"].astype(np.float64)
+    *layers, (M, c) = twin_layers(record.weights, cell, carry=True)
+    G, S = np.zeros((len(literals) + len(rows), len(c))), np.zeros((len(literals) + len(rows), len(low)))
+    h = np.array([float(b) for b in (*(literal.bound for literal in literals), *(row.bound for row in rows))])
+    for i, literal in enumerate(literals):
+        for form, matrix in ((literal.outputs, G), (literal.inputs, S)):
+            for column, value in form:
+                matrix[i, column] = float(value)
+    for i, row in enumerate(rows, start=len(literals)):
+        for column, value in row.coefficients:
+            S[i, column] = float(value)
+    carried = np.hstack([np.zeros((len(S), M.shape[1] - len(low))), S])
+    layers.append((G @ M + carried, G @ c + S @ low - h))
+    _write(layers, _plain_property(required, literals, rows), Path(path))
+
+
+def _clauses(spec: Specification) -> list[tuple[Polytope, Clause]]:
+    return [
+        (region, clause) for rule in spec.rules for region in rule.regions for clause in rule.requirement.expanded()
+    ]
+
+
+def _plain_property(spec: Specification, literals: list[Literal], rows: list[Row]) -> str:
+    number = {item: i for i, item in enumerate((*literals, *rows))}
+    lines = [f"(declare-const X_{i} Real) ; {name}" for i, name in enumerate(spec.columns)]
+    lines += [f"(declare-const Y_{i} Real)" for i in range(len(number))]
+    for i, ends in enumerate(zip(spec.lower, spec.upper, strict=True)):
+        lines += [f"(assert ({sign} X_{i} {float(end)!r}))" for sign, end in zip((">=", "<="), ends, strict=True)]
+    cases = []
+    for region, clause in _clauses(spec):
+        atoms = [f"(>= Y_{number[literal]} 0.0)" for literal in clause.literals]
+        atoms += [f"(<= Y_{number[row]} 0.0)" for row in region.rows]
+        cases.append(f"    (and {' '.join(atoms)})")
+    return "\n".join([*lines, "(assert (or", *cases, "))"]) + "\n"
+
+
+def _required(record: ModelRecord, cell: int) -> Specification:
+    """Return what is required in a cell that has a certified head and can be written in VNN-LIB."""
     spec, arrangement = _certified(record)
     count = len(arrangement.cells)
     if not 0 <= cell < count:
         raise ValueError(f"Expected a cell in 0 .. {count - 1}. Got {cell}.")
     if cell == count - arrangement.free_cell:
         raise NotCertifiedError(f"Cell {cell} is free: no rule is on there. Expected one of 0 .. {count - 2}.")
-    property_text = cell_specification(spec, arrangement, cell).to_vnnlib()
-    model = _model(twin_layers(record.weights, cell))
-    place = Path(path)
+    required = cell_specification(spec, arrangement, cell)
+    required.to_vnnlib()  # refuses categorical and integer inputs
+    return required
+
+
+def _write(layers: list[tuple[Array, Array]], property_text: str, place: Path) -> None:
+    model = _model(layers)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(model.SerializeToString(deterministic=True))
     place.with_suffix(".vnnlib").write_text(property_text, encoding="utf-8")
@@ -87,8 +146,11 @@ def cell_specification(spec: Specification, arrangement: Arrangement, cell: int)
     return replace(spec, rules=tuple(rules))
 
 
-def twin_layers(weights: dict[str, npt.NDArray[Any]], cell: int) -> list[tuple[Array, Array]]:
-    """Return dense layers (weight, bias), relu between them, that compute what the head of a cell outputs."""
+def twin_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool = False) -> list[tuple[Array, Array]]:
+    """Return dense layers (weight, bias), relu between them, that compute what the head of a cell outputs.
+
+    `carry`: the last layer sees x - low behind its other inputs, whether the head needs it or not.
+    """
     layers = layers_of(weights)
     w = {name: value.astype(np.float64) for name, value in weights.items() if not name.startswith("backbone.")}
     l0, u0 = w["bounds.lower"], w["bounds.upper"]
@@ -97,7 +159,7 @@ def twin_layers(weights: dict[str, npt.NDArray[Any]], cell: int) -> list[tuple[A
     V = w["heads.passthrough"][cell] if "heads.passthrough" in w else np.zeros((len(b), d))
     l1, u1 = (w.get(f"bounds.{side}_slope", np.zeros((len(l0), d))) for side in ("lower", "upper"))
     *hidden, (W2, b2) = layers
-    if not (V.any() or l1.any() or u1.any()):
+    if not (carry or V.any() or l1.any() or u1.any()):
         return [*hidden, (W2, b2 - l0), (-np.eye(len(l0)), u0 - l0), (-W, W @ u0 + b)]
     # Carry x' = x - low >= 0 behind the units of every layer.
     eye = np.eye(d)
