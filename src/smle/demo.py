@@ -14,6 +14,7 @@ from sklearn.model_selection import train_test_split
 
 from smle.baselines import postprocess, violation_rate
 from smle.estimators import SafeRegressor, without_rules
+from smle.report import write_report
 from smle.rules import Specification
 
 __all__ = ["BRAKING_RULES", "DemoResult", "braking_data", "run_demo"]
@@ -64,11 +65,12 @@ class DemoResult:
     violations: dict[str, float]
     r2: dict[str, float]
     model: SafeRegressor
+    report: Path
     seconds: float
 
 
 def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | None = None) -> DemoResult:
-    """Simulate, train a plain and a safe network, certify, and write data, rules and model to the folder."""
+    """Simulate, train a plain and a safe network, certify, and write data, rules, model and report to the folder."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     data = braking_data(seed=seed)
@@ -87,13 +89,23 @@ def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | Non
         "safe": safe.predict(X_test),
     }
     scores = {name: float(r2_score(actual, values)) for name, values in answers.items()}
-    safe.set_scores({f"test_r2_{name}": value for name, value in scores.items()})
+    violations = {name: violation_rate(spec, X_test, values) for name, values in answers.items()}
+    safe.set_scores(
+        {"metric": "R2", "rows": len(test), "score": _as_recorded(scores), "violations": _as_recorded(violations)}
+    )
     safe.save(place / "model")
+    report = write_report(place / "model", test, place / "report.html", plain=plain, name="Braking demo")
     return DemoResult(
         rows=len(data),
         data_violations=violation_rate(spec, data[list(spec.columns)], data["brake"]),
-        violations={name: violation_rate(spec, X_test, values) for name, values in answers.items()},
+        violations=violations,
         r2=scores,
         model=safe,
+        report=report.path,
         seconds=plain.history_.seconds + safe.history_.seconds,
     )
+
+
+def _as_recorded(figures: dict[str, float]) -> dict[str, float]:
+    """Return figures by the names under which `smle train` records them."""
+    return {"postprocess" if name == "post-processed" else name: value for name, value in figures.items()}

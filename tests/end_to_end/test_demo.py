@@ -15,4 +15,5 @@ def test_demo(tmp_path):
     assert result.r2["safe"] > result.r2["post-processed"] - 0.01
     model = load(tmp_path / "model")
     assert model.certificate_.check()
-    assert model.description_["scores"]["test_r2_safe"] == result.r2["safe"]
+    assert model.description_["scores"]["score"]["safe"] == result.r2["safe"]
+    assert "All 4 rules hold" in result.report.read_text(encoding="utf-8")

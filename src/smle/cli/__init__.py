@@ -4,10 +4,23 @@ A command is a function in a module of its own that decorates itself with `@app.
 registers it. Heavy imports stay inside the functions, so that `smle --help` is quick.
 """
 
-from smle.cli import bench, demo, models, monitor, predict, project, reproduce, rules, train
+from smle.cli import bench, demo, models, monitor, predict, project, report, reproduce, rules, train
 from smle.cli.app import app
 
-__all__ = ["app", "bench", "demo", "main", "models", "monitor", "predict", "project", "reproduce", "rules", "train"]
+__all__ = [
+    "app",
+    "bench",
+    "demo",
+    "main",
+    "models",
+    "monitor",
+    "predict",
+    "project",
+    "report",
+    "reproduce",
+    "rules",
+    "train",
+]
 
 # In the order of use, which is also the order of the headings in `smle --help`.
 _ORDER = ("rules", "train", "verify", "predict", "project", "monitor", "export", "report", "demo", "reproduce", "bench")

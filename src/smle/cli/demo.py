@@ -31,3 +31,4 @@ def demo(
         out.print("Certificate: proved in exact arithmetic, for every input in the domain.")
         out.print(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
         out.print(f"Check again: smle verify {output}/model")
+        out.print(f"Read: {result.report}")

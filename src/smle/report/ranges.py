@@ -86,7 +86,10 @@ def output_ranges(witnesses: Witnesses) -> tuple[list[OutputRanges], int]:
             tightest = sorted(ranges, key=lambda r: r.room)[:_CELLS]
             ranges = sorted(tightest, key=lambda r: r.cell)
         result.append(OutputRanges(output, tuple(ranges), len(cells) - len(ranges)))
-    return result, len(spec.targets) - len(shown)
+    scores = {name for name in spec.targets if name not in {item.name for item in spec.outputs}}
+    # The score of an option says nothing alone; it is shown only if a rule limits it.
+    kept = [r for r in result if spec.targets[r.output] not in scores or any(part.limits for part in r.ranges)]
+    return kept, len(spec.targets) - len(scores) - len(kept)
 
 
 def _cell_ranges(witnesses: Witnesses, cell: int, outputs: list[int]) -> list[Range]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["METHODS", "History", "RecordedScores", "history_of", "scores_of", "text_of", "training_of"]
+__all__ = ["METHODS", "History", "RecordedScores", "Training", "history_of", "scores_of", "text_of", "training_of"]
 
 METHODS = {"plain": "plain twin", "postprocess": "plain twin, post-processed", "safe": "safe model", "oracle": "oracle"}
 """What is compared, in the order of the table."""
@@ -35,6 +35,15 @@ class History:
     epochs: int | None
     seconds: float | None
     stopped: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training rows: how many, their share in each cell, and the middle of each input column."""
+
+    rows: int | None
+    cells: tuple[float, ...]
+    medians: dict[str, float]
 
 
 def scores_of(description: Mapping[str, Any]) -> RecordedScores:
@@ -73,21 +82,20 @@ def history_of(description: Mapping[str, Any]) -> History | None:
     )
 
 
-def training_of(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is recorded of the training rows: `cells` (shares), `rules` (shares), `medians` by input column."""
+def training_of(description: Mapping[str, Any]) -> Training:
+    """Return what is recorded of the training rows."""
     training = _mapping(description.get("training"))
+    rows = _whole(training.get("rows"))
+    counts = _series(training.get("cells"))
+    total = sum(counts)
     medians = {}
-    for name, facts in _mapping(training.get("inputs")).items():
-        quantiles = _series(_mapping(facts).get("quantiles"))
-        if quantiles:
-            medians[str(name)] = quantiles[len(quantiles) // 2]
-    return {
-        "rows": _whole(training.get("rows")),
-        "cells": _series(training.get("cells")),
-        "rules": _numbers(training.get("rules")),
-        "medians": medians,
-        "clipped": _number(training.get("clipped_share")),
-    }
+    for name, facts in _mapping(training.get("columns")).items():
+        edges, bins = _series(_mapping(facts).get("edges")), _series(_mapping(facts).get("bins"))
+        if len(edges) == 1 and len(bins) == 2 and sum(bins) > 0:
+            medians[str(name)] = bins[1] / sum(bins)  # a 0/1 column: its share of ones
+        elif edges:
+            medians[str(name)] = edges[len(edges) // 2]
+    return Training(rows, tuple(count / total for count in counts) if total > 0 else (), medians)
 
 
 def text_of(value: Any) -> str:

@@ -17,7 +17,17 @@ from smle.report.measured import Measured
 from smle.report.ranges import OutputRanges
 from smle.report.recorded import METHODS, RecordedScores, history_of, scores_of, training_of
 from smle.report.statements import Corner, RuleVerdict
-from smle.report.wording import domain_text, formula, margin_text, number, point, requirement_lines, share, signs, words
+from smle.report.wording import (
+    domain_text,
+    formula,
+    margin_text,
+    number,
+    point,
+    readable,
+    requirement_lines,
+    share,
+    words,
+)
 from smle.rules import Choice, Label, Specification
 
 __all__ = [
@@ -63,7 +73,7 @@ def verdict_view(judgement: Judgement, verdicts: Sequence[RuleVerdict], measured
             ],
             "facts": [],
         }
-    rules = "The rule holds" if count == 1 else f"All {count:,} rules hold"
+    rules = {1: "The rule holds", 2: "Both rules hold"}.get(count, f"All {count:,} rules hold")
     return {
         "kind": "proved",
         "word": "Proved",
@@ -124,10 +134,16 @@ def rules_view(
     return {
         "rules": rows,
         "rules_left_out": len(spec.rules) - len(rows),
+        "labels": any(isinstance(output, Label) for output in spec.outputs),
         "constants": [(name, checker.decimal(value)) for name, value in spec.constants],
         "small_margin": any(v.margin is not None and v.margin < 1e-4 for v in verdicts),
         "statements": [
-            {"rule": p.rule, "where": signs(p.where), "sentence": signs(p.sentence), "margin": margin_text(p.margin)}
+            {
+                "rule": p.rule,
+                "where": readable(p.where, spec),
+                "sentence": readable(p.sentence, spec),
+                "margin": margin_text(p.margin),
+            }
             for p in ordered
         ],
         "statements_total": len(judgement.proved),
@@ -163,7 +179,7 @@ def _rule_verdict(verdict: RuleVerdict | None, spec: Specification, measured: Me
 def _where(corner: Corner, verdict: RuleVerdict, spec: Specification) -> str:
     """Say where a margin is attained."""
     assert verdict.worst is not None
-    place = "" if verdict.worst.where == "everywhere" else f", {signs(verdict.worst.where)}"
+    place = "" if verdict.worst.where == "everywhere" else f", {readable(verdict.worst.where, spec)}"
     if corner.pair is not None:
         h, k = (spec.targets[i] for i in corner.pair)
         return f"Worst case: {h} and {k} come closest to occurring together{place}."
@@ -173,7 +189,7 @@ def _where(corner: Corner, verdict: RuleVerdict, spec: Specification) -> str:
         at = " at a corner of the certified box that is the same for all inputs"
     else:
         at = f" at {_short(point(spec.columns, corner.x.tolist()), 300)}"
-    return f"Worst case of {signs(verdict.worst.sentence)}: {values}{at}{place}."
+    return f"Worst case of {_short(readable(verdict.worst.sentence, spec), 200)}: {values}{at}{place}."
 
 
 def guarantee_view(spec: Specification | None) -> dict[str, Any]:
@@ -359,7 +375,7 @@ def _rule_table(spec: Specification, measured: Measured) -> dict[str, Any]:
 
 
 def _cells_view(description: Mapping[str, Any], cells: Cells, measured: Measured | None) -> dict[str, Any]:
-    trained = training_of(description)["cells"]
+    trained = training_of(description).cells
     columns: list[tuple[str, list[float]]] = []
     if len(trained) == len(cells.names):
         columns.append(("Share of training rows", list(trained)))

@@ -16,6 +16,8 @@ _SHOWN = 8
 """Clauses and regions that a formula lists; the others are counted."""
 
 _BETWEEN = re.compile(r"(?<![\w<>=.])(-?[\w.]+) <= ([\w.=\[\]()]+) <= (-?[\w.]+)(?! *[-+*/(\w])")
+_LONGEST = 400
+_FUNCTIONS = (("at_most_one", "at most one"), ("at_least_one", "at least one"), ("exactly_one", "exactly one"))
 _NEGATIVE = re.compile(r"(?<![\w.])-(?=[\w.])")
 _PHRASES = (("<=", "is at most"), (">=", "is at least"), ("==", "is"), ("!=", "is not"), ("<", "is below"))
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -30,6 +32,10 @@ def words(rule: Rule, spec: Specification) -> str:
 
 
 def _spoken(text: str, spec: Specification) -> str:
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST].rsplit(" ", 1)[0] + " … (shortened)"
+    for function, phrase in _FUNCTIONS:
+        text = text.replace(f"{function}(", f"{phrase} of (")
     text = _BETWEEN.sub(r"\2 is between \1 and \3", text)
     for sign, phrase in (*_PHRASES, (">", "is above")):
         text = text.replace(f" {sign} ", f" {phrase} ")
@@ -45,7 +51,7 @@ def formula(rule: Rule, spec: Specification) -> str:
     names = list(spec.columns)
     regions = []
     for region in rule.regions[:_SHOWN]:
-        rows = [signs(comparison_text(dict(r.coefficients), r.bound, r.strict, names)) for r in region.rows]
+        rows = [readable(comparison_text(dict(r.coefficients), r.bound, r.strict, names), spec) for r in region.rows]
         regions.append(" ∧ ".join(rows))
     more = f" ∨ … ({len(rule.regions) - _SHOWN:,} more regions)" if len(rule.regions) > _SHOWN else ""
     return (regions[0] if len(regions) == 1 else " ∨ ".join(f"({region})" for region in regions)) + more
@@ -70,9 +76,21 @@ def _clause(clause: Clause, spec: Specification) -> str:
     parts = []
     for literal in clause.literals[:_SHOWN]:
         terms = {**dict(literal.outputs), **{m + k: v for k, v in literal.inputs}}
-        parts.append(signs(comparison_text(terms, literal.bound, literal.strict, names)))
+        parts.append(readable(comparison_text(terms, literal.bound, literal.strict, names), spec))
     more = f" ∨ … ({len(clause.literals) - _SHOWN:,} more)" if len(clause.literals) > _SHOWN else ""
     return " ∨ ".join(parts) + more
+
+
+def readable(text: str, spec: Specification) -> str:
+    """Return a formula of the checker for people: mathematical signs, `place = home` for 0/1 columns."""
+    text = signs(text)
+    for item in spec.inputs:
+        if isinstance(item, Categorical) and f"{item.name}=" in text:
+            for category in item.categories:
+                column = f"{item.name}={category}"
+                text = text.replace(f"{column} ≥ 1", f"{item.name} = {category}")
+                text = text.replace(f"{column} ≤ 0", f"{item.name} ≠ {category}")
+    return text
 
 
 def signs(text: str) -> str:

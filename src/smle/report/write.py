@@ -28,7 +28,7 @@ from smle.report.recorded import training_of
 from smle.report.statements import RuleVerdict, Witnesses, rule_verdicts
 from smle.rules import Specification
 from smle.storage import ModelRecord, read_record
-from smle.tables.files import read_table
+from smle.tables.files import read_table, text_columns
 
 __all__ = ["Report", "write_report"]
 
@@ -73,9 +73,11 @@ def write_report(
         DataError: If the table does not fit the model.
     """
     place = Path(folder) if folder is not None else None if isinstance(model, SafeEstimator) else Path(model)
-    table = read_table(Path(data)) if isinstance(data, str | PathLike) else data
-    twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
     estimator, record, judgement = _judged(model)
+    twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
+    table = data
+    if isinstance(data, str | PathLike):
+        table = read_table(data, text=() if judgement.spec is None else text_columns(judgement.spec))
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
     now = datetime.now(timezone.utc)
@@ -147,7 +149,7 @@ def _view(
             seen = {} if measured is None else _seen(measured)
             view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
         view |= views.data_view(description, spec, cells, measured)
-        medians = training_of(description)["medians"] if measured is None else measured.medians
+        medians = training_of(description).medians if measured is None else measured.medians
         explorer = explorer_data(model.network_, spec, arrangement, medians=medians)
         view["explorer_note"] = _explorer_note(explorer)
     if spec is not None:
@@ -197,7 +199,7 @@ def _explorer_note(explorer: Mapping[str, Any]) -> str:
 def _contents(view: Mapping[str, Any], explorer: object) -> list[tuple[str, str]]:
     entries = [
         ("rules", "Rules and verdicts", view["rules"] is not None),
-        ("scope", "What is guaranteed", view["rules"] is not None),
+        ("scope", "What is guaranteed", bool(view["rules"])),
         ("ranges", "Output ranges", bool(view["ranges"])),
         ("explorer", "Explorer", explorer is not None),
         ("data", "Data and accuracy", view["data_section"]),

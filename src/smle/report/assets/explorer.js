@@ -285,7 +285,7 @@ class Explorer {
     svg.append(element("circle", { cx: x, cy: this.py(Math.min(Math.max(here, low), high)), r: 5, class: "cursor" }));
     const reach = points.some((p) => p.reach) ? " Blue band: what the head can reach." : "";
     const limited = points.some((p) => p.limits.some(Number.isFinite)) ? " Red: forbidden." : "";
-    chart.append(svg, element("p", { class: "legend" }, `Line: prediction.${reach}${limited} The strip below marks regions.`));
+    chart.append(svg, element("p", { class: "legend" }, `Line: prediction.${reach}${limited} The strip below marks regions. Drag in the drawing, or use the sliders.`));
   }
 
   limitLines(svg, points, edges) {
@@ -373,9 +373,9 @@ class Explorer {
   legend(name, low, high) {
     if (this.output < 0) {
       const options = this.data.choices[-1 - this.output].options;
-      return element("p", { class: "legend" }, `${name}: from light to dark: ${options.slice(0, 12).join(", ")}${options.length > 12 ? ", …" : ""}. Lines separate regions.`);
+      return element("p", { class: "legend" }, `${name}: from light to dark: ${options.slice(0, 12).join(", ")}${options.length > 12 ? ", …" : ""}. Lines separate regions. Drag in the drawing, or use the sliders.`);
     }
-    return element("p", { class: "legend" }, `${name}: light ${digits(low)}, dark ${digits(high)}. Lines separate regions.`);
+    return element("p", { class: "legend" }, `${name}: light ${digits(low)}, dark ${digits(high)}. Lines separate regions. Drag in the drawing, or use the sliders.`);
   }
 
   // --- words

@@ -1,0 +1,45 @@
+"""`smle report`: one self-contained HTML page about a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smle.cli.app import MODELS, Json, app, err, out, print_json, reported
+
+__all__ = ["report"]
+
+
+@app.command(rich_help_panel=MODELS)
+def report(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="CSV or Parquet file to measure coverage, violations and accuracy on.")
+    ] = None,
+    plain: Annotated[
+        Path | None, typer.Option("--plain", help="Model folder of a plain twin to compare with on the data.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option("--title", help="Title; by default the name of the folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a model again and write one self-contained HTML page: what is proved, with which margins, and for what.
+
+    The page needs no network and can be printed. Exit code 1: the proof was not accepted, and the page says so.
+
+    Example: smle report model/ --data test.csv -o report.html
+    """
+    with reported():
+        from smle.report import write_report
+
+        result = write_report(model, data, output, plain=plain, name=title)
+        if as_json:
+            print_json({"report": str(result.path), "verdict": result.verdict, "reason": result.reason})
+        else:
+            out.print(f"Verdict: {result.verdict}", markup=False)
+            out.print(f"Report: {result.path}", markup=False, soft_wrap=True)
+        if result.verdict == "rejected":
+            err.print(f"does not hold: {result.reason}", markup=False, soft_wrap=True)
+            raise typer.Exit(1)
