@@ -35,3 +35,7 @@ def solve(job: FakeJob) -> list[dict[str, object]]:
     if job.fails and not (Path(job.folder) / "repaired").exists():
         raise ZeroDivisionError(f"job {job.name} cannot be done")
     return [{"name": job.name, "process": os.getpid(), "threads": torch.get_num_threads(), "score": float("nan")}]
+
+
+def die(job: FakeJob) -> list[dict[str, object]]:
+    os._exit(1)

@@ -117,6 +117,17 @@ def test_the_check_of_synthetic_medians_can_fail(change, met):
     assert near.met is met
 
 
+def test_a_run_without_a_finite_score_is_infinitely_bad():
+    rows = fake_rows("synthetic")
+    next(row for row in rows if row["method"] == "smle" and row["group"] == "P2")["score"] = None
+    (entry,) = [row for row in tables.gaps(rows, "synthetic").rows if row[0] == "P2"]
+    assert entry[2].startswith("inf (")
+    worst = checks(rows, "synthetic", "best")
+    assert not worst[0].met
+    assert "1 without a finite score" in worst[0].found
+    assert not next(check for check in worst if "no run more" in check.statement).met
+
+
 def test_a_failed_job_fails_the_first_check():
     rows = fake_rows("synthetic")
     assert checks(rows, "synthetic", "best")[0].met

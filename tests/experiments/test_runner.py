@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_jobs import FakeJob, calls, solve
+from fake_jobs import FakeJob, calls, die, solve
 
-from smle.errors import MissingDependencyError
+from smle.errors import MissingDependencyError, TrainingError
 from smle.experiments import backends, runner
 from smle.experiments.runner import read_results, run_jobs
 from smle.experiments.store import Store
@@ -190,6 +190,27 @@ def test_dask_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
         address = cluster.scheduler_address
         results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path, backend="dask", address=address)
     assert names(results) == ["job0", "job1"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of packages that are not ours
+def test_ray_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="needs the extra 'cluster'")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path, backend="ray", address=cluster.address)
+    finally:
+        cluster.shutdown()
+    assert names(results) == ["job0", "job1"]
+
+
+@pytest.mark.slow
+def test_a_dead_worker_ends_the_run_with_advice(tmp_path):
+    with pytest.raises(TrainingError, match="run the same command again"):
+        run_jobs(make(tmp_path, 3), die, folder=tmp_path, n_jobs=2)
 
 
 def test_a_job_that_the_cluster_lost_is_a_failure(tmp_path, monkeypatch):

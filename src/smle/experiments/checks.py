@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smle.experiments.published import SCORES
-from smle.experiments.tables import Row, groups_of, paired, quartiles, seed_medians, slowdowns, values
+from smle.experiments.tables import Row, behind, groups_of, paired, quartiles, seed_medians, slowdowns, values
 
 __all__ = ["Check", "checks"]
 
@@ -48,10 +48,12 @@ def _proved(rows: Sequence[Row], failed: int) -> Check:
     models = [row for row in rows if row["method"] == "smle"]
     certified = sum(bool(row.get("certified")) for row in models)
     violating = sum(row["exact_violations"] > 0 for row in models)
+    scoreless = sum(row["score"] is None for row in models)
     return Check(
         "every job ends with a certified model, and no test example violates its property",
-        f"{certified} of {len(models) + failed} certified, {violating} with a violation, {failed} failed",
-        certified == len(models) + failed and violating == 0,
+        f"{certified} of {len(models) + failed} certified, {violating} with a violation, {failed} failed"
+        + (f", {scoreless} without a finite score" if scoreless else ""),
+        certified == len(models) + failed and violating == scoreless == 0,
     )
 
 
@@ -83,7 +85,7 @@ def _near_oracle(rows: Sequence[Row], benchmark: str) -> Check:
 
 
 def _worst_run(rows: Sequence[Row], benchmark: str) -> Check:
-    gap, task = max((run["oracle"]["score"] - run["smle"]["score"], task) for (task, _), run in paired(rows).items())
+    gap, task = max((behind(run, "smle", "oracle"), task) for (task, _), run in paired(rows).items())
     return Check(f"no run more than {_WORST_RUN} below its oracle", f"{gap:.4f} ({task})", gap <= _WORST_RUN)
 
 
@@ -109,7 +111,7 @@ def _near_postprocess(rows: Sequence[Row], benchmark: str) -> Check:
 
 def _no_collapse(rows: Sequence[Row], benchmark: str) -> Check:
     runs = paired(rows).items()
-    gap, task = max((run["postprocess"]["score"] - run["smle"]["score"], task) for (task, _), run in runs)
+    gap, task = max((behind(run, "smle", "postprocess"), task) for (task, _), run in runs)
     return Check(
         f"no run collapses (more than {_COLLAPSE} below `postprocess`)", f"{gap:.4f} ({task})", gap <= _COLLAPSE
     )

@@ -162,7 +162,7 @@ def _boxes(axes: Axes, names: Sequence[str], groups: Sequence[str], numbers: Num
                 axes.vlines(x, paper.q1, paper.q3, color="black", linewidth=0.9)
                 axes.plot([x], [paper.median], marker="D", markersize=3.8, color=_COLORS[name], markeredgecolor="black")
     axes.set_xticks(range(len(groups)), groups)
-    axes.set_xlim(-0.5, len(groups) - 0.5)
+    axes.set_xlim(-0.58, len(groups) - 0.42)
     for border in range(1, len(groups)):
         axes.axvline(border - 0.5, color="#dddddd", linewidth=0.8, zorder=0)
 

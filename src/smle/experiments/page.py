@@ -92,9 +92,10 @@ def write_page(
     standin = any(row.get("standin") or outcome.job.get("quick") for outcome in outcomes for row in outcome.rows)
     label = f" ({_STANDIN})" if any(row.get("standin") for row in rows) else " (quick run)" if standin else ""
     blocks: list[Block] = [_Heading(1, _TITLES[benchmark] + label)]
-    blocks += [_origin(outcomes), *notes, _legend(benchmark, standin=bool(label))]
     summary: dict[str, Any] = {"benchmark": benchmark, "jobs": len(outcomes), "standin": standin, "presets": {}}
-    summary["notes"] = list(notes)
+    notes = [*notes, *_scoreless(rows)]
+    summary["notes"] = notes
+    blocks += [_origin(outcomes), *notes, _legend(benchmark, standin=bool(label))]
     for preset in sorted({row["preset"] for row in rows}):
         main = [row for row in rows if row["preset"] == preset and row["study"] == "main"]
         if main:
@@ -191,6 +192,11 @@ def _origin(outcomes: Sequence[Outcome]) -> str:
 def _machine(origin: Mapping[str, Any]) -> str:
     where = f"{origin.get('processor')} ({origin.get('cores')} cores), {origin.get('machine')}"
     return f"{where}, Python {origin.get('python')}, smle {origin.get('smle')}"
+
+
+def _scoreless(rows: Sequence[Row]) -> list[str]:
+    lost = [f"{row['method']} on {row['task']} (seed {row['seed']})" for row in rows if row["score"] is None]
+    return [f"WITHOUT A FINITE SCORE, and left out of medians: {', '.join(lost)}."] if lost else []
 
 
 def _no_failures(outcomes: Sequence[Outcome]) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "Row",
     "ablation",
     "all_tables",
+    "behind",
     "beside",
     "failures",
     "groups_of",
@@ -104,6 +105,12 @@ def paired(rows: Iterable[Row]) -> Runs:
     for row in rows:
         runs.setdefault((row["task"], row["seed"]), {})[row["method"]] = row
     return runs
+
+
+def behind(run: Mapping[str, Row], method: str, other: str) -> float:
+    """Return how far a method's score is below another's in the same run; infinitely far if it has none."""
+    ours, theirs = run[method]["score"], run[other]["score"]
+    return math.inf if ours is None or theirs is None else float(theirs - ours)
 
 
 def slowdowns(rows: Iterable[Row], field: str, *, method: str, group: str) -> list[float]:
@@ -208,14 +215,10 @@ def gaps(rows: Sequence[Row], benchmark: str) -> ResultTable:
         runs = [run for run in paired(row for row in rows if row["group"] == group).values() if "smle" in run]
         line = [group]
         for name in ("smle", "postprocess"):
-            below = [
-                (run["oracle"]["score"] - run[name]["score"], run[name]["task"])
-                for run in runs
-                if {name, "oracle"} <= run.keys()
-            ]
+            below = [(behind(run, name, "oracle"), run[name]["task"]) for run in runs if {name, "oracle"} <= run.keys()]
             line.append(f"{np.median([gap for gap, _ in below]):.4f}" if below else "-")
             line.append("{:.4f} ({})".format(*max(below)) if below else "-")
-        ahead = [run["smle"]["score"] - run["postprocess"]["score"] for run in runs if "postprocess" in run]
+        ahead = [-behind(run, "smle", "postprocess") for run in runs if "postprocess" in run]
         wins, losses = sum(gap > LEVEL for gap in ahead), sum(gap < -LEVEL for gap in ahead)
         line.append(f"{wins} / {len(ahead) - wins - losses} / {losses}")
         lines.append(tuple(line))
