@@ -63,6 +63,7 @@ def _needs(need: Requirement, center: Center, d: int, *, outer: bool) -> CellNee
     r = max((len(box.A) for box in boxes), default=0)
     k = len(clauses)
     g, lam, slack = np.zeros((k, j, m)), np.zeros((k, j)), np.zeros((k, j))
+    room, room_slope = np.zeros((k, j)), np.zeros((k, j, d))
     lower, upper, A, a = np.zeros((k, d)), np.zeros((k, d)), np.zeros((k, r, d)), np.zeros((k, r))
     for i, clause in enumerate(clauses):
         box = boxes[clause.region]
@@ -76,7 +77,8 @@ def _needs(need: Requirement, center: Center, d: int, *, outer: bool) -> CellNee
             slopes[position, literal.inputs] += literal.s
             offsets[position] = literal.g @ center.y0[literal.outputs] - literal.h
         slack[i, : len(offsets)] = -(offsets + box.highest(slopes))
-    return CellNeeds(g, lam, slack, slacks, center.y0, Y, lower, upper, A, a)
+        room[i, : len(offsets)], room_slope[i, : len(offsets)] = -offsets, -slopes
+    return CellNeeds(g, lam, slack, slacks, room, room_slope, center.y0, Y, lower, upper, A, a)
 
 
 class _RegionBox:

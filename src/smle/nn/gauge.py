@@ -6,9 +6,10 @@ cause over the cell,
 
     alpha = min(1, min over k with worst_k > 0 of slack_k / worst_k)
 
-is safe, differentiable almost everywhere, and needs no solver. The weights are trained too, inside the part of
-the simplex where the center keeps a share of its room. Over a cell that is not a box, trained multipliers mu >= 0
-for its oblique rows, with the residual priced over the bounding box, take the place of a solver.
+is safe, differentiable almost everywhere, and needs no solver. Where rules move with x, so do slack and increase, and
+alpha is the largest step with `alpha * increase_k(x) <= slack_k(x)` for every x of the cell. The weights are trained
+too, inside the part of the simplex where the center keeps a share of its room. Over a cell that is not a box, trained
+multipliers mu >= 0 for its oblique rows, with the residual priced over the bounding box, take the place of a solver.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _UNIT_ROUNDOFF = 2.0**-24
 _SAFETY = 1.05  # on rounding terms: they are computed in floats themselves
 _TINY = 1e-30
 _KEPT_ROOM = 0.1  # share of the center's room that any weights must leave
+_NEWTON = 3  # steps of Newton's method for rules that move with x
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,7 @@ class CellNeeds:
     * `weights` (k, j): lambda of the center, each row summing to 1, zero where there is no literal.
     * `slack` (k, j): room that the center leaves to each literal by itself, over the clause's region.
     * `clause_slack` (k,): room under `weights`, positive.
+    * `slack_offset` (k, j), `slack_slope` (k, j, d): that room as a function of x; `slack` is its least value.
     * `center` (m,), `center_slope` (m, d): the safe affine choice y0 + Y x.
     * `lower`, `upper` (k, d): bounding box of each clause's region; `A` (k, r, d), `a` (k, r): its oblique rows,
       zero-padded.
@@ -71,6 +74,8 @@ class CellNeeds:
     weights: Array
     slack: Array
     clause_slack: Array
+    slack_offset: Array
+    slack_slope: Array
     center: Array
     center_slope: Array
     lower: Array
@@ -84,8 +89,8 @@ class CellNeeds:
         m, d = len(frame.y_scale), len(frame.x_scale)
         clauses, sides, rows = np.zeros((0, 1)), np.zeros((0, d)), np.zeros((0, 0))
         return cls(
-            np.zeros((0, 1, m)), clauses, clauses, np.zeros(0), frame.y_shift, np.zeros((m, d)), sides, sides,
-            np.zeros((0, 0, d)), rows,
+            np.zeros((0, 1, m)), clauses, clauses, np.zeros(0), clauses, np.zeros((0, 1, d)), frame.y_shift,
+            np.zeros((m, d)), sides, sides, np.zeros((0, 0, d)), rows,
         )  # fmt: skip
 
 
@@ -256,6 +261,8 @@ class Gauge(HeadParameters):
         multiple = (stacked.arrays["weights_present"].sum(axis=2) > 1).any()
         self.raw_lambda = nn.Parameter(torch.zeros(stacked.arrays["weights"].shape)) if multiple else None
         self.sees_inputs = passthrough or box.envelope().center_slope is not None
+        # A bounds' network is priced box by box, against the least room.
+        self.is_sloped = bool(stacked.arrays["slack_slope"].any()) and not box.cuts
         rows = stacked.arrays["A"].shape[2]
         shape = (*stacked.arrays["clause_slack"].shape, *((2**box.cuts,) if box.cuts else ()), rows)
         self.raw_mu = nn.Parameter(torch.full(shape, -4.0)) if self.sees_inputs and rows else None
@@ -285,14 +292,15 @@ class Gauge(HeadParameters):
         """Rounding of the deployed head and of its stored weights, as a share of everything that it adds up."""
         return _SAFETY * (self.raw_weight.shape[-1] + len(self.x_shift) + 4) * _UNIT_ROUNDOFF
 
-    def clause_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the combined clauses, what rounding costs them, both (heads, k, m), and the center's room (heads, k).
+    def clause_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the combined clauses, what rounding costs them, the center's room, and the weights of the literals.
 
-        The room is what the center leaves to each clause, rounding of its own terms deducted.
+        Shapes: (heads, k, m), (heads, k, m), (heads, k), (heads, k, j). The room is the least that the center leaves to
+        each clause, rounding of its own terms deducted.
         """
         known = self.constants(dtype)
         if self.raw_lambda is None:
-            return known["combined"], known["size"], known["room"]
+            return known["combined"], known["size"], known["room"], known["weights"]
         weights, slack = known["weights"], known["clause_slack"]
         masked = self.raw_lambda.to(dtype).masked_fill(~known["present"], -torch.inf)
         masked = torch.where(known["some"], masked, 0.0)
@@ -304,13 +312,13 @@ class Gauge(HeadParameters):
         mixed = torch.lerp(weights, free, tau.unsqueeze(-1))
         combined = (mixed.unsqueeze(-1) * known["g"]).sum(dim=2)
         size = self._share * combined.detach().abs()
-        return combined, size, self._room(torch.lerp(slack, room, tau), size, known["still"])
+        return combined, size, self._room(torch.lerp(slack, room, tau), size, known["still"]), mixed
 
     def _step(self, envelope: Envelope, offset: Tensor) -> Tensor:
         """Return alpha (heads,): the largest safe step from the center, at most 1."""
         dtype = envelope.center.dtype
         known = self.constants(dtype)
-        g, size, room = self.clause_weights(dtype)
+        g, size, room, weights = self.clause_weights(dtype)
         W = _cast(self.raw_weight, dtype)
         v = torch.bmm(g, W)
         # How rounding depends on the parameters does not matter for training, only how large it is.
@@ -320,14 +328,22 @@ class Gauge(HeadParameters):
         else:
             half, reach = self._padded(envelope)
             spread, terms = v.abs() @ half + v @ envelope.center, terms @ reach + rest
+        slope = None
         if envelope.hidden is not None:
             spread = spread + self._over_boxes(g, v, envelope)
         elif self.sees_inputs:
-            spread = spread + self._over_region(self._slope(g, v, envelope))
+            slope = self._slope(g, v, envelope)
+            if not self.is_sloped:
+                spread = spread + self._over_region(slope)
         if self.raw_slope is not None:
             terms = terms + (_cast(self.raw_slope.detach(), dtype) - known["center_slope"]).abs() @ known["span"]
         rounding = torch.baddbmm(spread.unsqueeze(-1), size, terms.unsqueeze(-1))
         worst = torch.baddbmm(rounding, g, offset.unsqueeze(-1)).squeeze(-1)
+        if slope is not None and self.is_sloped:
+            own = (size @ known["still"]).squeeze(-1)
+            room_at = (weights * known["slack_offset"]).sum(dim=2) - own
+            room_slope = (weights.unsqueeze(-1) * known["slack_slope"]).sum(dim=2)
+            return self._joint((worst, slope), (room_at, room_slope), room).amin(dim=1)
         floor = known["floor"] if self.raw_lambda is None else room.clamp(min=_TINY)
         return (room / torch.maximum(worst, floor)).amin(dim=1)
 
@@ -361,15 +377,53 @@ class Gauge(HeadParameters):
         boxes, rows = (known["part_center"], known["part_half"]), (known["A"], known["a"])
         return over_boxes(q, self._direct(g), envelope.hidden, boxes=boxes, rows=rows, raw_mu=self.raw_mu)
 
+    def _joint(self, increase: tuple[Tensor, Tensor], room: tuple[Tensor, Tensor], least: Tensor) -> Tensor:
+        """Return the largest step, at most 1, with `step * increase(x') <= room(x')` over each clause's region.
+
+        Both are affine in x': offsets (heads, k), slopes (heads, k, d). The step that an input x* allows is
+        room(x*) / increase(x*); Newton's method looks for the x* that allows least. It comes from above, so what is
+        still missing is made good with the least room: if `step * increase <= room + v`, then
+        `least / (least + v)` times the step is safe.
+        """
+        (d0, d1), (s0, s1) = increase, room
+        step, price, chosen = torch.ones_like(least), torch.zeros_like(least), torch.zeros_like(d1)
+        bound = torch.zeros_like(least, dtype=torch.bool)
+        with torch.no_grad():
+            for _ in range(_NEWTON):
+                most, priced, x = self._priced(step.unsqueeze(-1) * d1 - s1)
+                top, below = s0 + (s1 * x).sum(dim=2) - priced, d0 + (d1 * x).sum(dim=2)
+                binds = (step * d0 - s0 + most > 0) & (below > _TINY) & (top > 0)
+                chosen, price = torch.where(binds.unsqueeze(-1), x, chosen), torch.where(binds, priced, price)
+                step = torch.where(binds, top / below.clamp(min=_TINY), step).clamp(max=1.0)
+                bound = bound | binds
+        # The same ratio with x* held: this is the gradient of the least one.
+        top, below = s0 + (s1 * chosen).sum(dim=2) - price, d0 + (d1 * chosen).sum(dim=2)
+        step = torch.where(bound, top.clamp(min=0) / below.clamp(min=_TINY), 1.0).clamp(max=1.0)
+        with torch.no_grad():
+            excess = (step * d0 - s0 + self._priced(step.unsqueeze(-1) * d1 - s1)[0]).clamp(min=0)
+            made_good = least / (least + excess).clamp(min=_TINY)
+        return step * made_good
+
     def _over_region(self, slope: Tensor) -> Tensor:
-        """Bound max slope.x' over each clause's region (heads, k): trained mu, residual over the bounding box."""
+        """Bound max slope.x' over each clause's region (heads, k)."""
+        return self._priced(slope)[0]
+
+    def _priced(self, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Bound max slope.x' over each clause's region: trained mu, residual over the bounding box.
+
+        Returns the bound (heads, k), the part of it that is the rows' `mu (a - A x)` at x, and the corner x of the
+        bounding box (heads, k, d) at which it is attained.
+        """
         known = self.constants(slope.dtype)
-        total: Tensor | float = 0.0
+        residual, total, mu = slope, torch.zeros_like(slope[..., 0]), None
         if self.raw_mu is not None:
             mu = nn.functional.softplus(self.raw_mu.to(slope.dtype)) * slope.abs().amax(dim=2, keepdim=True).detach()
             total = (mu * known["a"]).sum(dim=2)
-            slope = slope - (mu.unsqueeze(2) @ known["A"]).squeeze(2)
-        return total + (slope * known["box_center"] + slope.abs() * known["box_half"]).sum(dim=2)
+            residual = slope - (mu.unsqueeze(2) @ known["A"]).squeeze(2)
+        x = known["box_center"] + residual.sign() * known["box_half"]
+        bound = total + (residual * known["box_center"] + residual.abs() * known["box_half"]).sum(dim=2)
+        rows = total if mu is None else total - (mu * (known["A"] @ x.unsqueeze(-1)).squeeze(-1)).sum(dim=2)
+        return bound, rows, x
 
     def _padded(self, envelope: Envelope) -> tuple[Tensor, Tensor]:
         """Return the half-width at x' = 0, rounding of computed bounds added, and the largest |z|. Both (n,)."""
@@ -394,12 +448,17 @@ class _Stacked:
         r = max((c.A.shape[1] for c in cells), default=0)
         g, weights, slack = np.zeros((heads, k, j, m)), np.zeros((heads, k, j)), np.zeros((heads, k, j))
         clause_slack, present = np.ones((heads, k)), np.zeros((heads, k, j))
+        slack_offset, slack_slope = np.zeros((heads, k, j)), np.zeros((heads, k, j, d))
+        slack_offset[..., 0], weights[..., 0] = 1.0, 1.0  # padding: a room of 1 that nothing uses
         low, high = np.zeros((heads, k, d)), np.zeros((heads, k, d))
         A, a = np.zeros((heads, k, r, d)), np.zeros((heads, k, r))
         for i, c in enumerate(cells):
             count, width, rows = len(c.g), c.g.shape[1], c.A.shape[1]
             g[i, :count, :width], weights[i, :count, :width] = c.g * frame.y_scale, c.weights
+            weights[i, :count, width:] = 0.0
             slack[i, :count, :width], clause_slack[i, :count] = c.slack, c.clause_slack
+            slack_offset[i, :count, :width] = c.slack_offset + c.slack_slope @ frame.x_shift
+            slack_slope[i, :count, :width] = c.slack_slope * frame.x_scale
             present[i, :count, :width] = (c.g != 0).any(axis=2)
             low[i, :count] = (c.lower - frame.x_shift) / frame.x_scale
             high[i, :count] = (c.upper - frame.x_shift) / frame.x_scale
@@ -416,6 +475,8 @@ class _Stacked:
             "weights_present": present,
             "literal_slack": slack / norm[:, :, None],
             "clause_slack": clause_slack / norm,
+            "slack_offset": slack_offset / norm[:, :, None],
+            "slack_slope": slack_slope / norm[:, :, None, None],
             "box_center": (low + high) / 2,
             "box_half": (high - low) / 2,
             "A": A / row_norm[:, :, :, None],
