@@ -6,9 +6,9 @@ The state of `DeployedHead` is, name by name, the tensors that docs/certificate-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -134,6 +134,21 @@ class Domain(nn.Module):
         return ((x >= lower) & (x <= upper)).all(dim=1)
 
 
+class _Numbers(NamedTuple):
+    """The constants of domain and gate as Python numbers, for a single row. Sets of regions are bits of an integer."""
+
+    lower: list[float]
+    upper: list[float]
+    everything: int
+    comparisons: list[tuple[int, bool, float, int]]
+    oblique: list[tuple[list[tuple[int, float]], float, int]]
+    cells: dict[int, int]
+
+
+def _bits(flags: Iterable[float]) -> int:
+    return sum(1 << position for position, flag in enumerate(flags) if flag)
+
+
 class Gate(nn.Module):
     """Finds the cell of each input. Each half-space is evaluated once; the bits pick one head.
 
@@ -153,6 +168,7 @@ class Gate(nn.Module):
 
     def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
         super().__init__()
+        self._numbers: dict[str, _Numbers] = {}
         guard = guard_rows(arrangement, spec)
         used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
         comparisons = [row for row in used if guard[row].is_comparison]
@@ -210,26 +226,69 @@ class Gate(nn.Module):
         return x.to(torch.float32) @ self.coefficients.T > self.thresholds
 
     def cell_of(self, x: Tensor, domain: Domain) -> int:
-        """Return the cell of a single input (1, d), by comparing numbers instead of tensors; the same answer."""
-        buffers = self._buffers
-        double = "float64" if x.dtype is torch.float64 else "float32"
-        constants, columns, negative, signatures, member = (
-            cast(Tensor, buffers[name]).tolist()
-            for name in (f"constants_{double}", "columns", "negative", "signatures", "comparison_regions")
-        )
-        lower, upper = domain.ends(double)
-        values = x.tolist()[0]
-        active = [1] * len(signatures[0])
-        for row, column in enumerate(columns):
+        """Return the cell of a single input (1, d), by comparing numbers instead of tensors.
+
+        Comparisons give the same answer. Sums of oblique rows are formed in float64: their error is smaller than
+        that of float32 sums, for which their thresholds have slack.
+        """
+        kind = "float64" if x.dtype is torch.float64 else "float32"
+        numbers = self._numbers.get(kind) or self._read(kind, domain)
+        values = [
+            low if not value >= low else high if value > high else value
+            for value, low, high in zip(x.tolist()[0], numbers.lower, numbers.upper, strict=True)
+        ]
+        active = numbers.everything
+        for column, negative, constant, left in numbers.comparisons:
             value = values[column]
-            value = value if value >= lower[column] else lower[column]
-            value = value if value <= upper[column] else upper[column]
-            if not (-value if negative[row] else value) <= constants[row]:
-                active = [bit if not uses else 0 for bit, uses in zip(active, member[row], strict=True)]
-        if self.has_oblique:
-            outside = self._above(domain.clamp(x)).to(torch.float32) @ self.oblique_regions
-            active = [bit if not out else 0 for bit, out in zip(active, outside.tolist()[0], strict=True)]
-        return signatures.index(active) if active in signatures else self.most_constrained
+            if not (-value if negative else value) <= constant:
+                active &= left
+        for terms, threshold, left in numbers.oblique:
+            if sum([values[column] * coefficient for column, coefficient in terms]) > threshold:
+                active &= left
+        return numbers.cells.get(active, self.most_constrained)
+
+    def _read(self, kind: str, domain: Domain) -> _Numbers:
+        """Read the stored constants as numbers; they are kept until the state changes."""
+        buffers = {name: cast(Tensor, value).tolist() for name, value in self._buffers.items()}
+        everything = (1 << len(buffers["signatures"][0])) - 1
+
+        def left(member: list[float]) -> int:
+            """Return the regions that stay active where a row fails, as bits."""
+            return everything & ~_bits(member)
+
+        lower, upper = domain.ends(kind)
+        self._numbers[kind] = _Numbers(
+            lower,
+            upper,
+            everything,
+            [
+                (column, negative, constant, left(member))
+                for column, negative, constant, member in zip(
+                    buffers["columns"],
+                    buffers["negative"],
+                    buffers[f"constants_{kind}"],
+                    buffers["comparison_regions"],
+                    strict=True,
+                )
+            ],
+            [
+                ([(column, value) for column, value in enumerate(row) if value], threshold, left(member))
+                for row, threshold, member in zip(
+                    buffers["coefficients"], buffers["thresholds"], buffers["oblique_regions"], strict=True
+                )
+            ],
+            {_bits(signature): number for number, signature in enumerate(buffers["signatures"])},
+        )
+        return self._numbers[kind]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Gate:
+        self._numbers.clear()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        self._numbers.clear()
+        super()._load_from_state_dict(*arguments, **options)
 
     def inside(self, x: Tensor) -> Tensor:
         """Return whether the only region is active: (batch,) bool. x is clamped to the domain."""
