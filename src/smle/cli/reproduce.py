@@ -112,6 +112,13 @@ def _show(name: str, entry: dict[str, Any], output: Path) -> None:
             ]
             print_rows(f"{name}, preset {preset}{label}: median test score", ("method", *medians), lines)
             out.print(f"certified: {part['certified']} of {part['models']} models")
+        choices = part.get("ablation")
+        if choices:
+            print_rows(
+                f"{name}, preset {preset}{label}: design choices",
+                list(choices[0]),
+                [list(row.values()) for row in choices],
+            )
         for check in part.get("checks", ()):
             out.print(
                 f"{'met' if check['met'] else 'NOT MET'}: {check['statement']}: {check['found']}",

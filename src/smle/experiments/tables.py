@@ -362,7 +362,8 @@ def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, st
             continue
         certified = f"{sum(bool(row.get('certified')) for row in models)} of {len(models)}"
         ours = (f"{np.mean(found):.3f}", _text(quartiles(found)))
-        lines.append((factor, variant, *ours, f"{published:.3f}", certified))
+        paper = "-" if any(row.get("standin") for row in models) else f"{published:.3f}"
+        lines.append((factor, variant, *ours, paper, certified))
     if not lines:
         return None
     columns = ("factor", "variant", "mean R2", "median [quartiles]", "mean R2, paper", "certified")
