@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from smle.experiments.tasks import Array, Task
 from smle.guarantees.cells import arrange
-from smle.nn.backbones import MLP
+from smle.nn.backbones import MLP, Standardize
 from smle.nn.gauge import Frame
 from smle.nn.head import Gate
 from smle.nn.network import SafeNetwork
@@ -28,16 +28,26 @@ _PRIOR = 4.0  # typical logits are kept within this distance of zero
 
 @dataclass(frozen=True)
 class Perceptron:
-    """ReLU layers on standardized inputs and a linear embedding; `skip` adds a linear map of the inputs to it."""
+    """ReLU layers on standardized inputs and a linear embedding.
+
+    `skip` adds a linear map of the inputs to the embedding; `recurrent`: an LSTM comes first, as wide as
+    the first layer.
+    """
 
     hidden: tuple[int, ...]
     embedding: int
     skip: bool = False
+    recurrent: bool = False
 
     def build(self, X: Array) -> nn.Module:
         """Return the backbone for inputs like X (rows, d)."""
         deviation = X.std(axis=0)
         scaling = {"shift": X.mean(axis=0), "scale": np.where(deviation > 0, deviation, 1.0)}
+        if self.recurrent:
+            width = self.hidden[0]
+            identity = {"shift": np.zeros(width), "scale": np.ones(width)}
+            rest = MLP(self.hidden, self.embedding, **identity)
+            return nn.Sequential(Standardize(**scaling), _Recurrent(width), *list(rest)[1:])
         layers = MLP(self.hidden, self.embedding, **scaling)
         return _Skip(layers, X.shape[1], self.embedding) if self.skip else layers
 
