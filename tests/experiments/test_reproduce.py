@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from smle.cli import app
 from smle.errors import DataError
 from smle.experiments import figures, methods, page
+from smle.experiments.ablation import ABLATIONS
+from smle.experiments.published import ABLATION
 from smle.experiments.reproduce import make_jobs, reproduce
 
 
@@ -104,6 +106,21 @@ def test_the_paper_s_numbers_of_jobs():
     assert sizes == {"synthetic": 2 * 54, "forecasting": 2 * 75, "classification": 2 * 15}
 
 
+def test_the_ablation_has_one_job_per_task_and_study():
+    request = {"preset": "paper", "seeds": 1, "quick": False, "data_dir": None}
+    jobs = make_jobs(["synthetic", "forecasting"], study="ablation", **request)
+    assert "main" not in {job.study for job in jobs}
+    assert len(jobs) == 3 * 54 + 4 * 75  # variants that are the same network are trained once
+    assert len(make_jobs(["synthetic"], study="all", **request)) == 4 * 54
+    with pytest.raises(ValueError, match="the paper has none"):
+        make_jobs(["classification"], study="ablation", **request)
+
+
+def test_every_variant_of_the_paper_has_a_study():
+    for benchmark, variants in ABLATION.items():
+        assert {(factor, variant) for factor, variant, _ in variants} == set(ABLATIONS[benchmark])
+
+
 def test_a_report_of_nothing_is_refused(tmp_path):
     with pytest.raises(DataError, match="no results"):
         reproduce(["synthetic"], output=tmp_path, report_only=True)
@@ -126,6 +143,14 @@ def test_command_prints_medians_and_json(tmp_path, pretended):
     assert "failed jobs: synthetic_n2-hard-P5_best_main_seed0_quick" in result.stdout
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert json.loads(result.stdout)["synthetic"]["presets"]["best"]["models"] == 2
+
+
+def test_command_prints_the_ablation(tmp_path, pretended):
+    arguments = ["reproduce", "synthetic", "--quick", "--study", "ablation", "-o", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "constant" in result.stdout
+    assert "0.814" in result.stdout
 
 
 def test_an_interrupted_command_says_how_to_go_on(tmp_path, monkeypatch):

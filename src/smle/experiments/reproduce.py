@@ -10,6 +10,7 @@ from pathlib import Path
 
 from smle.errors import DataError
 from smle.experiments import data, methods
+from smle.experiments.ablation import ABLATIONS
 from smle.experiments.page import write_page
 from smle.experiments.presets import BENCHMARKS, PRESETS
 from smle.experiments.runner import read_results, run_jobs
@@ -18,7 +19,6 @@ from smle.experiments.store import Outcome, Store
 __all__ = ["STUDIES", "make_jobs", "reproduce"]
 
 STUDIES = ("main", "ablation", "all")
-ABLATIONS: dict[str, dict[tuple[str, str], str]] = {}
 
 
 def reproduce(
