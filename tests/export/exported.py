@@ -45,6 +45,13 @@ rules:
   - {name: winter, when: tyre == winter, then: gear == low}
 """
 
+DIRECT = """
+inputs: {speed: {range: [0, 40], missing: 7.5}, load: [-1, 1], grip: [0.1, 0.9], slope: [-0.3, 0.3]}
+outputs: [brake, light]
+rules:
+  - {name: r, when: speed >= 20 and speed < 33.3 and load <= 0.1 and grip > 0.3, then: brake >= 0.5 and light <= 0.7}
+"""
+
 HAND_MADE = (
     "braking", "clauses", "affine", "affine without gate", "dose", "roads", "roads without gate", "strict", "labels",
     "affine labels",

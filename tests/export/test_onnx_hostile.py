@@ -9,10 +9,11 @@ import time
 import numpy as np
 import onnx
 import pytest
-from exported import MIXED, Exported, accepted, hand_made, resealed, untrained
+from exported import DIRECT, MIXED, Exported, accepted, hand_made, model_of, resealed, untrained
 from onnx import TensorProto, helper, numpy_helper
 
 from smle.certificates import checker, onnx_checker
+from smle.export.backbone import mlp_backbone
 
 
 def attack(change, exported: Exported | None = None) -> onnx_checker.Result | None:
@@ -42,13 +43,22 @@ def test_untouched_files_are_accepted():
     assert result.proved
 
 
+def direct() -> Exported:
+    """A model whose one region is found by comparing the named inputs, without monitoring outputs."""
+    exported = untrained(DIRECT)
+    model = model_of(exported.spec, exported.record, mlp_backbone(exported.record.weights), monitor=False)
+    data = model.SerializeToString(deterministic=True)
+    assert "gate.limits.0" in [t.name for t in model.graph.initializer]
+    return Exported(exported.spec, exported.record, data, resealed(exported.companion, data))
+
+
 def damage(model, name, kind):
     target = node(model, name)
     if kind == "operator":
         swaps = {"GreaterOrEqual": "Greater", "LessOrEqual": "Less", "ArgMax": "ArgMin", "ArgMin": "ArgMax"}
         target.op_type = swaps.get(target.op_type, "Identity")
     elif kind == "input order":
-        target.input[:] = list(target.input)[::-1] if len(target.input) > 1 else ["head/x"]
+        target.input[:] = list(target.input)[::-1] if len(target.input) > 1 else ["inputs/features"]
     elif kind == "input":
         target.input[0] = "inputs/features" if target.input[0] == "backbone/embedding" else "backbone/embedding"
     elif kind == "attribute":
@@ -60,12 +70,13 @@ def damage(model, name, kind):
 
 
 @pytest.mark.parametrize("kind", ["operator", "input order", "input", "attribute", "domain", "removed"])
-@pytest.mark.parametrize("name", ["mixed", "affine", "roads", "labels"])
+@pytest.mark.parametrize("name", ["mixed", "affine", "roads", "labels", "direct"])
 def test_every_node_of_the_head_counts(name, kind):
-    exported = untrained(MIXED, "fixed") if name == "mixed" else hand_made(name)
+    made = {"mixed": lambda: untrained(MIXED, "fixed"), "direct": direct}
+    exported = made[name]() if name in made else hand_made(name)
     nodes = onnx.load_from_string(exported.onnx).graph.node
     ours = [n.output[0] for n in nodes if not n.output[0].startswith("backbone/")]
-    assert len(ours) > 30
+    assert len(ours) > (12 if name == "direct" else 28)
     for output in ours:
         result = attack(lambda model, output=output: damage(model, output, kind), exported)
         if output.startswith("choices/") and output.endswith("/index") and kind == "operator":
@@ -79,12 +90,12 @@ def test_every_node_of_the_head_counts(name, kind):
             assert result is None, output
 
 
-@pytest.mark.parametrize("bounds", ["fixed", "affine"])
+@pytest.mark.parametrize("bounds", ["fixed", "affine", "direct"])
 def test_every_constant_of_the_head_counts(bounds):
-    exported = untrained(MIXED, bounds)
+    exported = direct() if bounds == "direct" else untrained(MIXED, bounds)
     names = [t.name for t in onnx.load_from_string(exported.onnx).graph.initializer]
     ours = [name for name in names if not name.startswith("backbone/")]
-    assert len(ours) > 20
+    assert len(ours) > (9 if bounds == "direct" else 20)
     if bounds == "affine":
         ours = [name for name in ours if name.startswith(("bounds.", "heads.", "gate."))]
     harmless = ("inputs/0/fill", "inputs/2/otherwise", "free.weight", "free.bias", "heads.fallback")

@@ -51,11 +51,11 @@ def torch_head(exported: Exported) -> tuple[DeployedHead, object]:
     return head, arrangement
 
 
-def head_graph(exported: Exported) -> bytes:
+def head_graph(exported: Exported, *, monitor: bool = True) -> bytes:
     """The exported head with the embedding as an input, and the cell as an output."""
     n = len(exported.record.weights["bounds.lower"])
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", n])
-    model = model_of(exported.spec, exported.record, Backbone([], [], [value]))
+    model = model_of(exported.spec, exported.record, Backbone([], [], [value]), monitor=monitor)
     for name, kind in (("gate/cell", onnx.TensorProto.INT64), ("gate/inside", onnx.TensorProto.BOOL)):
         if any(name in node.output for node in model.graph.node):
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, ["N", 1]))
@@ -220,18 +220,63 @@ def test_odd_inputs_are_clamped_and_reported(name, value):
         assert np.array_equal(answers["in_domain"], ~outside)
 
 
+RULE = """
+inputs: {{a: {range}, b: [-1, 1]}}
+outputs: [y, z]
+rules: [{{name: r, when: {when}, then: y >= 0 and z <= 1}}]
+"""
+DIRECT_GATES = {
+    "below": ("[0, 1]", "a <= 0.3"),
+    "above": ("[0, 1]", "a >= 0.3"),
+    "strictly": ("[-1, 1]", "a < 0 and b > 0"),
+    "between": ("[0, 1]", "a > 0.1 and a <= 0.3 and b >= 0.7"),
+    "stand-in": ("{range: [0, 1], missing: 0.2}", "a <= 0.3"),
+    "lower end": ("[0, 1]", "a <= 0"),
+    "upper end": ("[0, 1]", "a >= 1"),
+    "two below": ("[0, 1]", "a < 0.7 and b <= 0.1"),
+}
+CLAMPED_GATES = {
+    "oblique": ("[0, 1]", "a + b <= 0.3"),
+    "whole range": ("[0, 1]", "a <= 1 and b <= 0.3"),
+    "from the lower end": ("[0, 1]", "a >= 0 and b <= 0.3"),
+}
+
+
+@pytest.mark.parametrize("bounds", ["fixed", "affine"])
+@pytest.mark.parametrize("name", [*DIRECT_GATES, *CLAMPED_GATES])
+def test_comparing_named_inputs_is_comparing_clamped_ones(name, bounds):
+    """One region without monitoring: the same answers as the graph that clamps first, bit by bit, NaN included."""
+    limits, when = (DIRECT_GATES | CLAMPED_GATES)[name]
+    exported = untrained(RULE.format(range=limits, when=when), bounds)
+    model = model_of(exported.spec, exported.record, mlp_backbone(exported.record.weights), monitor=False)
+    names = [t.name for t in model.graph.initializer]
+    assert ("gate.limits.0" in names) == (name in DIRECT_GATES)
+    data = model.SerializeToString()
+    assert onnx_checker.check(data, resealed(exported.companion, data)).proved
+    small, full, rng = session(data), session(exported.onnx), np.random.default_rng(5)
+    odd = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -1e-45, 0.0, -0.0, 1.0, -1.0, 0.3, 0.1, 0.7])
+    odd = np.concatenate([odd, np.nextafter(odd, np.float32(9)), np.nextafter(odd, np.float32(-9))])
+    for X in hard_points(exported.spec, rng, 4000, dtype=np.float32):
+        X = np.where(rng.random(X.shape) < 0.4, rng.choice(odd, size=X.shape), X)
+        one, other = run(small, exported.spec, X), run(full, exported.spec, X)
+        # The free head may answer NaN where the backbone does.
+        assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
+        assert not np.isnan(other["y"][other["active_rules"][:, 0]]).any()
+
+
 @pytest.mark.parametrize(
     "name", ["braking", "labels", "clauses", "affine", "mixed, constant", "one region", "one region and more"]
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_whatever_the_backbone_computes(name, value):
+@pytest.mark.parametrize("monitor", [True, False])
+def test_whatever_the_backbone_computes(name, value, monitor):
     exported = MODELS[name]()
     spec, judge, rng = exported.spec, Judge(exported.spec), np.random.default_rng(6)
-    running = session(head_graph(exported))
+    running = session(head_graph(exported, monitor=monitor))
     names = [output.name for output in running.get_outputs()]
     n = len(exported.record.weights["bounds.lower"])
     for X in hard_points(spec, rng, 1500, dtype=np.float32):
         z = embeddings(rng, len(X), n)
-        z[rng.random(z.shape) < 0.3] = value
+        z[rng.random(z.shape) < rng.choice([0.01, 0.3], size=(len(z), 1))] = value
         answers = dict(zip(names, running.run(None, {**feed(spec, X), EMBEDDING: z}), strict=True))
         assert judge.violations(X, columns_of(spec, answers)) == []

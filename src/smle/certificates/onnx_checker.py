@@ -446,6 +446,38 @@ class Program:
         outside = self.add("MatMul", [members, self.cast(beyond)], "gate/outside")
         return self.add("Equal", [outside, self.floats("constants/zero", [0], ())], "gate/active")
 
+    def inside(self, inputs: tuple[Input, ...], gate: Gate, tensors: dict[str, checker.Tensor]) -> str:
+        """Named inputs -> whether the one gated region, made of comparisons, is active (batch, 1).
+
+        For limits strictly inside of the range (see `is_direct`) this is what comparing clamped inputs gives, NaN
+        included: clamped to the lower end, it is not above any limit and reaches none.
+        """
+        names: list[str] = []
+        for i, item in enumerate(inputs):
+            names += [item.name if item.fill is None else f"inputs/{i}/filled"] * max(1, len(item.categories))
+        found: dict[str, list[str]] = {"Greater": [], "GreaterOrEqual": []}
+        for i, (column, sign) in enumerate(gate.comparisons):
+            limit = tensors["gate.constants_float32"].data[4 * i : 4 * i + 4]
+            op, limit = ("Greater", limit) if sign > 0 else ("GreaterOrEqual", negated(limit))
+            constant = self.put(f"gate.limits.{i}", Constant("F32", (1, 1), limit))
+            found[op].append(self.add(op, [names[column], constant], f"gate/row/{i}"))
+        above, reached = (
+            self.joined(found[op], joint, f"gate/{joint}")
+            for op, joint in (("Greater", "Or"), ("GreaterOrEqual", "And"))
+        )
+        if above is None:
+            assert reached is not None
+            return reached
+        below = self.add("Not", [above], "gate/below")
+        return below if reached is None else self.add("And", [reached, below], "gate/inside")
+
+    def joined(self, parts: list[str], op: str, output: str) -> str | None:
+        """Join truth values by And or Or; None where there are none."""
+        result = parts[0] if parts else None
+        for i, part in enumerate(parts[1:]):
+            result = self.add(op, [result or "", part], f"{output}/{i}")
+        return result
+
     def active_rules(self, active: str | None, gate: Gate) -> None:
         """`active_rules` (batch, rules)."""
         rules = len(gate.always)
@@ -478,8 +510,13 @@ class Program:
         """Note a certified tensor, reshaped."""
         return self.put(name, Constant("F32", shape or tensors[name].shape, tensors[name].data))
 
-    def heads(self, x: str | None, active: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
-        """Clamped features (where needed), EMBEDDING (batch, n) and active regions -> outputs (batch, m)."""
+    def heads(
+        self, x: str | None, active: str | None, inside: str | None, clip: str, tensors: dict[str, checker.Tensor]
+    ) -> str:
+        """Clamped features (where needed), EMBEDDING (batch, n) and active regions -> outputs (batch, m).
+
+        `inside`: whether the one gated region is active (batch, 1), where it is known directly.
+        """
         count, m, n = tensors["heads.weight"].shape
         clipped = self.clipped(x, clip, tensors)
         W, b = self.stored("heads.weight", tensors, count * m, n), self.stored("heads.bias", tensors, count * m)
@@ -492,6 +529,8 @@ class Program:
             parameters = [self.stored("free.weight", tensors), self.stored("free.bias", tensors)]
             free = self.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
         fallback = tensors["heads.fallback"].data if "heads.fallback" in tensors else None
+        if inside is not None:
+            return self.one_of_two(y, free, inside, fallback, m)
         if active is None:
             return self.guarded(y, None if fallback is None else self.fallback(fallback, 1, m), m)
         if tensors["gate.signatures"].data == b"\x01\x00":
@@ -528,12 +567,12 @@ class Program:
         """Put safe outputs where any of the m outputs is NaN; the NaN-safe clip (safe is None) needs no guard."""
         if safe is None:
             return y
-        bad = self.add("IsNaN", [y], "head/nan")
+        total = y
         if m > 1:
+            # A sum with NaN in it is NaN. Should huge finite numbers cancel to NaN, the row becomes safe all the same.
             axes = self.integers("constants/second", [1], (1,))
-            some = self.add("ReduceMax", [self.cast(bad), axes], "head/some", keepdims=1)
-            bad = self.add("Cast", [some], "head/bad", to=BOOL)
-        return self.add("Where", [bad, safe, y], "head/guarded")
+            total = self.add("ReduceSum", [y, axes], "head/total", keepdims=1)
+        return self.add("Where", [self.add("IsNaN", [total], "head/nan"), safe, y], "head/guarded")
 
     def clipped(self, x: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
         """EMBEDDING -> clipped into the bounds. Clip is used for one pair of bounds under a guard against NaN."""
@@ -591,18 +630,45 @@ def program_of(face: Interface, gate: Gate, clip: str, tensors: dict[str, checke
     """Return the whole program but for the backbone, which maps FEATURES (or other inputs) to EMBEDDING."""
     program = Program()
     known = program.encode(face.inputs)
-    x = program.domain(tensors) if face.monitored or uses_inputs(gate, tensors) else None
-    active = program.active(x, gate, tensors) if x is not None and gate.members else None
+    direct = is_direct(face, gate, tensors)
+    searched = bool(gate.members) and not direct
+    reads = "bounds.lower_slope" in tensors or "heads.passthrough" in tensors
+    x = program.domain(tensors) if face.monitored or searched or reads else None
+    inside = program.inside(face.inputs, gate, tensors) if direct else None
+    active = program.active(x, gate, tensors) if x is not None and searched else None
     if face.monitored:
         program.in_domain(face.inputs, known)
         program.active_rules(active, gate)
-    program.outputs(program.heads(x, active, clip, tensors), face.outputs)
+    program.outputs(program.heads(x, active, inside, clip, tensors), face.outputs)
     return program
 
 
-def uses_inputs(gate: Gate, tensors: dict[str, checker.Tensor]) -> bool:
-    """Whether the head looks at the inputs: for its gate, its bounds or its outputs."""
-    return bool(gate.members) or "bounds.lower_slope" in tensors or "heads.passthrough" in tensors
+def is_direct(face: Interface, gate: Gate, tensors: dict[str, checker.Tensor]) -> bool:
+    """Whether named inputs are compared as they are: one region, of comparisons of numbers with limits in their range.
+
+    A limit t of `x <= t` has lower <= t < upper, one of `x >= t` has lower < t <= upper. Then x may be compared in
+    place of clamped x. With other limits, or where regions are reported, the inputs are clamped first.
+    """
+    if face.monitored or gate.oblique or tensors["gate.signatures"].data != b"\x01\x00":
+        return False
+    numbers = [not item.categories for item in face.inputs for _ in range(max(1, len(item.categories)))]
+    lower, upper = (floats_of(tensors[f"domain.{side}_float32"].data) for side in ("lower", "upper"))
+    limits = floats_of(tensors["gate.constants_float32"].data)
+    for (column, sign), limit in zip(gate.comparisons, limits, strict=True):
+        low, high = (lower[column], upper[column]) if sign > 0 else (-upper[column], -lower[column])
+        if not (numbers[column] and low <= limit < high):
+            return False
+    return bool(limits)
+
+
+def floats_of(data: bytes) -> tuple[float, ...]:
+    """Read float32 numbers."""
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+def negated(data: bytes) -> bytes:
+    """Turn the sign of one float32, as bytes: exact."""
+    return data[:3] + bytes([data[3] ^ 128])
 
 
 def output_types(face: Interface, rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
@@ -706,7 +772,7 @@ def read_tensors(
     rows = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
     comparisons = [row for row in rows if len(row.terms) == 1]
     count, oblique = len(comparisons), len(rows) - len(comparisons)
-    limits = graph.floats("gate.limits", (len(rows), 1)) if rows else b""
+    limits = read_limits(graph, rows, comparisons)
     tensors = {
         "gate.constants_float32": checker.Tensor("F32", (count,), limits[: 4 * count]),
         "gate.thresholds": checker.Tensor("F32", (oblique,), limits[4 * count :]),
@@ -733,6 +799,16 @@ def read_tensors(
     return tensors
 
 
+def read_limits(graph: Graph, rows: list[Any], comparisons: list[Any]) -> bytes:
+    """Return the limits of the gate's half-spaces: one tensor, or one per comparison of a named input."""
+    if rows and "gate.limits.0" in graph.constants:
+        require(len(rows) == len(comparisons), "onnx: gate.limits.0: expected comparisons only")
+        parts = [graph.floats(f"gate.limits.{i}", (1, 1)) for i in range(len(rows))]
+        signs = [next(iter(row.terms.values())) for row in rows]
+        return b"".join(part if sign > 0 else negated(part) for part, sign in zip(parts, signs, strict=True))
+    return graph.floats("gate.limits", (len(rows), 1)) if rows else b""
+
+
 def doubles(numbers: list[Fraction]) -> checker.Tensor:
     """Return float64 numbers as a tensor."""
     return checker.Tensor("F64", (len(numbers),), struct.pack(f"<{len(numbers)}d", *map(float, numbers)))
@@ -743,7 +819,8 @@ def read_signatures(graph: Graph, rows: int, regions: int) -> checker.Tensor:
     if not regions:
         return checker.Tensor("U8", (1, 0), b"")
     require(rows > 0, "onnx: gated regions without half-spaces")
-    graph.floats("gate.members", (regions, rows))  # bounds the work by the size of the file
+    if "gate.limits.0" not in graph.constants:
+        graph.floats("gate.members", (regions, rows))  # bounds the work by the size of the file
     if "gate.match" not in graph.constants:  # one region, active or not, needs no search
         require(regions == 1, "onnx: no initializer 'gate.match'")
         return checker.Tensor("U8", (2, 1), b"\x01\x00")
