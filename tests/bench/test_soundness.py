@@ -16,7 +16,15 @@ from smle.bench.soundness_programs import ORDERS, HeadProgram, fused_multiply_ad
 from smle.bench.soundness_subjects import makers
 from smle.exact import BINARY32, nearest
 
-MADE = ("oblique, at the limit", "oblique, affine", "mixed, affine", "dose, one head", "difference of large numbers")
+MADE = (
+    "oblique, at the limit",
+    "oblique, affine",
+    "mixed, affine",
+    "dose, one head",
+    "one region",
+    "dose, network",
+    "difference of large numbers",
+)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,15 @@ from smle.bench.soundness_unsafe import UNSAFE
 __all__ = ["run"]
 
 _POINTS = {False: 100_000_000, True: 150_000}
-_QUICK = ("oblique", "dose, affine", "oblique, at the limit", "mixed, affine", "difference of large numbers")
+_QUICK = (
+    "oblique",
+    "dose, affine",
+    "oblique, at the limit",
+    "mixed, affine",
+    "one region",
+    "dose, network",
+    "difference of large numbers",
+)
 _SECONDS = 1800
 
 
@@ -78,7 +86,7 @@ class Ledger:
 
 
 def run(quick: bool = False) -> BenchResult:
-    """Run all attacks; `quick` takes five models and few points."""
+    """Run all attacks; `quick` takes seven models and few points."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     start = time.perf_counter()
@@ -86,7 +94,7 @@ def run(quick: bool = False) -> BenchResult:
         subjects = [make() for name, make in makers(quick=quick).items() if not quick or name in _QUICK]
         ledger = Ledger()
         for number, subject in enumerate(subjects):
-            attack_all(subject, math.ceil(1.01 * _POINTS[quick] / len(subjects)), ledger, seed=number)
+            attack_all(subject, math.ceil(1.02 * _POINTS[quick] / len(subjects)), ledger, seed=number)
         unsafe = [(name, *_found(batches(quick))) for name, batches in UNSAFE.items()]
     finally:
         torch.set_num_threads(threads)

@@ -154,12 +154,7 @@ class HeadProgram:
         x = clip(X, self._tensor(f"domain.lower_{kind}"), self._tensor(f"domain.upper_{kind}"))
         x32 = x.astype(np.float32)
         cell = self.cells(x)
-        lower, upper = self._tensor("bounds.lower")[None], self._tensor("bounds.upper")[None]
-        if "bounds.lower_slope" in known:
-            lower, upper = (
-                self.order(self._tensor(f"bounds.{side}_slope")[None], x32, np.repeat(constant, len(x), axis=0))
-                for side, constant in (("lower", lower), ("upper", upper))
-            )
+        lower, upper = self._limits(x32)
         guarded = "heads.fallback" in known
         nan = np.isnan(Z).any(axis=1) & guarded
         z = clip(Z, lower, upper)
@@ -176,6 +171,22 @@ class HeadProgram:
             with np.errstate(all="ignore"):
                 y[free] = Z[free] @ self._tensor("free.weight").T + self._tensor("free.bias")
         return y
+
+    def _limits(self, x32: Array) -> tuple[Array, Array]:
+        """Return the computed bounds l(x), u(x) of the embedding, (1, n) or (rows, n)."""
+        known = self.subject.certificate.tensors
+        lower, upper = (self._tensor(f"bounds.{side}")[None] for side in ("lower", "upper"))
+        if "bounds.lower_slope" not in known:
+            return lower, upper
+        hidden = x32
+        for layer in range(sum(name.startswith("bounds.hidden.") for name in known) // 2):
+            weight, bias = (self._tensor(f"bounds.hidden.{layer}.{part}")[None] for part in ("weight", "bias"))
+            hidden = np.maximum(self.order(weight, hidden, np.repeat(bias, len(x32), axis=0)), np.float32(0))
+        slopes = [self._tensor(f"bounds.{side}_slope")[None] for side in ("lower", "upper")]
+        return tuple(
+            self.order(slope, hidden, np.repeat(constant, len(x32), axis=0))
+            for slope, constant in zip(slopes, (lower, upper), strict=True)
+        )  # type: ignore[return-value]
 
     def cells(self, x: FloatArray) -> npt.NDArray[np.intp]:
         """Return the cell of each input (rows,); x is clamped to the domain."""

@@ -87,6 +87,12 @@ rules:
   - {name: never both, then: not (warn and stop)}
   - {name: winter, when: tyre == winter, then: gear == low}
 """
+ONE_REGION = """
+inputs: {speed: [0, 40], load: [-1, 1], grip: [0.1, 0.9]}
+outputs: [brake, light]
+rules:
+  - {name: fast, when: speed >= 20.1 and load < 0.7 and grip > 0.3, then: brake - 0.3 * light >= 0.5 and light <= 0.7}
+"""
 DIFFERENCE = """
 inputs: {s: [-2, 2], t: [0.1, 3]}
 outputs: [p, q]
@@ -115,7 +121,12 @@ class Subject:
     def kind(self) -> str:
         """Kind of bounds, and whether the head has a gate."""
         gate = "gate" if self.arrangement.gated else "no gate"
-        return f"{'affine' if self.network.head.affine else 'constant'}, {gate}"
+        return f"{self.bounds}, {gate}"
+
+    @property
+    def bounds(self) -> str:
+        """Kind of bounds: constant, affine or network."""
+        return str(self.certificate.document["program"]["bounds"])
 
 
 def makers(*, quick: bool) -> dict[str, Callable[[], Subject]]:
@@ -137,6 +148,8 @@ def makers(*, quick: bool) -> dict[str, Callable[[], Subject]]:
         "mixed": partial(_drawn, "mixed", MIXED),
         "mixed, affine": partial(_drawn, "mixed, affine", MIXED, bounds="affine"),
         "dose, one head": partial(_drawn, "dose, one head", DOSE, bounds="affine", gate=False),
+        "one region": partial(_drawn, "one region", ONE_REGION),
+        "dose, network": partial(_drawn, "dose, network", DOSE, embedding=6, bounds="network"),
         "difference of large numbers": _difference,
     }
 
