@@ -17,7 +17,7 @@ from builder import MODEL_JSON, Package, gate_tensors
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
 from smle.guarantees.cells import Arrangement, arrange
-from smle.guarantees.overapproximation import Head, NetworkBounds, Overapproximation
+from smle.guarantees.overapproximation import Head, Layer, NetworkBounds, Overapproximation
 from smle.rules import Specification
 
 EVERYWHERE = """\
@@ -51,12 +51,9 @@ def hat_bounds(n: int = 2) -> NetworkBounds:
     weight = np.array([[1.0, 0.25], [-1.0, 0.5], [0.5, 1.0]], "f4")
     lower = np.array([[-0.5, -0.25, 0.0], [0.25, 0.5, -0.5]], "f4")[:n]
     return NetworkBounds.shared(
-        hidden_weight=weight,
-        hidden_bias=np.array([0.0, 0.125, -0.25], "f4"),
-        lower=np.array([-0.5, -0.75], "f4")[:n],
-        lower_slope=lower,
-        upper=np.array([0.5, 0.25], "f4")[:n],
-        upper_slope=lower + np.array([0.125, 0.25, 0.0], "f4"),
+        [Layer(weight, np.array([0.0, 0.125, -0.25], "f4"))],
+        Layer(lower, np.array([-0.5, -0.75], "f4")[:n]),
+        Layer(lower + np.array([0.125, 0.25, 0.0], "f4"), np.array([0.5, 0.25], "f4")[:n]),
     )
 
 
@@ -133,7 +130,7 @@ def fractions(array: np.ndarray) -> Any:
 def worst(bounds: NetworkBounds, W: np.ndarray, V: np.ndarray | None, sides: list[Line]) -> Fraction | None:
     """Maximum of W z + V x (one output) over the polygon and the box of z; None if the polygon is empty."""
     stored = {name: fractions(value) for name, value in bounds.stored().items()}
-    A, a = stored["hidden_weight"], stored["hidden_bias"]
+    A, a = stored["hidden.0.weight"], stored["hidden.0.bias"]
     lines = [*sides, *((list(row), -bias) for row, bias in zip(A, a, strict=True))]
     v, direct = fractions(W)[0], fractions(np.zeros((1, 2)) if V is None else V)[0]
     best: Fraction | None = None
@@ -155,8 +152,8 @@ def worst(bounds: NetworkBounds, W: np.ndarray, V: np.ndarray | None, sides: lis
 def doubts(package: Package) -> str | None:
     """Return what is wrong with the claim of a package over single literals, by the exact worst case; None: nothing."""
     spec, weights = package.document["specification"], package.weights
-    bounds = NetworkBounds.shared(
-        **{name.removeprefix("bounds."): value for name, value in weights.items() if name.startswith("bounds.")}
+    bounds = NetworkBounds.of_stored(
+        {name.removeprefix("bounds."): value for name, value in weights.items() if name.startswith("bounds.")}
     )
     regions = package.document["gate"]["regions"]
     for c in range(len(weights["heads.weight"])):

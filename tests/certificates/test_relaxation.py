@@ -90,7 +90,7 @@ def test_deployed_program_keeps_the_rules(name: str) -> None:
     """Corners, kinks and NaN backbones through the torch program, judged in rationals."""
     package = made(name)
     spec = Specification.from_yaml(package.files["rules"].decode())
-    n, hidden = 2, len(package.weights["bounds.hidden_bias"])
+    n, hidden = 2, [len(package.weights["bounds.hidden.0.bias"])]
     head = DeployedHead(
         spec, arrange(spec), embedding=n, hidden=hidden, passthrough="heads.passthrough" in package.weights
     )
@@ -120,13 +120,13 @@ def test_other_networks_are_refused_with_the_reason() -> None:
     def layers(*widths: int) -> tuple[Layer, ...]:
         return tuple(Layer(rng.normal(size=(o, i)), rng.normal(size=o)) for i, o in itertools.pairwise(widths))
 
-    deep = NetworkBounds(layers(2, 3, 3, 1), layers(2, 3, 3, 1))
+    without = NetworkBounds(layers(2, 1), layers(2, 1))
     apart = NetworkBounds(layers(2, 3, 1), layers(2, 3, 1))
     arrangement = arrange(spec)
     head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"))
-    for bounds in (deep, apart):
+    for bounds in (without, apart):
         over = Overapproximation(bounds, (head,) * len(arrangement.cells))
-        with pytest.raises(NotCertifiedError, match="share one hidden layer"):
+        with pytest.raises(NotCertifiedError, match="share their hidden layers"):
             issue(spec, arrangement, over, tensors={}, files={})
 
 
@@ -138,26 +138,35 @@ def f32(low: float, high: float) -> st.SearchStrategy[float]:
 
 
 @st.composite
-def relaxations(draw: st.DrawFn) -> tuple[checker.Hidden, np.ndarray, np.ndarray]:
-    d, k = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    A = np.array(draw(st.lists(f32(-4, 4), min_size=k * d, max_size=k * d))).reshape(k, d)
-    a = np.array(draw(st.lists(f32(-4, 4), min_size=k, max_size=k)))
-    ends = sorted(draw(st.lists(f32(-3, 3), min_size=2, max_size=2)) for _ in range(d))
-    box = [Fraction(min(e)) for e in ends], [Fraction(max(e)) for e in ends]
-    slopes = tuple(draw(st.lists(f32(0, 1), min_size=2 * k, max_size=2 * k)))
-    exact = [[Fraction(w) for w in row] for row in A], [Fraction(v) for v in a]
-    return checker.Hidden(exact, box, slopes), A.astype("f4"), a.astype("f4")
+def relaxations(draw: st.DrawFn) -> checker.Hidden:
+    """One or two hidden layers over a random box, with any slopes."""
+    widths = [draw(st.integers(1, 3)) for _ in range(draw(st.integers(2, 3)))]
+    ends = [sorted(draw(st.lists(f32(-3, 3), min_size=2, max_size=2))) for _ in range(widths[0])]
+    box = [Fraction(low) for low, _ in ends], [Fraction(high) for _, high in ends]
+    hidden: checker.Hidden | None = None
+    for d, k in itertools.pairwise(widths):
+        rows = [[Fraction(v) for v in draw(st.lists(f32(-4, 4), min_size=d, max_size=d))] for _ in range(k)]
+        bias = [Fraction(v) for v in draw(st.lists(f32(-4, 4), min_size=k, max_size=k))]
+        slopes = tuple(draw(st.lists(f32(0, 1), min_size=2 * k, max_size=2 * k)))
+        hidden = checker.Hidden((rows, bias), box, slopes, hidden)
+    assert hidden is not None
+    return hidden
+
+
+def chain(hidden: checker.Hidden) -> list[checker.Hidden]:
+    return [*([] if hidden.previous is None else chain(hidden.previous)), hidden]
 
 
 def points_of(hidden: checker.Hidden, rng: np.random.Generator) -> list[list[Fraction]]:
-    """Corners, random points, and points where a unit is zero."""
+    """Corners, random points, and points where a unit of the first layer is zero."""
     low, high = hidden.box
     points = [[lo if rng.random() < 0.5 else hi for lo, hi in zip(low, high, strict=True)] for _ in range(6)]
     points += [
         [lo + (hi - lo) * Fraction(int(rng.integers(65)), 64) for lo, hi in zip(low, high, strict=True)]
         for _ in range(6)
     ]
-    for row, bias in zip(hidden.weight, hidden.bias, strict=True):
+    first = chain(hidden)[0]
+    for row, bias in zip(first.weight, first.bias, strict=True):
         x = list(points[int(rng.integers(len(points)))])
         k = int(rng.integers(len(x)))
         if row[k]:
@@ -167,42 +176,50 @@ def points_of(hidden: checker.Hidden, rng: np.random.Generator) -> list[list[Fra
     return points
 
 
-@given(case_=relaxations(), seed=st.integers(0, 10**6))
+def exact_units(layer: checker.Hidden, v: list[Fraction]) -> list[Fraction]:
+    sums = [sum((w * value for w, value in zip(row, v, strict=True)), Fraction(0)) for row in layer.weight]
+    return [max(total + bias, Fraction(0)) for total, bias in zip(sums, layer.bias, strict=True)]
+
+
+@given(hidden=relaxations(), seed=st.integers(0, 10**6))
 @settings(max_examples=80, deadline=None)
-def test_any_slopes_bound_the_network_in_rationals(case_, seed: int) -> None:
-    hidden, _, _ = case_
+def test_any_slopes_bound_the_network_in_rationals(hidden: checker.Hidden, seed: int) -> None:
     rng = np.random.default_rng(seed)
     q = [Fraction(float(v)) for v in rng.normal(size=len(hidden.bias)).astype("f4")]
     constant, slope = hidden.back(q)
     for x in points_of(hidden, rng):
-        h = [
-            max(bias + sum(w * v for w, v in zip(row, x, strict=True)), Fraction(0))
-            for row, bias in zip(hidden.weight, hidden.bias, strict=True)
-        ]
-        assert all(lo <= v <= hi for lo, v, hi in zip(hidden.bottom, h, hidden.top, strict=True))
-        assert sum(c * v for c, v in zip(q, h, strict=True)) <= constant + sum(c * x[k] for k, c in slope.items())
+        h = x
+        for layer in chain(hidden):
+            h = exact_units(layer, h)
+            assert all(lo <= v <= hi for lo, v, hi in zip(layer.bottom, h, layer.top, strict=True))
+        assert sum(c * v for c, v in zip(q, h, strict=True)) <= constant + sum(
+            c * v for c, v in zip(slope, x, strict=True)
+        )
 
 
-@given(case_=relaxations(), seed=st.integers(0, 10**6))
+@given(hidden=relaxations(), seed=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_float32_in_any_order_stays_inside_the_error(case_, seed: int) -> None:
-    hidden, A, a = case_
+def test_float32_in_any_order_stays_inside_the_error(hidden: checker.Hidden, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for x in points_of(hidden, rng):
-        x32 = np.array([float(v) for v in x], "f4")
-        if not all(lo <= Fraction(float(v)) <= hi for lo, v, hi in zip(hidden.box[0], x32, hidden.box[1], strict=True)):
+    low, high = hidden.box
+    for point in points_of(hidden, rng):
+        x = [Fraction(float(np.float32(float(v)))) for v in point]
+        if not all(lo <= v <= hi for lo, v, hi in zip(low, x, high, strict=True)):
             continue
-        for row, bias, error, reach in zip(A, a, hidden.errors, hidden.reach, strict=True):
-            terms = [np.float32(w * v) for w, v in zip(row, x32, strict=True)] + [bias]
-            total = np.float32(0)
-            for term in rng.permutation(np.array(terms, "f4")):
-                total = np.float32(total + term)
-            got = max(Fraction(float(total)), Fraction(0))
-            true = Fraction(float(bias)) + sum(
-                Fraction(float(w)) * Fraction(float(v)) for w, v in zip(row, x32, strict=True)
-            )
-            assert abs(got - max(true, Fraction(0))) <= error
-            assert got <= reach
+        true, got = x, x
+        for layer in chain(hidden):
+            true = exact_units(layer, true)
+            rounded = []
+            for row, bias in zip(layer.weight, layer.bias, strict=True):
+                terms = [np.float32(float(w)) * np.float32(float(v)) for w, v in zip(row, got, strict=True)]
+                total = np.float32(0)
+                for term in rng.permutation(np.array([*terms, float(bias)], "f4")):
+                    total = np.float32(total + term)
+                rounded.append(max(Fraction(float(total)), Fraction(0)))
+            got = rounded
+            for a, b, error, reach in zip(got, true, layer.errors, layer.reach, strict=True):
+                assert abs(a - b) <= error
+                assert a <= reach
 
 
 @given(seed=st.integers(0, 10**6))
@@ -213,13 +230,14 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
     n, d, k, m = 3, 2, 3, 2
     spec = checker.Specification(made("everywhere").document["specification"], b"")
     arrays = {
-        "bounds.hidden_weight": rng.normal(size=(k, d)), "bounds.hidden_bias": rng.normal(size=k),
+        "bounds.hidden.0.weight": rng.normal(size=(k, d)), "bounds.hidden.0.bias": rng.normal(size=k),
+        "bounds.hidden.1.weight": rng.normal(size=(k, k)), "bounds.hidden.1.bias": rng.normal(size=k),
         "bounds.lower": rng.normal(size=n), "bounds.lower_slope": rng.normal(size=(n, k)),
         "bounds.upper": rng.normal(size=n), "bounds.upper_slope": rng.normal(size=(n, k)),
         "heads.weight": rng.normal(size=(m, n)), "heads.bias": rng.normal(size=m),
     }  # fmt: skip
     arrays = {name: (value * rng.choice([0.01, 1, 100])).astype("f4") for name, value in arrays.items()}
-    block = rng.random(2 * k).astype("<f4").tobytes()
+    block = rng.random(4 * k).astype("<f4").tobytes()
     tensors = {name: checker.Tensor("F32", value.shape, value.tobytes()) for name, value in arrays.items()}
     W, b = ([Fraction(float(v)) for v in arrays[name].reshape(-1)] for name in ("heads.weight", "heads.bias"))
     spec.outputs = ["y", "w"]
@@ -237,10 +255,10 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
 
     direction = sum(float(v) * arrays["heads.weight"][j] for j, v in g.items())
     for x in [*rng.uniform(-1, 1, (8, d)).astype("f4"), *np.float32([[1, 1], [-1, 1], [1, -1], [-1, -1]])]:
-        h = [
-            product(w, x, o) for w, o in zip(arrays["bounds.hidden_weight"], arrays["bounds.hidden_bias"], strict=True)
-        ]
-        h = np.maximum(np.float32(h), np.float32(0))
+        h = x
+        for i in range(2):
+            layer = zip(arrays[f"bounds.hidden.{i}.weight"], arrays[f"bounds.hidden.{i}.bias"], strict=True)
+            h = np.maximum(np.float32([product(w, h, o) for w, o in layer]), np.float32(0))
         low, high = (
             np.float32(
                 [product(w, h, o) for w, o in zip(arrays[f"bounds.{s}_slope"], arrays[f"bounds.{s}"], strict=True)]
@@ -253,14 +271,14 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
         clipped = np.where(raised <= high, raised, high).astype("f4")
         y = [product(w, clipped, o) for w, o in zip(arrays["heads.weight"], arrays["heads.bias"], strict=True)]
         value = sum(v * Fraction(float(y[j])) for j, v in g.items())
-        assert value <= constant + sum(c * Fraction(float(x[k])) for k, c in slope.items())
+        assert value <= constant + sum(c * Fraction(float(x[at])) for at, c in slope.items())
 
 
 # --- Changed proofs ---------------------------------------------------------------------------------------------------
 
 
 def test_bound_network_with_a_larger_weight_is_refused() -> None:
-    for name in ("upper_slope", "upper", "hidden_weight", "hidden_bias"):
+    for name in ("upper_slope", "upper", "hidden.0.weight", "hidden.0.bias"):
         package = made("everywhere")
         package.weights[f"bounds.{name}"] = package.weights[f"bounds.{name}"] + np.float32(0.25)
         refused(package, "not proved|proof")
@@ -340,7 +358,7 @@ def test_proofs_and_tensors_of_other_bounds_are_refused() -> None:
     package.document["program"]["bounds"] = "affine"
     refused(package, "expected F32 of shape|not part of the stated program")
     package = made("everywhere")
-    del package.weights["bounds.hidden_bias"]
+    del package.weights["bounds.hidden.0.bias"]
     refused(package, "missing")
     package = made("everywhere")
     proof = package.document["proofs"][0]

@@ -166,13 +166,13 @@ def test_relaxation_of_training_is_that_of_the_proof() -> None:
     network = shaken("oblique", 1.0, 2)
     box = network.box
     assert isinstance(box, NetworkBox)
-    weight, bias = (p.detach().double() for p in (box.hidden_weight, box.hidden_bias))
+    hidden = tuple((w.detach(), b.detach()) for w, b in box.envelope(torch.float64).hidden)
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(1, 1, len(bias), dtype=torch.float64, generator=generator)
+    q = torch.randn(1, 1, box.widths[-1], dtype=torch.float64, generator=generator)
     centers, halves = torch.zeros(1, 1, 1, 2, dtype=torch.float64), torch.ones(1, 1, 1, 2, dtype=torch.float64)
     rows = torch.zeros(1, 1, 0, 2, dtype=torch.float64), torch.zeros(1, 1, 0, dtype=torch.float64)
-    got = over_boxes(q, None, (weight, bias), boxes=(centers, halves), rows=rows, raw_mu=None)
-    layer = HiddenLayer.over(Layer(weight.numpy(), bias.numpy()), -np.ones(2), np.ones(2))
+    got = over_boxes(q, None, hidden, boxes=(centers, halves), rows=rows, raw_mu=None)
+    layer = HiddenLayer.over([Layer(w.numpy(), b.numpy()) for w, b in hidden], -np.ones(2), np.ones(2))
     offset, slope = layer.back(q[0].numpy())
     assert float(got) == pytest.approx(float(offset[0] + np.abs(slope).sum()), rel=1e-5)
 
@@ -232,8 +232,8 @@ def test_state_dict_and_copies_keep_the_program() -> None:
         assert torch.equal(copy.deepcopy(network)(X), network(X))
     names = {name for name in state_of(DeployedNetwork.of(network)) if name.startswith("bounds.")}
     assert names == {
-        "bounds.hidden_weight", "bounds.hidden_bias", "bounds.lower", "bounds.lower_slope", "bounds.upper",
-        "bounds.upper_slope",
+        "bounds.hidden.0.weight", "bounds.hidden.0.bias", "bounds.hidden.1.weight", "bounds.hidden.1.bias",
+        "bounds.lower", "bounds.lower_slope", "bounds.upper", "bounds.upper_slope",
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import os
 import re
 import struct
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
@@ -565,36 +566,56 @@ Box = tuple[list[Fraction], list[Fraction]]  # low and high ends
 
 
 class Hidden:
-    """The hidden layer of bounds by a network over one box of inputs: h = relu(p), p = A x + a, between lines.
+    """A hidden layer of bounds by a network over one box of inputs: h = relu(p), p = A v + a, between lines (6.1).
 
-    Any slopes in [0, 1] will do: below * p <= relu(p), and relu(p) - above * p is convex, so largest at an end.
+    v is the input or the layer before. Any slopes in [0, 1] will do: below * p <= relu(p), and relu(p) - above * p is
+    convex, so largest at an end.
     """
 
-    def __init__(self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: tuple[float, ...]) -> None:
+    def __init__(
+        self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: tuple[float, ...],
+        previous: "Hidden | None" = None,
+    ) -> None:  # fmt: skip
         self.weight, self.bias = layer
-        self.box, self.errors, self.reach = box, [], []
+        self.box, self.previous = box, previous
+        self.errors: list[Fraction] = []
+        self.reach: list[Fraction] = []
         self.below, self.above, self.lift, self.bottom, self.top = [], [], [], [], []
-        sizes = [max(abs(a), abs(b)) for a, b in zip(*box, strict=True)]
+        sizes, errors = [max(abs(a), abs(b)) for a, b in zip(*box, strict=True)], [Fraction(0)] * len(box[0])
+        if previous is not None:
+            sizes, errors = previous.reach, previous.errors
         for j, (row, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
             below, above = slopes[2 * j], slopes[2 * j + 1]
             require(0 <= below <= 1 and 0 <= above <= 1, "slopes: expected numbers in 0 .. 1")
-            ends = [bias - over_box([-w for w in row], box), bias + over_box(row, box)]
+            ends = [bias - self.highest([-w for w in row]), bias + self.highest(row)]
             self.below.append(Fraction(below))
             self.above.append(Fraction(above))
             self.lift.append(max(max(end, Fraction(0)) - self.above[j] * end for end in ends))
             self.bottom.append(max(ends[0], Fraction(0)))
             self.top.append(max(ends[1], Fraction(0)))
-            self.errors.append(upward(affine_error(row, sizes, bias, "hidden layer of the bounds") + TINY))
+            inherited = sum((abs(w) * e for w, e in zip(row, errors, strict=True)), Fraction(0))
+            error = affine_error(row, sizes, bias, "hidden layer of the bounds")
+            self.errors.append(upward(error + inherited + TINY))
             self.reach.append(self.top[j] + self.errors[j])
 
-    def back(self, q: list[Fraction]) -> tuple[Fraction, dict[int, Fraction]]:
+    def highest(self, row: list[Fraction]) -> Fraction:
+        """Bound row.v over the box from above, without rounding errors."""
+        if self.previous is None:
+            return over_box(row, self.box)
+        constant, slope = self.previous.back(row)
+        return constant + over_box(slope, self.box)
+
+    def back(self, q: list[Fraction]) -> tuple[Fraction, list[Fraction]]:
         """Return (d, c) with q.h <= d + c.x on the box, without rounding errors."""
-        constant, slope = Fraction(0), [Fraction(0)] * len(self.box[0])
+        constant, slope = Fraction(0), [Fraction(0)] * len(self.weight[0])
         for j, value in enumerate(q):
             through = value * (self.above[j] if value > 0 else self.below[j])
             constant += through * self.bias[j] + max(value, Fraction(0)) * self.lift[j]
             slope = [s + through * w for s, w in zip(slope, self.weight[j], strict=True)]
-        return constant, {k: value for k, value in enumerate(slope) if value}
+        if self.previous is None:
+            return constant, slope
+        more, slope = self.previous.back(slope)
+        return constant + more, slope
 
 
 class Bounds:
@@ -680,10 +701,10 @@ class Head:
         q = [self.dot(size, column, box.half_slope_grid) / scale for column in box.half_slope]
         for j, value in g.items():
             q = [total + value * tilt for total, tilt in zip(q, self.tilt[j], strict=True)]
-        slope = dict(enumerate(q))
         if box.hidden is not None:  # q is a combination of hidden units so far
-            more, slope = box.hidden.back(q)
+            more, q = box.hidden.back(q)
             constant += more
+        slope = dict(enumerate(q))
         for k in range(len(self.spec.inputs) if self.V else 0):
             slope[k] = slope.get(k, Fraction(0)) + sum(value * self.V[j][k] for j, value in g.items())
         return constant, {k: value for k, value in slope.items() if value}
@@ -731,6 +752,9 @@ class Head:
         return min(least, default=Fraction(0))
 
 
+PairProof = Callable[[Head, list[tuple[int, int]], tuple[float, ...]], Fraction]
+
+
 class Packed:
     """The rows a = half-width x W of a head with constant bounds, in coarse units, each packed into one integer.
 
@@ -770,12 +794,16 @@ class Relaxed:
     def __init__(
         self, spec: Specification, tensors: dict[str, Tensor], block: bytes, weights: tuple[list[Fraction], ...]
     ) -> None:
-        require("bounds.hidden_bias" in tensors, "weights: tensor 'bounds.hidden_bias' is missing")
         self.spec, self.tensors, self.block, self.weights = spec, tensors, block, weights
-        self.units, d = math.prod(tensors["bounds.hidden_bias"].shape), len(spec.inputs)
-        flat = values(tensors, "bounds.hidden_weight", "F32", (self.units, d))
-        bias = values(tensors, "bounds.hidden_bias", "F32", (self.units,))
-        self.layer = [flat[j * d : (j + 1) * d] for j in range(self.units)], bias
+        self.layers, d = [], len(spec.inputs)
+        for i in range(hidden_layers(tensors)):
+            k = math.prod(tensors[f"bounds.hidden.{i}.bias"].shape)
+            require(k > 0, "bounds: a hidden layer without units")
+            flat = values(tensors, f"bounds.hidden.{i}.weight", "F32", (k, d))
+            bias = values(tensors, f"bounds.hidden.{i}.bias", "F32", (k,))
+            self.layers.append(([flat[j * d : (j + 1) * d] for j in range(k)], bias))
+            d = k
+        self.units = sum(len(bias) for _, bias in self.layers)
         self.known: dict[tuple[Any, ...], Head] = {}
 
     def over(self, box: Box, offset: Any) -> Head:
@@ -783,7 +811,11 @@ class Relaxed:
         slopes = read_block(self.block, offset, self.units, "f", "slopes")
         key = (offset, *box[0], *box[1])
         if key not in self.known:
-            bounds = Bounds(self.spec, self.tensors, "network", Hidden(self.layer, box, slopes))
+            hidden: Hidden | None = None
+            for layer in self.layers:
+                hidden = Hidden(layer, box, slopes, hidden)
+                slopes = slopes[2 * len(layer[1]) :]
+            bounds = Bounds(self.spec, self.tensors, "network", hidden)
             self.known[key] = Head(self.spec, bounds, *self.weights)
         return self.known[key]
 
@@ -898,7 +930,7 @@ def boxes_margin(
 
 def check_head(
     spec: Specification, head: Head | Relaxed, fallback: list[Fraction] | None, number_of: int, cell: tuple[int, ...],
-    gated: list[int], proofs: dict[tuple[Any, ...], Any], block: bytes,
+    gated: list[int], proofs: dict[tuple[Any, ...], Any], block: bytes, exclusion_margin: PairProof,
 ) -> list[Proved]:  # fmt: skip
     """Check all obligations of one head; remove the proofs that were used."""
     proved: list[Proved] = []
@@ -941,7 +973,7 @@ def check_head(
             else:
                 (offset,) = fields(proofs.pop(key), "offset", "exclusions proof")
                 pair_weights = read_block(block, offset, len(rule.exclusions), "f", "exclusions proof")
-                margin = head.exclusion_margin(rule.exclusions, pair_weights)
+                margin = exclusion_margin(head, rule.exclusions, pair_weights)
             if fallback is not None:
                 bad = any(fallback[h] >= 0 and fallback[k] >= 0 for h, k in rule.exclusions)
                 require(not bad, f"rule {rule.name!r}: the fallback output breaks it")
@@ -969,8 +1001,14 @@ def sentence_of_literal(spec: Specification, literal: Literal) -> str:
 # --- 8. The whole -----------------------------------------------------------------------------------------
 
 
-def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_files: dict[str, bytes]) -> list[Proved]:
-    """Check a certificate against weights, block and the files it binds; return what is proved or raise Rejected."""
+def check(
+    certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_files: dict[str, bytes],
+    exclusion_margin: PairProof = Head.exclusion_margin,
+) -> list[Proved]:  # fmt: skip
+    """Check a certificate against weights, block and the files it binds; return what is proved or raise Rejected.
+
+    A caller may bring another proof of the exclusions; on its own this program uses its own.
+    """
     document = read_json(certificate, "certificate")
     require(isinstance(document, dict) and document.get("format") == "smle-certificate", "not an smle certificate")
     version = document.get("version")
@@ -1025,9 +1063,17 @@ def check(certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_fi
         own = W[c * m * n : (c + 1) * m * n], V[c * m * d : (c + 1) * m * d], b[c * m : (c + 1) * m]
         head = Relaxed(spec, tensors, block, own) if bounds is None else Head(spec, bounds, *own)
         instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
-        proved += check_head(spec, head, instead, c, cells[c], gated, proofs, block)
+        proved += check_head(spec, head, instead, c, cells[c], gated, proofs, block, exclusion_margin)
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
     return proved
+
+
+def hidden_layers(tensors: dict[str, Tensor]) -> int:
+    """Count the hidden layers of bounds by a network."""
+    count = 0
+    while f"bounds.hidden.{count}.bias" in tensors:
+        count += 1
+    return count
 
 
 def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) -> None:
@@ -1037,7 +1083,9 @@ def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) ->
     prescribed |= {"gate.coefficients", "gate.thresholds", "gate.signatures", "heads.weight", "heads.bias"}
     prescribed |= {"bounds.lower", "bounds.upper"} | ({"heads.fallback"} if clip == "clamp" else set())
     prescribed |= {"bounds.lower_slope", "bounds.upper_slope"} if kind != "constant" else set()
-    prescribed |= {"bounds.hidden_weight", "bounds.hidden_bias"} if kind == "network" else set()
+    if kind == "network":
+        layers = range(max(hidden_layers(tensors), 1))
+        prescribed |= {f"bounds.hidden.{i}.{part}" for i in layers for part in ("weight", "bias")}
     prescribed |= {"free.weight", "free.bias"} if free else set()
     names = {name for name in tensors if not name.startswith("backbone.")}
     names -= {"heads.passthrough"} if clip == "where" else set()  # optional there

@@ -37,8 +37,8 @@ def issue(
     """
     if isinstance(over.bounds, NetworkBounds) and not over.bounds.is_shared:
         raise NotCertifiedError(
-            "Bounds by networks can be certified if both networks share one hidden layer. Use NetworkBounds.shared, or "
-            "constant or affine bounds."
+            "Bounds by networks can be certified if both networks share their hidden layers. Use NetworkBounds.shared, "
+            "or constant or affine bounds."
         )
     verdicts = verify(over, spec, arrangement)
     _require_proved(verdicts, spec)

@@ -34,6 +34,12 @@ def architecture_of(description: dict[str, Any]) -> dict[str, Any]:
     raise ModelFormatError("model.json: expected the architecture of an MLP backbone.")
 
 
+def hidden_widths(weights: dict[str, npt.NDArray[Any]]) -> tuple[int, ...]:
+    """Return the widths of the hidden layers of bounds by a network."""
+    names = sorted(name for name in weights if name.startswith("bounds.hidden.") and name.endswith(".bias"))
+    return tuple(len(weights[f"bounds.hidden.{i}.bias"]) for i in range(len(names)))
+
+
 def rebuild(
     spec: Specification,
     arrangement: Arrangement,
@@ -50,7 +56,7 @@ def rebuild(
             arrangement,
             embedding=architecture["embedding"],
             affine=program is not None and program["bounds"] == "affine",
-            hidden=len(weights["bounds.hidden_bias"]) if program and program["bounds"] == "network" else None,
+            hidden=hidden_widths(weights) if program is not None and program["bounds"] == "network" else (),
             passthrough="heads.passthrough" in weights,
             nan_safe_clip=program is not None and program["clip"] == "where",
         )

@@ -126,7 +126,9 @@ def cut_region(region: Region) -> list[Region]:
 
 
 def _slopes(envelope: Envelope) -> npt.NDArray[np.float32] | None:
-    return envelope.hidden.slopes if isinstance(envelope, HiddenEnvelope) else None
+    if not isinstance(envelope, HiddenEnvelope):
+        return None
+    return np.concatenate([layer.slopes for layer in envelope.hidden.chain])
 
 
 def _preorder(tree: dict[int, Cut | Leaf]) -> list[Cut | Leaf]:

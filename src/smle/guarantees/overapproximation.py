@@ -6,6 +6,7 @@ Arrays are the float32 numbers that are deployed; nothing here is a torch tensor
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -85,61 +86,57 @@ class NetworkBounds:
     """l(x) and u(x) by two small networks of dense layers with ReLU between them (none after the last).
 
     They may cross: where l > u the deployed clip gives u. What can be deployed and certified are two networks that
-    share one hidden layer (`shared`).
+    share all layers but the last (`shared`).
     """
 
     lower: tuple[Layer, ...]
     upper: tuple[Layer, ...]
 
     @classmethod
-    def shared(
-        cls,
-        *,
-        hidden_weight: npt.ArrayLike,
-        hidden_bias: npt.ArrayLike,
-        lower: npt.ArrayLike,
-        lower_slope: npt.ArrayLike,
-        upper: npt.ArrayLike,
-        upper_slope: npt.ArrayLike,
-    ) -> NetworkBounds:
-        """Return l = lower + lower_slope h, u = upper + upper_slope h with h = relu(hidden_weight x + hidden_bias).
+    def shared(cls, hidden: Sequence[Layer], lower: Layer, upper: Layer) -> NetworkBounds:
+        """Return l(x) = lower(h(x)) and u(x) = upper(h(x)) with h the hidden layers, ReLU after each.
 
-        Shapes: hidden_weight (k, d), hidden_bias (k,), lower, upper (n,), slopes (n, k). Where `lower <= upper` and
-        `lower_slope <= upper_slope` the bounds cannot cross, because h >= 0.
+        Where `lower <= upper` number by number, the bounds cannot cross, because h >= 0.
         """
-        hidden = Layer(np.asarray(hidden_weight, np.float32), np.asarray(hidden_bias, np.float32))
-        last = [
-            Layer(np.asarray(weight, np.float32), np.asarray(bias, np.float32))
-            for weight, bias in ((lower_slope, lower), (upper_slope, upper))
-        ]
-        return cls((hidden, last[0]), (hidden, last[1]))
+        return cls((*hidden, lower), (*hidden, upper))
+
+    @classmethod
+    def of_stored(cls, arrays: Mapping[str, npt.ArrayLike]) -> NetworkBounds:
+        """Return shared networks from arrays by their names in the model file.
+
+        `hidden.0.weight` (k, d), `hidden.0.bias` (k,), further hidden layers; `lower`, `upper` (n,) and `lower_slope`,
+        `upper_slope` (n, k).
+        """
+
+        def layer(weight: str, bias: str) -> Layer:
+            return Layer(np.asarray(arrays[weight], np.float32), np.asarray(arrays[bias], np.float32))
+
+        count = sum(name.startswith("hidden.") for name in arrays) // 2
+        hidden = [layer(f"hidden.{i}.weight", f"hidden.{i}.bias") for i in range(count)]
+        return cls.shared(hidden, layer("lower_slope", "lower"), layer("upper_slope", "upper"))
 
     @property
     def is_shared(self) -> bool:
-        """Whether both networks have the same single hidden layer."""
-        first, second = self.lower[0], self.upper[0]
-        same = first is second or (
-            np.array_equal(first.weight, second.weight) and np.array_equal(first.bias, second.bias)
+        """Whether both networks have the same hidden layers, at least one."""
+        return len(self.lower) == len(self.upper) > 1 and all(
+            first is second or (np.array_equal(first.weight, second.weight) and np.array_equal(first.bias, second.bias))
+            for first, second in zip(self.lower[:-1], self.upper[:-1], strict=True)
         )
-        return len(self.lower) == len(self.upper) == 2 and same
 
     def stored(self) -> dict[str, Array]:
-        """Return the arrays of `shared` by their names in the model file.
+        """Return the arrays of `of_stored`.
 
         Raises:
-            ValueError: If the networks do not share one hidden layer.
+            ValueError: If the networks do not share their hidden layers.
         """
         if not self.is_shared:
-            raise ValueError("Expected networks that share one hidden layer. Got other ones.")
-        (hidden, lower), (_, upper) = self.lower, self.upper
-        return {
-            "hidden_weight": hidden.weight,
-            "hidden_bias": hidden.bias,
-            "lower": lower.bias,
-            "lower_slope": lower.weight,
-            "upper": upper.bias,
-            "upper_slope": upper.weight,
-        }
+            raise ValueError("Expected networks that share their hidden layers. Got other ones.")
+        arrays: dict[str, Array] = {}
+        for i, layer in enumerate(self.lower[:-1]):
+            arrays |= {f"hidden.{i}.weight": layer.weight, f"hidden.{i}.bias": layer.bias}
+        for name, last in (("lower", self.lower[-1]), ("upper", self.upper[-1])):
+            arrays |= {name: last.bias, f"{name}_slope": last.weight}
+        return arrays
 
     def __post_init__(self) -> None:
         for layers in (self.lower, self.upper):

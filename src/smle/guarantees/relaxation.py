@@ -112,51 +112,77 @@ def network_error(layers: Sequence[Layer], sizes: Array, errors: Array | None = 
 
 @dataclass(frozen=True, eq=False)
 class HiddenLayer:
-    """h = relu(A x + a) over a box of inputs, between lines: below * p <= relu(p) <= above * p + lift, p = A x + a.
+    """h = relu(p) over a box of inputs, between lines: below * p <= h <= above * p + lift.
 
-    Shapes: weight A (k, d), bias a (k,), low, high (d,); slopes (k, 2) float32: below and above, both in [0, 1];
-    lift (k,); top (k,): the largest h; errors (k,): rounding of the float32 program.
+    p = A v + a, where v is the input or the hidden layer before this one. Shapes: weight A (k, arguments), bias a (k,);
+    slopes (k, 2) float32: below and above, both in [0, 1]; lift (k,); top (k,): the largest h; errors (k,): rounding of
+    the float32 program; low, high (d,).
     """
 
     weight: Array
     bias: Array
-    low: Array
-    high: Array
     slopes: npt.NDArray[np.float32]
     lift: Array
     top: Array
     errors: Array
+    low: Array
+    high: Array
+    previous: HiddenLayer | None
 
     @classmethod
-    def over(cls, layer: Layer, low: Array, high: Array) -> HiddenLayer:
-        """Return the layer over a box. Slopes are rounded to float32 first, as a certificate stores them."""
+    def over(cls, layers: Sequence[Layer], low: Array, high: Array) -> HiddenLayer:
+        """Return the last of some hidden layers over a box."""
+        hidden: HiddenLayer | None = None
+        for layer in layers:
+            hidden = cls._next(layer, low, high, hidden)
+        assert hidden is not None
+        return hidden
+
+    @classmethod
+    def _next(cls, layer: Layer, low: Array, high: Array, previous: HiddenLayer | None) -> HiddenLayer:
+        """Return one more layer. Slopes are rounded to float32 first, as a certificate stores them."""
         weight, bias = layer.weight.astype(np.float64), layer.bias.astype(np.float64)
-        sizes = np.maximum(np.abs(low), np.abs(high))
-        doubt = 2.0**-48 * (1 + len(low)) * (np.abs(weight) @ sizes + np.abs(bias))
-        lowest = bias + np.minimum(weight * low, weight * high).sum(axis=1) - doubt
-        highest = bias + np.maximum(weight * low, weight * high).sum(axis=1) + doubt
+        if previous is None:
+            sizes, inherited = np.maximum(np.abs(low), np.abs(high)), np.zeros(len(bias))
+            tops = [Affine(side, np.zeros(len(bias))).over(low, high) for side in (weight, -weight)]
+        else:
+            sizes, inherited = previous.sizes, np.abs(weight) @ previous.errors
+            parts = [previous.back(side) for side in (weight, -weight)]
+            tops = [Affine(slope, offset).over(low, high) for offset, slope in parts]
+        doubt = 2.0**-48 * (1 + weight.shape[1]) * (np.abs(weight) @ sizes + np.abs(bias))
+        lowest, highest = bias - tops[1] - doubt, bias + tops[0] + doubt
         above, _, below = _relu_lines(lowest, highest)
         slopes = np.stack([below, above], axis=1).astype(np.float32)
         above = slopes[:, 1].astype(np.float64)
         # ReLU minus a line is convex: it is largest at an end.
         ends = [np.maximum(end, 0.0) - above * end for end in (lowest, highest)]
         lift = np.maximum(*ends) * (1 + 1e-12)
-        errors = (affine_errors(weight, sizes, bias) + _TINY) * _UP
-        return cls(weight, bias, low, high, slopes, lift, np.maximum(highest, 0.0), errors)
+        errors = (affine_errors(weight, sizes, bias) + inherited + _TINY) * _UP
+        return cls(weight, bias, slopes, lift, np.maximum(highest, 0.0), errors, low, high, previous)
 
     @property
     def sizes(self) -> Array:
         """The largest |h| of the float32 program, (k,)."""
         return (self.top + self.errors) * _UP
 
+    @property
+    def chain(self) -> list[HiddenLayer]:
+        """All layers up to this one, the first first."""
+        return [*([] if self.previous is None else self.previous.chain), self]
+
     def back(self, q: Array) -> tuple[Array, Array]:
         """Return (offset, slope) with q.h <= offset + slope.x on the box. Shapes: q (r, k) -> (r,), (r, d)."""
         up, down = np.maximum(q, 0.0), np.minimum(q, 0.0)
         through = up * self.slopes[:, 1] + down * self.slopes[:, 0]
-        sizes = np.abs(self.weight) @ np.maximum(np.abs(self.low), np.abs(self.high)) + np.abs(self.bias)
-        doubt = 2.0**-50 * (len(self.low) + len(self.bias)) * (np.abs(q) @ (sizes + self.lift))
+        arguments = np.maximum(np.abs(self.low), np.abs(self.high)) if self.previous is None else self.previous.sizes
+        sizes = np.abs(self.weight) @ arguments + np.abs(self.bias)
+        doubt = 2.0**-50 * sum(self.weight.shape) * (np.abs(q) @ (sizes + self.lift))
         offset: Array = through @ self.bias + up @ self.lift + doubt
-        return offset, through @ self.weight
+        slope = through @ self.weight
+        if self.previous is None:
+            return offset, slope
+        more, slope = self.previous.back(slope)
+        return offset + more, slope
 
 
 def bisect(low: Array, high: Array, span: Array) -> tuple[int, float] | None:

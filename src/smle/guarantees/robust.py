@@ -10,11 +10,11 @@ holds if and only if some p >= |g W| and multipliers mu >= 0 satisfy
 
 Rows that differ by a factor in g share p. Without dependence on x one row remains.
 
-Under bounds by a network C and R belong to its hidden units h, relaxed over the region's box. With any q+, q- >= 0
+Under bounds by a network C and R belong to its last hidden units h, relaxed over the region's box. With any q+, q- >= 0
 
     q+ - q- = g W C + p R    and so    (g W C + p R).h <= (above q+ - below q-).(A x + a) + lift.q+,
 
-which is linear in the unknowns again.
+which is linear in the unknowns again; a hidden layer before it takes the place of x in the same way.
 """
 
 from __future__ import annotations
@@ -237,19 +237,18 @@ def _hidden_rows(
     builder: _Builder, row: RobustRow, envelope: HiddenEnvelope, layout: Layout, *, p: Columns, factor: float
 ) -> tuple[list[Block], list[Block]]:
     """Add q+ and q- with their rows; return what they add to the main row, and to the slope, one row per input."""
-    hidden = envelope.hidden
-    k, d = hidden.weight.shape
-    plus, minus = builder.variables(k, 0.0), builder.variables(k, 0.0)
-    units, one, rows = np.arange(k), np.ones(k), np.repeat(np.arange(d), k)
     table = _bound_rows(row, (envelope.lower_map, envelope.upper_map), layout, p=p, factor=factor)
-    builder.add([*table, (units, plus, -one), (units, minus, one)], np.zeros(k), np.zeros(k))
-    below, above = hidden.slopes.T.astype(np.float64)
-    main: list[Block] = [
-        (np.zeros(k), plus, above * hidden.bias + hidden.lift),
-        (np.zeros(k), minus, -below * hidden.bias),
-    ]
-    through: list[Block] = [
-        (rows, np.tile(plus, d), (above[:, None] * hidden.weight).T.reshape(-1)),
-        (rows, np.tile(minus, d), (-below[:, None] * hidden.weight).T.reshape(-1)),
-    ]
-    return main, through
+    main: list[Block] = []
+    for hidden in reversed(envelope.hidden.chain):
+        k, count = hidden.weight.shape
+        plus, minus = builder.variables(k, 0.0), builder.variables(k, 0.0)
+        units, one, rows = np.arange(k), np.ones(k), np.repeat(np.arange(count), k)
+        builder.add([*table, (units, plus, -one), (units, minus, one)], np.zeros(k), np.zeros(k))
+        below, above = hidden.slopes.T.astype(np.float64)
+        main.append((np.zeros(k), plus, above * hidden.bias + hidden.lift))
+        main.append((np.zeros(k), minus, -below * hidden.bias))
+        table = [
+            (rows, np.tile(plus, count), (above[:, None] * hidden.weight).T.reshape(-1)),
+            (rows, np.tile(minus, count), (-below[:, None] * hidden.weight).T.reshape(-1)),
+        ]
+    return main, table

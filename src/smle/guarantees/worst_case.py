@@ -123,7 +123,7 @@ class Envelope:
 
 @dataclass(frozen=True, eq=False)
 class HiddenEnvelope(Envelope):
-    """The box of bounds that share a hidden layer h, affine in h; and around it, unit by unit, one affine in x.
+    """The box of bounds that share hidden layers (h: the last), affine in h; around it, unit by unit, one affine in x.
 
     The worst case of a combination v of units is found in h first, where units add up and cancel, and only then
     brought back to x: never worse than the box in x. Shapes: base_lower, base_upper (n,), maps (n, k).
@@ -138,7 +138,7 @@ class HiddenEnvelope(Envelope):
     @classmethod
     def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenEnvelope:
         """Return the box for x in [low, high], widened by the rounding of the deployed networks."""
-        hidden = HiddenLayer.over(bounds.lower[0], low, high)
+        hidden = HiddenLayer.over(bounds.lower[:-1], low, high)
         (lower_map, lower), (upper_map, upper) = (
             (layers[-1].weight.astype(np.float64), layers[-1].bias.astype(np.float64))
             for layers in (bounds.lower, bounds.upper)

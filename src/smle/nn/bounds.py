@@ -46,7 +46,7 @@ class Envelope(NamedTuple):
     """c(x') = center + center_slope x' and h(x') = half + half_slope x', per embedding unit.
 
     Shapes: center, half (n,); slopes (n, d), or None where the bounds do not depend on x. `unit`: it is -1 and 1.
-    With a hidden layer (A, a), shapes (k, d) and (k,), slopes are (n, k): h = relu(A x' + a) takes the place of x'.
+    With hidden layers (A, a), shapes (k, d) and (k,) of the first, relu(A x' + a) and so on takes the place of x'.
     """
 
     center: Tensor
@@ -54,7 +54,7 @@ class Envelope(NamedTuple):
     center_slope: Tensor | None
     half_slope: Tensor | None
     unit: bool = False
-    hidden: tuple[Tensor, Tensor] | None = None
+    hidden: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 class Box(nn.Module):
@@ -75,8 +75,7 @@ class Box(nn.Module):
         if envelope.center_slope is None or envelope.half_slope is None:
             return center - half, center + half
         standard = (x32 - x_shift) / x_scale
-        if envelope.hidden is not None:
-            weight, bias = envelope.hidden
+        for weight, bias in envelope.hidden:
             standard = torch.relu(torch.addmm(bias, standard, weight.T))
         middle = torch.addmm(center, standard, envelope.center_slope.T)
         reach = torch.addmm(half, standard, envelope.half_slope.T)

@@ -115,8 +115,8 @@ def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Ove
     numbers = box.deployed(parameters.x_shift, parameters.x_scale, torch.float64)
     arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()}
     bounds: Bounds
-    if "hidden_weight" in arrays:
-        bounds = NetworkBounds.shared(**arrays)
+    if "hidden.0.weight" in arrays:
+        bounds = NetworkBounds.of_stored(arrays)
     else:
         bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
     return Overapproximation(bounds, tuple(heads + ([] if free is None else [None]))), free

@@ -329,7 +329,7 @@ class Gauge(HeadParameters):
             half, reach = self._padded(envelope)
             spread, terms = v.abs() @ half + v @ envelope.center, terms @ reach + rest
         slope = None
-        if envelope.hidden is not None:
+        if envelope.hidden:
             spread = spread + self._over_boxes(g, v, envelope)
         elif self.sees_inputs:
             slope = self._slope(g, v, envelope)
@@ -373,7 +373,6 @@ class Gauge(HeadParameters):
         """Bound what the bounds' network and the pass-through add over each clause's region (heads, k)."""
         known, q = self.constants(g.dtype), self._through(v, envelope)
         assert q is not None
-        assert envelope.hidden is not None
         boxes, rows = (known["part_center"], known["part_half"]), (known["A"], known["a"])
         return over_boxes(q, self._direct(g), envelope.hidden, boxes=boxes, rows=rows, raw_mu=self.raw_mu)
 
@@ -430,9 +429,9 @@ class Gauge(HeadParameters):
         if envelope.center_slope is None or envelope.half_slope is None:
             return envelope.half, envelope.center.abs() + envelope.half
         span, share = self.constants(envelope.center.dtype)["span"], 4 * self._share
-        if envelope.hidden is not None:
-            weight, bias = (part.detach().abs() for part in envelope.hidden)
-            span, share = weight @ span + bias, share + 4 * _SAFETY * _UNIT_ROUNDOFF * len(bias)
+        for weight, bias in envelope.hidden:
+            span = weight.detach().abs() @ span + bias.detach().abs()
+            share = share + 4 * _SAFETY * _UNIT_ROUNDOFF * (len(bias) + 2)
         slopes = envelope.center_slope.detach().abs() + envelope.half_slope.detach().abs()
         reach = envelope.center.detach().abs() + envelope.half.detach().abs() + slopes @ span
         return envelope.half + share * reach, reach

@@ -6,7 +6,7 @@ The state of `DeployedHead` is, name by name, the tensors that docs/certificate-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, cast
 
@@ -312,25 +312,35 @@ class Gate(nn.Module):
         return torch.where(match.any(dim=1), found, self.most_constrained)
 
 
+class _Hidden(nn.Module):
+    """A hidden layer of bounds by a network: weight (k, arguments), bias (k,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, width: int, arguments: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(width, arguments))
+        self.register_buffer("bias", torch.zeros(width))
+
+
 class _Bounds(nn.Module):
     """Bounds of the embedding: lower, upper (n,) and, if affine, lower_slope, upper_slope (n, d).
 
-    With a hidden layer, hidden_weight (k, d) and hidden_bias (k,), the slopes are (n, k).
+    With hidden layers, weight (k, d) and bias (k,) of the first, the slopes are (n, k) with the last k.
     """
 
     lower: Tensor
     upper: Tensor
     lower_slope: Tensor | None
     upper_slope: Tensor | None
-    hidden_weight: Tensor | None
-    hidden_bias: Tensor | None
 
-    def __init__(self, n: int, d: int, *, affine: bool, hidden: int | None) -> None:
+    def __init__(self, n: int, d: int, *, affine: bool, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.register_buffer("hidden_weight", None if hidden is None else torch.zeros(hidden, d))
-        self.register_buffer("hidden_bias", None if hidden is None else torch.zeros(hidden))
-        if hidden is not None:
-            d, affine = hidden, True
+        self.hidden = nn.ModuleList()
+        for width in hidden:
+            self.hidden.append(_Hidden(width, d))
+            d, affine = width, True
         self.register_buffer("lower", -torch.ones(n))
         self.register_buffer("upper", torch.ones(n))
         self.register_buffer("lower_slope", torch.zeros(n, d) if affine else None)
@@ -385,15 +395,15 @@ class DeployedHead(FixedFormats):
         *,
         embedding: int,
         affine: bool = False,
-        hidden: int | None = None,
+        hidden: Sequence[int] = (),
         passthrough: bool = False,
         nan_safe_clip: bool | None = None,
     ) -> None:
         super().__init__()
         d, m = len(spec.columns), len(spec.targets)
         count = len(arrangement.cells) - arrangement.free_cell
-        self.affine, self.network = affine, hidden is not None
-        computed = affine or passthrough or hidden is not None
+        self.affine, self.network = affine, bool(hidden)
+        computed = affine or passthrough or self.network
         self.nan_safe_clip = computed if nan_safe_clip is None else nan_safe_clip
         self.domain = Domain(spec)
         self.gate = Gate(spec, arrangement)
@@ -406,8 +416,9 @@ class DeployedHead(FixedFormats):
         box = _buffers(self, "bounds")
         if not self.affine and not self.network:
             return box["lower"], box["upper"]
-        if self.network:
-            x32 = torch.relu(torch.addmm(box["hidden_bias"], x32, box["hidden_weight"].T))
+        for layer in self.bounds.hidden if self.network else ():
+            weight, bias = cast(tuple[Tensor, Tensor], tuple(layer._buffers.values()))
+            x32 = torch.relu(torch.addmm(bias, x32, weight.T))
         return (
             torch.addmm(box["lower"], x32, box["lower_slope"].T),
             torch.addmm(box["upper"], x32, box["upper_slope"].T),
@@ -534,7 +545,7 @@ class DeployedHead(FixedFormats):
         box = {name: value.cpu().numpy() for name, value in self.bounds.named_buffers()}
         bounds: Bounds
         if self.network:
-            bounds = NetworkBounds.shared(**box)
+            bounds = NetworkBounds.of_stored(box)
         else:
             bounds = AffineBounds(**box) if self.affine else ConstantBounds(**box)
         heads: list[Head | None] = []

@@ -22,7 +22,7 @@ from smle.nn.network_bounds import NetworkBox
 from smle.nn.precision import Float32Only
 from smle.rules import Specification
 
-__all__ = ["Rescale", "Rescaled", "SafeNetwork", "last_linear"]
+__all__ = ["Rescale", "Rescaled", "SafeNetwork", "last_linear", "moves_with_inputs"]
 
 Array = npt.NDArray[np.float64]
 
@@ -105,8 +105,7 @@ class SafeNetwork(Float32Only):
         d, m = len(spec.columns), len(spec.targets)
         frame = Frame.identity(d, m) if frame is None else frame
         if passthrough is None:
-            clauses = [clause for rule in spec.rules for clause in rule.requirement.clauses]
-            passthrough = any(literal.inputs for clause in clauses for literal in clause.literals)
+            passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.held = False
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
@@ -132,7 +131,7 @@ class SafeNetwork(Float32Only):
             self.arrangement,
             embedding=embedding,
             affine=bounds == "affine",
-            hidden=len(self.box.hidden_bias) if isinstance(self.box, NetworkBox) else None,
+            hidden=self.box.widths if isinstance(self.box, NetworkBox) else (),
             passthrough=passthrough,
         )
 
@@ -310,6 +309,12 @@ class SafeNetwork(Float32Only):
         """Return the smallest step that the gauge allows (1: the raw heads are safe as they are)."""
         alpha = self.heads.step(self.box.envelope())
         return 1.0 if alpha is None or not len(alpha) else float(alpha.min())
+
+
+def moves_with_inputs(spec: Specification) -> bool:
+    """Return whether some rule mentions inputs in `then`, so that what it allows moves with x."""
+    clauses = [clause for rule in spec.rules for clause in rule.requirement.clauses]
+    return any(literal.inputs for clause in clauses for literal in clause.literals)
 
 
 def require_width(z: object, units: int) -> Tensor:

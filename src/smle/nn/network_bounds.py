@@ -1,9 +1,9 @@
 """Bounds of the embedding by a small ReLU network of the inputs: the third kind of bounds, beside constant and affine.
 
-With h(x') = relu(A x' + a) both bounds are affine in h: center c(h) and half-width w(h) > 0, so that l < u by
+Both bounds are affine in the last hidden layer h(x'): center c(h) and half-width w(h) > 0, so that l < u by
 construction. What is proved is a relaxation: over a box of inputs every ReLU lies between two lines,
 
-    below * p <= relu(p) <= above * p + lift,    p = A x' + a,
+    below * p <= relu(p) <= above * p + lift,
 
 and a combination q.h is at most an affine function of x'. The gauge prices each clause over the boxes into which its
 region's box is cut; `smle.guarantees.network_boxes` goes through the same boxes, so that a proof is found there.
@@ -11,6 +11,8 @@ region's box is cut; `smle.guarantees.network_boxes` goes through the same boxes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -23,51 +25,59 @@ __all__ = ["NetworkBox", "over_boxes"]
 
 
 class NetworkBox(Box):
-    """l(x) <= z <= u(x) by one hidden layer of ReLU units; they start as the constants -1 and 1.
+    """l(x) <= z <= u(x) by hidden layers of ReLU units, `widths` of them; they start near the constants -1 and 1.
 
-    The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. The kinks of the units start at random places of
-    the domain [low, high], shapes (d,).
+    The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. With one layer it would be convex in x; with two
+    it takes any shape. The kinks of the first layer start at random places of the domain [low, high], shapes (d,).
     """
 
     cuts: ClassVar[int] = CUTS
 
-    def __init__(self, units: int, low: Tensor, high: Tensor, *, hidden: int = 16) -> None:
+    def __init__(self, units: int, low: Tensor, high: Tensor, *, widths: Sequence[int] = (16, 16)) -> None:
         super().__init__()
-        d = len(low)
+        self.widths = tuple(widths)
+        d, last = len(low), self.widths[-1]
         span = (high - low).clamp(min=1e-12)
-        weight = torch.randn(hidden, d, dtype=torch.float64) / (d**0.5 * span / 2)
-        kinks = low + span * (0.1 + 0.8 * torch.rand(hidden, d, dtype=torch.float64))
-        self.hidden_weight = nn.Parameter(weight.to(torch.float32))
-        self.hidden_bias = nn.Parameter(-(weight * kinks).sum(dim=1).to(torch.float32))
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for depth, (inputs, width) in enumerate(pairwise((d, *self.widths))):
+            weight = torch.randn(width, inputs, dtype=torch.float64) / inputs**0.5
+            if depth == 0:  # kinks at random places of the domain
+                weight = weight / (span / 2)
+                bias = -(weight * (low + span * (0.1 + 0.8 * torch.rand(width, d, dtype=torch.float64)))).sum(dim=1)
+            else:
+                bias = 0.5 * torch.rand(width, dtype=torch.float64)
+            self.weights.append(nn.Parameter(weight.to(torch.float32)))
+            self.biases.append(nn.Parameter(bias.to(torch.float32)))
         self.center = nn.Parameter(torch.zeros(units))
-        self.center_map = nn.Parameter(torch.zeros(units, hidden))
+        self.center_map = nn.Parameter(torch.zeros(units, last))
         self.raw_width = nn.Parameter(torch.full((units,), 0.5413))  # softplus gives 1
-        self.raw_width_map = nn.Parameter(torch.full((units, hidden), -6.0))
+        self.raw_width_map = nn.Parameter(torch.full((units, last), -6.0))
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
-        """Return center and half-width, affine in h, and the hidden layer."""
+        """Return center and half-width, affine in h, and the hidden layers."""
         soft = nn.functional.softplus
-        parameters: list[Tensor] = [
-            self.center, self.raw_width, self.center_map, self.raw_width_map, self.hidden_weight, self.hidden_bias,
-        ]  # fmt: skip
-        center, width, center_map, width_map, weight, bias = (p.to(dtype) for p in parameters)
-        return Envelope(center, soft(width), center_map, soft(width_map), hidden=(weight, bias))
+        parameters: list[Tensor] = [self.center, self.raw_width, self.center_map, self.raw_width_map]
+        center, width, center_map, width_map = (p.to(dtype) for p in parameters)
+        hidden = tuple((w.to(dtype), b.to(dtype)) for w, b in zip(self.weights, self.biases, strict=True))
+        return Envelope(center, soft(width), center_map, soft(width_map), hidden=hidden)
 
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the constants of the deployed program in the user's inputs; rounding keeps lower <= upper."""
         box = self.envelope(dtype)
         assert box.center_slope is not None
         assert box.half_slope is not None
-        assert box.hidden is not None
-        weight = box.hidden[0] / x_scale.to(dtype)
-        return {
-            "hidden_weight": weight,
-            "hidden_bias": box.hidden[1] - weight @ x_shift.to(dtype),
+        result = {
             "lower": box.center - box.half,
             "lower_slope": box.center_slope - box.half_slope,
             "upper": box.center + box.half,
             "upper_slope": box.center_slope + box.half_slope,
         }
+        for i, (weight, bias) in enumerate(box.hidden):
+            if i == 0:
+                weight = weight / x_scale.to(dtype)
+                bias = bias - weight @ x_shift.to(dtype)
+            result |= {f"hidden.{i}.weight": weight, f"hidden.{i}.bias": bias}
+        return result
 
 
 def _lines(lowest: Tensor, highest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,21 +86,48 @@ def _lines(lowest: Tensor, highest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (2 * above - 0.5).clamp(0.0, 1.0), above, above * (-lowest).clamp(min=0)
 
 
+Layers = tuple[tuple[Tensor, Tensor], ...]
+Lines = list[tuple[Tensor, Tensor, Tensor]]
+
+
+def _back(q: Tensor, layers: Layers, lines: Lines) -> tuple[Tensor, Tensor]:
+    """Return (offset, slope) with q.h <= offset + slope.x'. Shapes: q (..., r, k) -> (..., r), (..., r, d)."""
+    total: Tensor | None = None
+    for (weight, bias), (below, above, lift) in zip(reversed(layers), reversed(lines), strict=True):
+        up, down = q.clamp(min=0), q.clamp(max=0)
+        through = up * above + down * below
+        constant = through @ bias + (up * lift).sum(dim=-1)
+        total, q = constant if total is None else total + constant, through @ weight
+    assert total is not None
+    return total, q
+
+
+def _relaxed(layers: Layers, boxes: tuple[Tensor, Tensor]) -> Lines:
+    """Return the lines around all ReLUs over boxes (..., d), shapes (..., 1, k)."""
+    centers, halves = (end.unsqueeze(-2) for end in boxes)
+    lines: Lines = []
+    for depth, (weight, bias) in enumerate(layers):
+        tops = []
+        for side in (weight, -weight):
+            offset, slope = (None, side) if depth == 0 else _back(side, layers[:depth], lines)
+            top = (slope * centers + slope.abs() * halves).sum(dim=-1)
+            tops.append(top if offset is None else top + offset)
+        lines.append(tuple(line.unsqueeze(-2) for line in _lines(bias - tops[1], bias + tops[0])))  # type: ignore[arg-type]
+    return lines
+
+
 def over_boxes(
-    q: Tensor, direct: Tensor | None, hidden: tuple[Tensor, Tensor], *, boxes: tuple[Tensor, Tensor],
+    q: Tensor, direct: Tensor | None, hidden: Layers, *, boxes: tuple[Tensor, Tensor],
     rows: tuple[Tensor, Tensor], raw_mu: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Bound max q.h(x') + direct.x' over each clause's region (heads, k), box by box.
 
-    Shapes: q (heads, k, units), direct (heads, k, d) or None, hidden (units, d), (units,); boxes, centers and
+    Shapes: q (heads, k, units), direct (heads, k, d) or None; boxes, centers and
     half-widths (heads, k, p, d); rows A x' <= a (heads, k, r, d), (heads, k, r), their raw_mu (heads, k, p, r) or None.
     """
-    (weight, bias), (centers, halves) = hidden, boxes
-    middle, reach = centers @ weight.T + bias, halves @ weight.abs().T
-    below, above, lift = _lines(middle - reach, middle + reach)
-    up, down = q.clamp(min=0).unsqueeze(2), q.clamp(max=0).unsqueeze(2)
-    through = up * above + down * below
-    total, slope = through @ bias + (up * lift).sum(dim=3), through @ weight
+    centers, halves = boxes
+    total, slope = _back(q[:, :, None, None, :], hidden, _relaxed(hidden, boxes))
+    total, slope = total.squeeze(-1), slope.squeeze(-2)
     if direct is not None:
         slope = slope + direct.unsqueeze(2)
     if raw_mu is not None:
