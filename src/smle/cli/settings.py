@@ -17,7 +17,7 @@ class TrainSettings:
 
     hidden: tuple[int, ...] = (64, 64, 64)
     embedding: int = 64
-    bounds: str = "fixed"
+    bounds: str = "auto"
     enforcement: str = "gauge"
     learning_rate: float = 1e-2
     batch_size: int = 256
@@ -50,7 +50,7 @@ class TrainSettings:
         known = [field.name for field in fields(cls)]
         for key in stated:
             if key not in known:
-                close = difflib.get_close_matches(str(key).replace("-", "_"), known, n=1, cutoff=0.5)
+                close = difflib.get_close_matches(str(key).replace("-", "_"), known, n=1)
                 hint = f" Did you mean '{close[0]}'?" if close else f" Known are: {', '.join(known)}."
                 raise ValueError(f"{path}: unknown setting '{key}'.{hint}")
         chosen = {key: value for key, value in given.items() if value is not None}

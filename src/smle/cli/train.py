@@ -30,7 +30,7 @@ def train(
     config: Annotated[Path | None, typer.Option(help="YAML file with settings, named as the options below.")] = None,
     hidden: Annotated[str | None, typer.Option(help="Widths of the hidden layers.", show_default="64,64,64")] = None,
     embedding: Annotated[int | None, typer.Option(help="Width of the clipped layer.", show_default="64")] = None,
-    bounds: Annotated[str | None, typer.Option(help="fixed, affine or network.", show_default="fixed")] = None,
+    bounds: Annotated[str | None, typer.Option(help="auto, fixed, affine or network.", show_default="auto")] = None,
     enforcement: Annotated[
         str | None, typer.Option(help="gauge, pdcg (the paper's) or exact.", show_default="gauge")
     ] = None,

@@ -27,7 +27,7 @@ from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.backbones import MLP
 from smle.nn.gauge import Frame
 from smle.nn.head import Gate
-from smle.nn.network import SafeNetwork
+from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import column_names, encode_inputs, require_in_domain
@@ -53,7 +53,8 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         hidden: Widths of the hidden ReLU layers.
         embedding: Width of the layer that is clipped; the last one before the heads.
         bounds: `fixed` (after the linear layer of the embedding as general as any constants), `affine`, or `network`
-            (a small ReLU network of the inputs; no ONNX export).
+            (a small ReLU network of the inputs; no ONNX export). `auto`: affine where rules mention inputs in
+            `then`, so that the room for the outputs can move with the inputs; fixed elsewhere.
         learning_rate: Step size of Adam.
         batch_size: Rows per step.
         max_epochs: Upper limit of epochs.
@@ -81,7 +82,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         hidden: tuple[int, ...] = (64, 64, 64),
         embedding: int = 64,
-        bounds: str = "fixed",
+        bounds: str = "auto",
         learning_rate: float = 1e-2,
         batch_size: int = 256,
         max_epochs: int = 500,
@@ -284,13 +285,18 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
                 backbone,
                 spec,
                 embedding=self.embedding,
-                bounds=self.bounds,
+                bounds=self._bounds(spec),
                 gate=self.gate,
                 gauge=gauge,
                 frame=frame,
                 prefer=self._preferred(spec, arrangement, X, targets),
                 arrangement=arrangement,
             )
+
+    def _bounds(self, spec: Specification) -> str:
+        if self.bounds != "auto":
+            return self.bounds
+        return "affine" if moves_with_inputs(spec) else "fixed"
 
     def _preferred(self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array) -> Array:
         """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""

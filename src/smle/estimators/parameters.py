@@ -37,7 +37,7 @@ def _named(*names: str) -> Callable[[Any], bool]:
 _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "hidden": (_widths, "a tuple of positive whole numbers"),
     "embedding": (_whole, "a positive whole number"),
-    "bounds": (_named("fixed", "affine", "network"), "'fixed', 'affine' or 'network'"),
+    "bounds": (_named("auto", "fixed", "affine", "network"), "'auto', 'fixed', 'affine' or 'network'"),
     "learning_rate": (lambda v: _number(v) and v > 0, "a positive number"),
     "batch_size": (_whole, "a positive whole number"),
     "max_epochs": (_whole, "a positive whole number"),
