@@ -10,11 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from smle.errors import DataError, RuleError
+from smle.guarantees import polyhedra
 from smle.guarantees.label_map import EPSILON, heaviest_independent_set, most_likely_labels, weights_of
 from smle.guarantees.membership import broken
 from smle.guarantees.nearest import nearest_outputs, to_scores
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
-from smle.solvers import MixedIntegerProgram, QuadraticProgram, Status, solve
+from smle.solvers import MixedIntegerProgram, MixedIntegerQuadraticProgram, QuadraticProgram, Status, solve
 
 F = Fraction
 
@@ -233,15 +234,92 @@ def test_exclusions_with_many_rows():
     assert (result <= Y).all()
 
 
-def test_a_search_that_is_cut_off_says_so(monkeypatch):
-    """Allowed points come back, with a warning that they may not be the nearest."""
-    from smle.guarantees import polyhedra
+def many_choices(seed, *, points=4, m=3, clauses=6, literals=3):
+    rng = np.random.default_rng(seed)
+    k = clauses * literals
+    G = rng.normal(size=(k, m))
+    G /= np.linalg.norm(G, axis=1, keepdims=True)
+    H = np.tile(rng.normal(size=k) - 1.0, (points, 1))
+    numbers = np.arange(k).reshape(clauses, literals).tolist()
+    return polyhedra.Choices(G, H, tuple(map(tuple, numbers))), rng.normal(0, 2, (points, m))
 
-    monkeypatch.setattr(polyhedra, "MAX_NODES", 4)
-    rng = np.random.default_rng(0)
-    G = np.concatenate([np.eye(3), -np.eye(3)])
-    choices = polyhedra.Choices(G, np.tile(np.full(6, -1.0), (20, 1)), ((0, 3), (1, 4), (2, 5)))
-    with pytest.warns(UserWarning, match="may not be the nearest"):
-        points = polyhedra.nearest_in_union(choices, rng.normal(0, 0.3, (20, 3)))
-    found = points[~np.isnan(points).any(axis=1)]
-    assert (np.abs(found) >= 1 - 1e-9).all()
+
+def by_miqp(choices, y, h):
+    """The same as one MIQP with big-M; binaries choose the literals."""
+    k, m = choices.G.shape
+    big = 100.0
+    A = np.zeros((k + len(choices.clauses), m + k))
+    A[:k, :m], A[:k, m:] = choices.G, big * np.eye(k)
+    for c, clause in enumerate(choices.clauses):
+        A[k + c, m + np.array(clause)] = 1.0
+    P = np.zeros((m + k, m + k))
+    P[:m, :m] = 2 * np.eye(m)
+    lower = np.concatenate([np.full(k, -np.inf), np.ones(len(choices.clauses))])
+    upper = np.concatenate([h - choices.G @ y + big, np.full(len(choices.clauses), np.inf)])
+    box = np.concatenate([np.full(m, 50.0), np.ones(k)])
+    whole = np.arange(m + k) >= m
+    low = np.where(whole, 0.0, -50.0)
+    found = solve(MixedIntegerQuadraticProgram(P, np.zeros(m + k), A, lower, upper, low, box, whole), backend="scip")
+    assert found.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    return found.objective if found.status is Status.OPTIMAL else np.inf
+
+
+@pytest.mark.parametrize(("seed", "shared"), [(1, 5_000), (2, 3)])
+def test_the_nearest_of_thousands_of_choices_equals_the_miqp(monkeypatch, seed, shared):
+    """3^6 choices, together or point by point: the MIQP agrees."""
+    monkeypatch.setattr(polyhedra, "SHARED_NODES", shared)
+    choices, Y = many_choices(seed)
+    points = polyhedra.nearest_in_union(choices, Y)
+    room = choices.H - points @ choices.G.T
+    assert all((room[:, list(clause)].max(axis=1) >= -1e-8).all() for clause in choices.clauses)
+    distance = ((points[0] - Y[0]) ** 2).sum()
+    assert distance == pytest.approx(by_miqp(choices, Y[0], choices.H[0]), rel=1e-4, abs=1e-5)
+
+
+def test_a_search_that_is_cut_off_says_so(monkeypatch):
+    """Allowed points come back, with a warning that counts those that may not be the nearest."""
+    monkeypatch.setattr(polyhedra, "SHARED_NODES", 12)
+    choices, Y = many_choices(1, points=20)
+    exact = polyhedra.nearest_in_union(choices, Y)
+    monkeypatch.setattr(polyhedra, "MAX_NODES", 3)
+    with pytest.warns(UserWarning, match="may not be the nearest") as caught:
+        points = polyhedra.nearest_in_union(choices, Y)
+    assert "of 20 rows" in str(caught[0].message)
+    found = ~np.isnan(points).any(axis=1)
+    room = (choices.H - points @ choices.G.T)[found]
+    assert all((room[:, list(clause)].max(axis=1) >= -1e-8).all() for clause in choices.clauses)
+    farther = ((points - Y) ** 2).sum(axis=1) - ((exact - Y) ** 2).sum(axis=1)
+    assert (farther[found] >= -1e-9).all()
+    assert (farther[found] > 1e-6).any() or not found.all()
+
+
+LABELS = "outputs: [u]\nlabels: [p, q, r]"
+TIED = ["u <= 1 or p", "not (p and q)", "not q or r", "u >= -1 or not r", "q or u <= 3"]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_labels_tied_to_numbers_and_to_each_other_equal_brute_force(count):
+    """Labels enter with the squared error of p - 1/2: half of it is free, the rest is paid for crossing 1/2."""
+    spec = read(LABELS, *(("", then) for then in TIED[:count]))
+    rng = np.random.default_rng(count)
+    Y = np.concatenate([rng.normal(0, 3, (12, 1)), rng.uniform(0, 1, (12, 3))], axis=1)
+    result = nearest_outputs(spec, np.zeros((12, 2)), Y)
+    assert not broken(spec, np.zeros((12, 2)), to_scores(spec, result)).any()
+    for y, found in zip(Y, result, strict=True):
+        best = np.inf
+        for pattern in itertools.product([0.0, 1.0], repeat=3):
+            moved = sum((p - 0.5) ** 2 for p, on in zip(y[1:], pattern, strict=True) if on != (p >= 0.5))
+            for u in (y[0], 1.0, -1.0, 3.0):
+                allowed = not broken(spec, np.zeros((1, 2)), to_scores(spec, np.array([[u, *pattern]]))).any()
+                best = min(best, moved + (u - y[0]) ** 2 if allowed else np.inf)
+        moved = sum((p - 0.5) ** 2 for p, on in zip(y[1:], found[1:], strict=True) if on != (p >= 0.5))
+        assert moved + (found[0] - y[0]) ** 2 == pytest.approx(best, rel=1e-4, abs=1e-4)
+
+
+def test_too_many_exclusions_of_tied_labels_are_refused():
+    spec = read("outputs: [u]\nlabels: [" + ", ".join(f"l{i}" for i in range(70)) + "]", ("", "u <= 1 or l0"))
+    first, second = np.triu_indices(70, 1)
+    rule = Rule("exclusions", (Polytope(),), CNF((), np.stack([first, second], axis=1)), None, "")
+    both = Specification(spec.inputs, spec.outputs, (*spec.rules, rule))
+    with pytest.raises(DataError, match="at most 2,000 exclusions"):
+        nearest_outputs(both, np.zeros((1, 2)), np.zeros((1, 71)))

@@ -1,14 +1,17 @@
 """The nearest allowed outputs (MAP): what an oracle would answer instead of outputs that break rules.
 
 Numbers and scores of choices: squared error, exact up to a margin that makes the result satisfy the rules in
-exact evaluation. Labels: cross-entropy with epsilon 1e-6, exact. Outputs that no clause ties together are
-independent problems; rows on which the same rules are active are solved together.
+exact evaluation. Labels: cross-entropy with epsilon 1e-6, exact; labels that rules tie to numbers, directly or
+through other labels: squared error of p - 1/2, together with these numbers. Outputs that no clause ties together are
+independent problems; rows on which the same rules are active are solved together. Rows whose search did not end are
+counted in a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ __all__ = ["label_columns", "nearest_outputs", "to_scores"]
 Array = npt.NDArray[np.float64]
 
 _MARGINS = (1e-11, 1e-9, 1e-6)
+_MIXED_PAIRS = 2_000
 
 
 def label_columns(spec: Specification) -> npt.NDArray[np.bool_]:
@@ -93,25 +97,25 @@ class _Part:
         clauses = tuple(clause for r in rules for clause in spec.rules[r].requirement.clauses)
         pairs = [spec.rules[r].requirement.exclusions for r in rules]
         stacked = np.concatenate([np.empty((0, 2), dtype=np.int32), *pairs])
-        plain: list[tuple[tuple[int, bool], ...]] = []
+        plain: dict[Clause, tuple[tuple[int, bool], ...]] = {}
         general: list[Clause] = []
         for clause in dict.fromkeys(clauses):
             read = [_sign(literal, labels) for literal in clause.literals]
             if all(item is not None for item in read):
-                plain.append(tuple(item for item in read if item is not None))
+                plain[clause] = tuple(item for item in read if item is not None)
             else:
                 general.append(clause)
-        blocks = _blocks(general)
-        mixed = {i for columns, _ in blocks for i in columns if labels[i]}
-        if mixed:
-            tied = [c for c in plain if any(label in mixed for label, _ in c)]
-            touching = len(stacked) and bool(np.isin(stacked, sorted(mixed)).any())
-            if tied or touching:
-                raise DataError(
-                    "Expected rules that tie labels to other outputs only in clauses of their own. Got labels "
-                    "that appear both in such a clause and in rules among labels; split the rules."
-                )
-        return cls(labels, stacked, tuple(plain), blocks)
+        mixed = _tied(general, plain, stacked, labels)
+        touching = mixed[stacked].any(axis=1)
+        if touching.sum() > _MIXED_PAIRS:
+            raise DataError(
+                f"Expected at most {_MIXED_PAIRS:,} exclusions of labels that other rules tie to numbers. Got "
+                f"{touching.sum():,}; split the rules."
+            )
+        general += [clause for clause, signs in plain.items() if mixed[signs[0][0]]]
+        general += [_exclusion(int(h), int(k)) for h, k in np.unique(np.sort(stacked[touching], axis=1), axis=0)]
+        rest = tuple(signs for signs in plain.values() if not mixed[signs[0][0]])
+        return cls(labels, stacked[~touching], rest, _blocks(general))
 
     def solve(self, X: npt.NDArray[np.floating[Any]], Y: Array) -> Array:
         result = Y.copy()
@@ -134,6 +138,30 @@ class _Part:
         clauses = [[(int(place[label]), value) for label, value in clause] for clause in self.label_clauses]
         pairs = place[self.pairs].astype(np.int32) if len(self.pairs) else self.pairs
         return most_likely_labels(Y[:, own], pairs, clauses)
+
+
+def _tied(
+    general: Sequence[Clause],
+    plain: Mapping[Clause, tuple[tuple[int, bool], ...]],
+    pairs: npt.NDArray[np.int32],
+    labels: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Return the labels that clauses tie to other outputs, directly or through rules among labels. Shape (m,)."""
+    mixed = np.zeros(len(labels), dtype=bool)
+    mixed[[i for clause in general for literal in clause.literals for i, _ in literal.outputs]] = True
+    mixed &= labels
+    while True:
+        count = mixed.sum()
+        for signs in plain.values():
+            members = [label for label, _ in signs]
+            mixed[members] |= mixed[members].any()
+        mixed[pairs[mixed[pairs].any(axis=1)]] = True
+        if mixed.sum() == count:
+            return mixed
+
+
+def _exclusion(h: int, k: int) -> Clause:
+    return Clause(tuple(Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in (h, k)))
 
 
 def _sign(literal: Literal, labels: npt.NDArray[np.bool_]) -> tuple[int, bool] | None:

@@ -8,6 +8,7 @@ the equality-constrained problems until the KKT conditions hold. What is left go
 
 from __future__ import annotations
 
+import heapq
 import warnings
 from dataclasses import dataclass
 
@@ -24,7 +25,10 @@ Mask = npt.NDArray[np.bool_]
 _SWEEPS = 12
 _ROUNDS = 30
 _TOLERANCE = 1e-11
+SHARED_NODES = 5_000
+"""Choices of literals that are looked at for all points together, before the rest is searched point by point."""
 MAX_NODES = 20_000
+"""The same for one point."""
 
 
 def nearest_in_polyhedron(G: Array, H: Array, Y: Array) -> Array:
@@ -136,39 +140,71 @@ class Choices:
 def nearest_in_union(choices: Choices, Y: Array) -> Array:
     """Return the nearest points that satisfy all clauses, NaN where none was found. Shape: Y (n, m).
 
-    Branch and bound over literals, for all points that share a choice at once. After too many nodes a warning
-    says so, and the best points found so far are returned: allowed, but maybe not the nearest.
+    Branch and bound over literals: the nearest point that satisfies those chosen so far bounds the distance from
+    below, and the clause that it breaks most is branched on. Points that share a choice go together, depth first; those
+    that stay open are searched one by one, best first. If one of these searches does not end, a warning says so.
     """
-    G, H = choices.G, choices.H
     units = tuple(clause[0] for clause in choices.clauses if len(clause) == 1)
-    several = [clause for clause in choices.clauses if len(clause) > 1]
     best, cost = np.full_like(Y, np.nan), np.full(len(Y), np.inf)
-    slack = 1e-9 * (1 + np.abs(H).max(axis=1, initial=0.0))
     stack: list[tuple[npt.NDArray[np.intp], tuple[int, ...]]] = [(np.arange(len(Y)), units)]
-    for _ in range(MAX_NODES):
+    for _ in range(SHARED_NODES):
         if not stack:
-            break
+            return best
         rows, chosen = stack.pop()
-        points = nearest_in_polyhedron(G[list(chosen)], H[rows][:, list(chosen)], Y[rows]) if chosen else Y[rows].copy()
-        distance = ((points - Y[rows]) ** 2).sum(axis=1)
+        points, distance, broken = _node(choices, Y, rows, chosen)
         keep = distance < cost[rows]  # also drops NaN
-        rows, points, distance = rows[keep], points[keep], distance[keep]
-        if not len(rows):
-            continue
-        room = H[rows] - points @ G.T + slack[rows][:, None]
-        waiting = np.ones(len(rows), dtype=bool)
-        for clause in several:
-            failed = waiting & (room[:, list(clause)].max(axis=1) < 0)
-            if failed.any():
-                # The nearest literal is looked at first (last pushed).
-                order = np.argsort(room[failed][:, list(clause)].mean(axis=0))
-                stack.extend((rows[failed], (*chosen, clause[j])) for j in order)
-                waiting &= ~failed
-        best[rows[waiting]], cost[rows[waiting]] = points[waiting], distance[waiting]
-    if stack:
+        rows, points, distance, broken = rows[keep], points[keep], distance[keep], broken[keep]
+        done = broken < 0
+        best[rows[done]], cost[rows[done]] = points[done], distance[done]
+        for c in np.unique(broken[~done]):
+            same = rows[broken == c]
+            literals = list(choices.clauses[c])
+            room = choices.H[same][:, literals] - points[broken == c] @ choices.G[literals].T
+            # The nearest literal is looked at first (last pushed).
+            stack.extend((same, (*chosen, literals[j])) for j in np.argsort(room.mean(axis=0)))
+    open_ = np.unique(np.concatenate([rows for rows, _ in stack]))
+    unsure = sum(not _best_first(choices, Y, int(row), units, best, cost) for row in open_)
+    if unsure:
         warnings.warn(
-            f"The search for the nearest allowed outputs was cut off after {MAX_NODES:,} choices of literals; some of "
-            "the outputs are allowed but may not be the nearest.",
+            f"The search for the nearest allowed outputs did not end for {unsure:,} of {len(Y):,} rows: what is "
+            "returned for them is allowed but may not be the nearest (or NaN, if no allowed outputs were found).",
             stacklevel=2,
         )
     return best
+
+
+def _node(
+    choices: Choices, Y: Array, rows: npt.NDArray[np.intp], chosen: tuple[int, ...]
+) -> tuple[Array, Array, npt.NDArray[np.intp]]:
+    """Return (nearest points for chosen literals, squared distances, the clause broken most or -1)."""
+    G, H = choices.G, choices.H[rows]
+    points = nearest_in_polyhedron(G[list(chosen)], H[:, list(chosen)], Y[rows]) if chosen else Y[rows].copy()
+    distance = ((points - Y[rows]) ** 2).sum(axis=1)
+    room = H - points @ G.T + 1e-9 * (1 + np.abs(H).max(axis=1, initial=0.0))[:, None]
+    worst, broken = np.zeros(len(rows)), np.full(len(rows), -1)
+    for c, clause in enumerate(choices.clauses):
+        if len(clause) > 1:
+            held = room[:, list(clause)].max(axis=1)
+            broken = np.where(held < worst, c, broken)
+            worst = np.minimum(held, worst)
+    return points, distance, broken
+
+
+def _best_first(choices: Choices, Y: Array, row: int, units: tuple[int, ...], best: Array, cost: Array) -> bool:
+    """Search one point to the end, starting from the best so far; return whether the end was reached."""
+    heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, units)]
+    pushed = 0
+    for _ in range(MAX_NODES):
+        if not heap or heap[0][0] >= cost[row]:
+            return True
+        _, _, chosen = heapq.heappop(heap)
+        points, distance, broken = _node(choices, Y, np.array([row]), chosen)
+        if not distance[0] < cost[row]:
+            continue
+        if broken[0] < 0:
+            best[row], cost[row] = points[0], distance[0]
+            continue
+        for literal in choices.clauses[broken[0]]:
+            pushed += 1
+            heapq.heappush(heap, (float(distance[0]), pushed, (*chosen, literal)))
+    return not heap or heap[0][0] >= cost[row]
