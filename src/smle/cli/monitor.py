@@ -83,7 +83,7 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], toler
         shares = [("rows outside the domain", now.outside_rows / now.rows), ("units clipped", now.clipped_share)]
         shares += [(f"rule '{name}' is on", count / now.rows) for name, count in now.rules.items()]
         print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
-        out.print("The model folder says nothing about its training rows, so there is nothing to compare with.")
+        out.print("The model says nothing about its training rows: there is nothing to compare with.", soft_wrap=True)
         return
     # Bins and cells are many: those that changed are shown, the rest is in the JSON.
     shown = [c for c in changes if c.kind in ("domain", "clip", "rule") or c.verdict == "changed"]

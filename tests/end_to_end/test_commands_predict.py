@@ -1,0 +1,197 @@
+"""smle predict and smle monitor: chunks, policies, files that appear whole or not at all."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from smle import load
+from smle.cli import app
+from smle.tables import files as table_files
+
+runner = CliRunner()
+COLUMNS = ["distance", "speed", "friction"]
+
+
+def run(*arguments):
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def data(braking_folder, braking_table, tmp_path):
+    braking_table[COLUMNS].to_csv(tmp_path / "data.csv", index=False)
+    return tmp_path / "data.csv"
+
+
+def _read(path):
+    return pd.read_csv(path, float_precision=None) if path.suffix == ".csv" else pd.read_parquet(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_chunks_make_no_difference(braking_folder, braking_table, data, tmp_path, monkeypatch, kind):
+    if kind == "parquet":
+        braking_table[COLUMNS].to_parquet(tmp_path / "data.parquet")
+    source = tmp_path / f"data.{kind}"
+    monkeypatch.setattr(table_files.read_chunks, "__kwdefaults__", {"text": (), "rows": 400})
+    result = run("predict", braking_folder, source, "-o", tmp_path / f"p.{kind}", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {
+        "rows": 1500,
+        "output": str(tmp_path / f"p.{kind}"),
+        "rows_outside_the_domain": 0,
+    }
+    written = _read(tmp_path / f"p.{kind}")["brake"].to_numpy()
+    model = load(braking_folder)
+    expected = [np.asarray(model.predict(braking_table[i : i + 400])).ravel() for i in range(0, 1500, 400)]
+    assert np.array_equal(written, np.concatenate(expected))
+
+
+def test_standard_output(braking_folder, data):
+    result = run("predict", braking_folder, data)
+    assert result.stdout.splitlines()[0] == "brake"
+    assert len(result.stdout.splitlines()) == 1501
+
+
+def test_info(braking_folder, data, tmp_path):
+    assert run("predict", braking_folder, data, "-o", tmp_path / "p.csv", "--info").exit_code == 0
+    written, table = pd.read_csv(tmp_path / "p.csv"), pd.read_csv(data)
+    near = (table["distance"] <= 10) & (table["speed"] >= 20)
+    assert written["active_rules"].str.contains("emergency braking").tolist() == near.tolist()
+    assert written["in_domain"].all()
+    assert written["clipped_share"].between(0, 1).all()
+
+
+def test_domain_policies_name_rows(braking_folder, data, tmp_path):
+    table = pd.read_csv(data)
+    table.loc[[16, 700], "distance"] = [201.0, 999.0]
+    table.to_csv(data, index=False)
+    refused = run("predict", braking_folder, data, "-o", tmp_path / "p.csv")
+    assert refused.exit_code == 2
+    assert "2 of 1500 rows" in refused.output
+    assert "first 201 in row 17" in refused.output
+    assert not (tmp_path / "p.csv").exists()
+    warned = run("predict", braking_folder, data, "-o", tmp_path / "p.csv", "--out-of-domain", "warn")
+    assert warned.exit_code == 0
+    assert "warning: 2 of 1500 rows lie outside the domain of the rules (rows 17, 701)." in warned.stderr
+    quiet = run("predict", braking_folder, data, "-o", tmp_path / "q.csv", "--out-of-domain", "clip", "--json")
+    assert json.loads(quiet.stdout)["rows_outside_the_domain"] == 2
+    assert not quiet.stderr
+    assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "q.csv").read_bytes()
+    assert run("predict", braking_folder, data, "--out-of-domain", "hope").exit_code == 2
+
+
+NONSENSE = {
+    "missing value": ("distance,speed,friction\n1,,0.5\n", "1 of 1 values are missing"),
+    "misspelt column": ("distanse,speed,friction\n1,2,0.5\n", "did you mean 'distanse'?"),
+    "text": ("distance,speed,friction\n1,fast,0.5\n", "Got 'fast'"),
+    "decimal comma": ("distance;speed;friction\n1;2;0,5\n", "Got '0,5'"),
+    "empty": ("", "empty first line"),
+    "two of a name": ("distance,speed,friction,speed\n1,2,0.5,3\n", "several columns are named 'speed'"),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_gets_one_line(braking_folder, tmp_path, kind):
+    text, reason = NONSENSE[kind]
+    (tmp_path / "odd.csv").write_text(text)
+    result = run("predict", braking_folder, tmp_path / "odd.csv", "-o", tmp_path / "p.csv")
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert "odd.csv" in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "odd.csv"]
+
+
+def test_places_that_cannot_be_written(braking_folder, data, tmp_path):
+    assert "is the table itself" in run("predict", braking_folder, data, "-o", data).output
+    assert "is a folder" in run("predict", braking_folder, data, "-o", tmp_path).output
+    assert "--json needs --output" in run("predict", braking_folder, data, "--json").output
+    (tmp_path / "file").write_text("")
+    assert run("predict", braking_folder, data, "-o", tmp_path / "file" / "p.csv").exit_code == 2
+
+
+def _start(*arguments, limit=None):
+    def lower():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.Popen(
+        [Path(sys.executable).with_name("smle"), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=None if limit is None else lower,
+    )
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_grow_leaves_the_old_one(braking_folder, data, tmp_path):
+    (tmp_path / "p.csv").write_text("old\n")
+    process = _start("predict", braking_folder, data, "-o", tmp_path / "p.csv", limit=4096)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert message.startswith("error: ")
+    assert "Traceback" not in message
+    assert (tmp_path / "p.csv").read_text() == "old\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.csv", "model", "p.csv"]
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(braking_folder, data):
+    process = _start("predict", braking_folder, data, "--info")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(timeout=60) in (0, 141)
+
+
+@pytest.mark.slow
+def test_a_killed_writer_leaves_the_old_file(braking_folder, braking_table, tmp_path):
+    pd.concat([braking_table[COLUMNS]] * 300).to_csv(tmp_path / "big.csv", index=False)
+    (tmp_path / "p.csv").write_text("old\n")
+    process = _start("predict", braking_folder, tmp_path / "big.csv", "-o", tmp_path / "p.csv")
+    while not any(p.name.startswith(".p.csv.") for p in tmp_path.iterdir()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert (tmp_path / "p.csv").read_text() == "old\n"
+
+
+def test_monitor(braking_folder, braking_table, data, tmp_path):
+    same = json.loads(run("monitor", braking_folder, data, "--json").stdout)
+    assert same["drift"] is False
+    assert same["now"]["rows"] == same["training"]["rows"] == 1500
+    moved = braking_table[COLUMNS].assign(speed=braking_table["speed"] / 4)
+    moved.loc[3, "distance"] = 700.0
+    moved.to_csv(tmp_path / "moved.csv", index=False)
+    answer = json.loads(run("monitor", braking_folder, tmp_path / "moved.csv", "--json").stdout)
+    assert answer["drift"] is True
+    assert answer["now"]["outside_rows"] == 1
+    changed = {c["name"] for c in answer["changes"] if c["verdict"] == "changed"}
+    assert "emergency braking" in changed
+    text = run("monitor", braking_folder, tmp_path / "moved.csv")
+    assert text.exit_code == 0
+    assert "changed" in text.output
+    assert "Outside the range of distance: 1 rows." in text.output
+    assert run("monitor", braking_folder, data, "--tolerance", 2).exit_code == 2
+
+
+def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, data, tmp_path):
+    from smle.estimators import project_model
+
+    project_model(braking_model, braking_model.specification_).save(tmp_path / "bare")
+    text = run("monitor", tmp_path / "bare", data)
+    assert text.exit_code == 0, text.output
+    assert "nothing to compare with" in text.output
+    assert json.loads(run("monitor", tmp_path / "bare", data, "--json").stdout)["drift"] is None

@@ -1,0 +1,128 @@
+"""smle project: edited rules for a trained model."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from smle import SafeClassifier, Specification, load
+from smle.cli import app
+from smle.demo import BRAKING_RULES
+from smle.errors import NotCertifiedError
+from smle.estimators import SafeRegressor, project_model
+from smle.guarantees.membership import broken
+from smle.tables import encode_inputs
+
+runner = CliRunner()
+MORE = "  - {name: icy, when: friction <= 0.3 and speed >= 10, then: brake <= 0.95}\n"
+EDITS = {
+    "stricter": BRAKING_RULES.replace("brake >= 0.8", "brake >= 0.9"),
+    "other regions": BRAKING_RULES.replace("distance >= 150", "distance >= 120").replace("near: 10", "near: 25"),
+    "a new rule": BRAKING_RULES + MORE,
+    "depends on inputs": BRAKING_RULES + "  - {name: gentle, then: brake <= 0.5 + 0.02 * speed + 0.5 * friction}\n",
+    "one rule less": BRAKING_RULES.replace("  - name: physical range\n    then: 0 <= brake <= 1\n", ""),
+    "wider domain": BRAKING_RULES.replace("speed: [0, 40]", "speed: [0, 50]"),
+}
+
+
+def run(*arguments):
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edited_rules_hold(edit, braking_folder, braking_table, tmp_path):
+    path = tmp_path / "edited.yaml"
+    path.write_text(EDITS[edit])
+    result = run("project", braking_folder, path, "-o", tmp_path / "new", "--json")
+    assert result.exit_code == 0, result.output
+    assert run("verify", tmp_path / "new").exit_code == 0
+    new, spec = load(tmp_path / "new"), Specification.from_yaml(EDITS[edit])
+    rng = np.random.default_rng(0)
+    low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    rows = pd.DataFrame(rng.uniform(low, high, (4000, 3)), columns=list(spec.columns))
+    assert not broken(spec, encode_inputs(spec, rows), new.raw_outputs(rows)).any()
+    margins = json.loads(result.stdout)["margins"]
+    assert set(margins) >= {rule.name for rule in spec.rules}
+    if edit != "depends on inputs":  # new slopes: near parameters are not near outputs there
+        assert new.score(braking_table, braking_table["brake"]) > 0.8
+
+
+def test_the_same_rules_change_nothing(braking_model, braking_folder, braking_table, tmp_path):
+    (tmp_path / "same.yaml").write_text(BRAKING_RULES)
+    text = run("project", braking_folder, tmp_path / "same.yaml", "-o", tmp_path / "new")
+    assert text.exit_code == 0, text.output
+    new = load(tmp_path / "new")
+    assert np.array_equal(new.predict(braking_table), braking_model.predict(braking_table))
+    assert new.description_["provenance"]["projected_from"] == braking_model.certificate_.document["digest"]
+    assert new.description_["scores"] == {}
+
+
+def test_data_fit_the_new_heads(braking_model, braking_folder, braking_table, tmp_path):
+    """Where parameters that are near do not mean outputs that are near, data help."""
+    edit = "depends on inputs"
+    (tmp_path / "edited.yaml").write_text(EDITS[edit])
+    braking_table.to_csv(tmp_path / "data.csv", index=False)
+    places = ("-o", tmp_path / "b", "--data", tmp_path / "data.csv")
+    fitted = run("project", braking_folder, tmp_path / "edited.yaml", *places, "--json")
+    assert fitted.exit_code == 0, fitted.output
+    scores = json.loads(fitted.stdout)["scores"]
+    assert scores["rows"] == 300
+    bare = project_model(braking_model, Specification.from_yaml(EDITS[edit]))
+    rows = braking_table[["distance", "speed", "friction"]]
+    assert load(tmp_path / "b").score(rows, braking_table["brake"]) > 0.8 >= bare.score(rows, braking_table["brake"])
+    assert load(tmp_path / "b").description_["training"]["rows"] == 1200
+
+
+def test_refusals(braking_folder, tmp_path):
+    def refused(text, code, reason):
+        (tmp_path / "edited.yaml").write_text(text)
+        result = run("project", braking_folder, tmp_path / "edited.yaml", "-o", tmp_path / "new")
+        assert result.exit_code == code, result.output
+        assert reason in result.output
+        assert len(result.output.strip().splitlines()) == 1
+        assert not (tmp_path / "new").exists()
+
+    refused(BRAKING_RULES.replace("brake <= 0.1", "brake <= 0.1 and brake >= 0.2"), 1, "no phantom braking")
+    refused(BRAKING_RULES.replace("friction", "grip"), 2, "same inputs")
+    refused(BRAKING_RULES.replace("brake", "stop"), 2, "same outputs")
+    refused(BRAKING_RULES.split("rules:", maxsplit=1)[0] + "rules: []\n", 1, "states no rules")
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "precious").write_text("")
+    (tmp_path / "edited.yaml").write_text(BRAKING_RULES)
+    taken = run("project", braking_folder, tmp_path / "edited.yaml", "-o", tmp_path / "place")
+    assert "is not a model folder" in taken.output
+
+
+def test_choices_and_labels_can_be_projected():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(-3, 3, (300, 2)), columns=["a", "b"])
+    quick = {"hidden": (8,), "embedding": 8, "max_epochs": 10, "random_state": 0}
+    rules = (
+        "inputs: {{a: [-3, 3], b: [-3, 3]}}\nchoices: {{advice: [clear, left, right]}}\n"
+        "rules:\n  - {{name: wall, when: a <= {at}, then: advice != left}}\n"
+    )
+    y = np.where(X["b"] < 0, "clear", np.where(X["a"] > 0, "right", "left"))
+    model = SafeClassifier(rules.format(at=-1), **quick).fit(X, y)
+    for data in ({}, {"X": X, "y": pd.DataFrame({"advice": y})}):
+        new = project_model(model, Specification.from_yaml(rules.format(at=1)), **data)
+        assert not (new.predict(X)[X["a"] <= 1] == "left").any()
+        assert set(new.classes_) == {"clear", "left", "right"}
+    labels = "inputs: {{a: [-3, 3], b: [-3, 3]}}\nlabels: [cat, dog]\nrules:\n  - {{name: r, {rule}}}\n"
+    marks = np.stack([X["a"] > 0, X["b"] > 0], axis=1).astype(int)
+    model = SafeClassifier(labels.format(rule="then: not (cat and dog)"), **quick).fit(X, marks)
+    new = project_model(model, Specification.from_yaml(labels.format(rule="when: a >= 1, then: cat implies dog")))
+    inside = new.predict(X)[X["a"] >= 1]
+    assert (inside[:, 0] <= inside[:, 1]).all()
+
+
+def test_a_model_without_gate_keeps_one_head(braking_table):
+    rules = BRAKING_RULES.replace("brake <= 0.1", "brake <= 1")
+    columns = ["distance", "speed", "friction"]
+    model = SafeRegressor(rules, hidden=(8,), embedding=8, max_epochs=2, gate=False, random_state=0)
+    model.fit(braking_table[columns], braking_table["brake"])
+    new = project_model(model, Specification.from_yaml(rules.replace("brake >= 0.8", "brake >= 0.9")))
+    assert new.certificate_.document["gate"]["regions"] == []
+    with pytest.raises(NotCertifiedError):
+        project_model(model, Specification.from_yaml(rules.split("rules:", maxsplit=1)[0] + "rules: []\n"))

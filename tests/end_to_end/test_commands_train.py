@@ -1,0 +1,192 @@
+"""smle train: settings, the plain twin, interruptions."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from smle import load
+from smle.cli import app
+from smle.demo import BRAKING_RULES
+
+runner = CliRunner()
+QUICK = ("--hidden", "8", "--embedding", "8")
+
+
+def run(*arguments):
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def files(tmp_path, braking_table):
+    braking_table.to_csv(tmp_path / "data.csv", index=False)
+    (tmp_path / "rules.yaml").write_text(BRAKING_RULES)
+    return tmp_path
+
+
+def _train(files, *more, data="data.csv"):
+    return run("train", files / data, files / "rules.yaml", "-o", files / "m", *more)
+
+
+def test_summary_and_scores(files):
+    answer = json.loads(_train(files, *QUICK, "--epochs", 5, "--json").stdout)
+    scores = answer["scores"]
+    assert answer["rows"] == {"training": 1200, "test": 300}
+    assert scores["metric"] == "R2"
+    assert scores["rows"] == 300
+    assert set(scores["score"]) == {"plain", "postprocess", "safe", "oracle"}
+    assert scores["violations"]["safe"] == scores["violations"]["oracle"] == scores["violations"]["postprocess"] == 0
+    assert scores["violations"]["data"] > 0
+    assert max(scores["score"].values()) == scores["score"]["oracle"] <= 1
+    model = load(files / "m")
+    assert model.description_["scores"] == scores
+    assert model.description_["history"]["epochs"] == answer["history"]["epochs"] == 5
+    text = _train(files, *QUICK, "--epochs", 5).output
+    assert "On 300 held-out rows" in text
+    assert f"{scores['score']['safe']:.4f}" in text
+    assert "Worst margin" in text
+
+
+def test_without_twin_and_without_test_rows(files):
+    alone = json.loads(_train(files, *QUICK, "--epochs", 1, "--no-twin", "--json").stdout)
+    assert set(alone["scores"]["score"]) == {"safe", "oracle"}
+    nothing = _train(files, *QUICK, "--epochs", 1, "--test-share", 0)
+    assert nothing.exit_code == 0, nothing.output
+    assert "No rows were held out" in nothing.output
+    assert load(files / "m").description_["provenance"]["rows"] == 1500
+
+
+def test_parquet_trains_the_same_model(files, braking_table):
+    braking_table.to_parquet(files / "data.parquet")
+    for data in ("data.csv", "data.parquet"):
+        assert _train(files, *QUICK, "--epochs", 2, data=data).exit_code == 0
+        if data == "data.csv":
+            weights = load(files / "m").record().weights
+    again = load(files / "m").record().weights
+    assert all(np.array_equal(value, again[name]) for name, value in weights.items())
+
+
+def test_settings_file_and_options_that_win(files):
+    (files / "s.yaml").write_text("hidden: [8, 8]\nembedding: 4\nepochs: 3\nseed: 5\nenforcement: exact\ntwin: false\n")
+    answer = json.loads(_train(files, "--config", files / "s.yaml", "--epochs", 2, "--json").stdout)
+    described = load(files / "m").description_
+    assert described["architecture"] == {"backbone": "mlp", "hidden": [8, 8], "embedding": 4}
+    assert answer["history"]["epochs"] == 2
+    assert "plain" not in answer["scores"]["score"]
+
+
+WRONG = {
+    "epoch: 3": "Did you mean 'epochs'?",
+    "learning-rate: 3": "Did you mean 'learning_rate'?",
+    "frobnicate: 1": "Known are: hidden",
+    "- 1": "expected lines such as",
+    "epochs: [": "not readable as YAML",
+    "hidden: [8, -1]": "hidden",
+    "hidden: wide": "hidden",
+    "test_share: 2": "test_share",
+    "epochs: many": "max_epochs",
+    "bounds: loose": "bounds",
+    "gate: 3": "gate",
+    "seed: -1": "seed",
+    "twin: maybe": "twin",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_settings_are_named(files, text):
+    (files / "s.yaml").write_text(text + "\n")
+    result = _train(files, *(() if "hidden" in text else ("--hidden", "8")), "--config", files / "s.yaml")
+    assert result.exit_code == 2, result.output
+    assert WRONG[text] in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert not (files / "m").exists()
+
+
+def test_wrong_options_are_named(files):
+    for option, value in (("--epochs", 0), ("--learning-rate", -1), ("--validation-share", 3), ("--test-share", 1)):
+        result = _train(files, option, value)
+        assert result.exit_code == 2
+        assert option.removeprefix("--").replace("-", "_").replace("epochs", "max_epochs") in result.output
+    assert "no such file" in _train(files, "--config", files / "absent.yaml").output
+
+
+def test_counts_are_those_of_the_file(files, braking_table):
+    """Even if the bad rows would have been held out."""
+    braking_table.assign(speed=braking_table["speed"].where(braking_table.index != 7)).to_csv(
+        files / "holes.csv", index=False
+    )
+    assert "1 of 1500 values are missing" in _train(files, data="holes.csv").output
+    far = braking_table.copy()
+    far.loc[41, "distance"] = 500.0
+    far.to_csv(files / "far.csv", index=False)
+    assert "first 500 in row 42" in _train(files, data="far.csv").output
+
+
+def test_checkpoint_options(files):
+    place = files / "run.checkpoint"
+    assert "--resume needs --checkpoint" in _train(files, "--resume").output
+    assert "there is no checkpoint" in _train(files, "--checkpoint", place, "--resume").output
+    assert "Got the folder" in _train(files, "--checkpoint", files).output
+    place.write_text("something else")
+    assert "Add --resume" in _train(files, "--checkpoint", place).output
+    assert "not a checkpoint" in _train(files, "--checkpoint", place, "--resume").output
+    assert not (files / "m").exists()
+
+
+def _start(files, *more):
+    command = [Path(sys.executable).with_name("smle"), "train", "data.csv", "rules.yaml", "-o", "m", *QUICK, *more]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    )
+
+
+def _wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} did not appear")
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_to_the_same_model(files):
+    options = ("--epochs", "60", "--patience", "60", "--no-twin", "--checkpoint", "run.checkpoint")
+    process = _start(files, *options)
+    _wait_for(files / "run.checkpoint")
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (
+        message.strip().splitlines()[-1].startswith("interrupted: no model was written. To go on: smle train data.csv")
+    )
+    assert message.strip().endswith("--resume")
+    assert not (files / "m").exists()
+    process = _start(files, *options, "--resume")
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 0, message
+    assert message == ""  # quiet: not a terminal
+    assert sorted(p.name for p in files.iterdir()) == ["data.csv", "m", "rules.yaml"]
+    resumed = load(files / "m").record().weights
+    whole = _train(files, *QUICK, *options[:-2])
+    assert whole.exit_code == 0, whole.output
+    again = load(files / "m").record().weights
+    assert all(np.array_equal(value, again[name]) for name, value in resumed.items())
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_the_old_model(files):
+    assert _train(files, *QUICK, "--epochs", 1).exit_code == 0
+    before = {p.name: p.read_bytes() for p in (files / "m").iterdir()}
+    process = _start(files, "--epochs", "500", "--checkpoint", "run.checkpoint")
+    _wait_for(files / "run.checkpoint")
+    process.kill()
+    process.communicate()
+    assert {p.name: p.read_bytes() for p in (files / "m").iterdir()} == before

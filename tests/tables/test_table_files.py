@@ -1,0 +1,126 @@
+"""Tables in files: exact digits, chunks, and refusals of what is not a table."""
+
+import gzip
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from smle.errors import DataError
+from smle.rules import Specification
+from smle.tables.files import TableWriter, read_chunks, read_table, text_columns
+
+
+@pytest.fixture
+def numbers():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"x": rng.uniform(0, 1, 500), "n": rng.integers(0, 9, 500), "t": rng.choice(["01", "b"], 500)})
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.csv.gz"])
+def test_what_is_written_reads_back_exactly(numbers, tmp_path, name):
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(numbers.to_csv(index=False).encode()))
+    else:
+        with TableWriter(path) as writer:
+            writer.write(numbers[:200])
+            writer.write(numbers[200:])
+    again = read_table(path, text={"t"})
+    assert np.array_equal(again["x"].to_numpy(), numbers["x"].to_numpy())
+    assert again["t"].tolist() == numbers["t"].tolist()
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_chunks_are_the_table(numbers, tmp_path, name):
+    with TableWriter(tmp_path / name) as writer:
+        writer.write(numbers)
+    parts = list(read_chunks(tmp_path / name, rows=64, text={"t"}))
+    assert [len(part) for part in parts] == [64] * 7 + [52]
+    assert [int(part.index[0]) for part in parts] == list(range(0, 500, 64))
+    pd.testing.assert_frame_equal(pd.concat(parts), read_table(tmp_path / name, text={"t"}))
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeffa,b\n1,2\n", "a;b\n1;2\n", "a\tb\n1\t2\n", '"a","b"\r\n"1","2"\r\n', "a,b\n\n1,2\n"]
+)
+def test_kinds_of_separated_values(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    assert read_table(tmp_path / "t.csv").to_dict("list") == {"a": [1], "b": [2]}
+
+
+NONSENSE = {
+    "empty": (b"", "empty first line"),
+    "blank": (b"\n\n", "empty first line"),
+    "header only": (b"a,b\n", "empty table"),
+    "twice the same name": (b"a,b,a\n1,2,3\n", "several columns are named 'a'"),
+    "too many fields": (b"a,b\n1,2\n1,2,3,4\n", "line 3"),
+    "a field more in every row": (b"a,b\n1,2,3\n4,5,6\n", "header"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00\x00", "expected text"),
+    "zeros": (b"\x00" * 100, "expected text"),
+    "latin-1 in a row": (b"a,b\n1,M\xfcnchen\n", "utf-8"),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_is_refused_with_the_file_named(tmp_path, kind):
+    data, reason = NONSENSE[kind]
+    (tmp_path / "t.csv").write_bytes(data)
+    with pytest.raises(DataError, match=reason) as caught:
+        read_table(tmp_path / "t.csv")
+    assert "t.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_files_are_refused(tmp_path):
+    with pytest.raises(DataError, match="it is a folder"):
+        read_table(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        read_table(tmp_path / "absent.csv")
+    (tmp_path / "t.parquet").write_bytes(b"not parquet at all")
+    with pytest.raises(DataError, match="not readable as Parquet"):
+        read_table(tmp_path / "t.parquet")
+    (tmp_path / "t.csv.gz").write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(DataError, match="expected text"):
+        read_table(tmp_path / "t.csv.gz")
+
+
+def test_missing_pyarrow_is_named(tmp_path, monkeypatch):
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"smle\[parquet\]"):
+        read_table(tmp_path / "t.parquet")
+    with pytest.raises(ImportError, match=r"smle\[parquet\]"), TableWriter(tmp_path / "u.parquet"):
+        pass
+
+
+def test_names_stay_text():
+    spec = Specification.from_yaml(
+        "inputs: {a: [0, 1], zip: {categories: ['01', '02']}}\nchoices: {c: ['1', '2']}\n"
+        "rules:\n  - {name: r, then: c != '1'}\n"
+    )
+    assert text_columns(spec) == {"zip", "c"}
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_an_error_leaves_what_was_there(numbers, tmp_path, name):
+    path = tmp_path / name
+    with TableWriter(path) as writer:
+        writer.write(numbers)
+    before = path.read_bytes()
+    with pytest.raises(AttributeError), TableWriter(path) as writer:
+        [writer.write(part) for part in (numbers[:100], None)]
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_a_full_disk_leaves_nothing(numbers, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"), TableWriter(tmp_path / "t.csv") as writer:
+        writer.write(numbers)
+    assert list(tmp_path.iterdir()) == []
