@@ -22,7 +22,9 @@ from smle.guarantees.network_boxes import cut_region
 from smle.guarantees.overapproximation import Layer
 from smle.guarantees.relaxation import HiddenLayer
 from smle.guarantees.verdict import Holds, NotProved, Unknown
+from smle.nn.backbones import MLP
 from smle.nn.bounds import AffineBox
+from smle.nn.gauge import Frame
 from smle.nn.network import SafeNetwork
 from smle.nn.network_bounds import NetworkBox, over_boxes
 from smle.rules import Specification
@@ -139,11 +141,11 @@ def test_stored_bounds_cannot_cross(size: float, seed: int) -> None:
     assert (stored["lower_slope"] <= stored["upper_slope"]).all()
 
 
-def test_bounds_start_as_minus_one_and_one_and_can_bend() -> None:
+def test_bounds_start_around_zero_and_can_bend() -> None:
     network = SafeNetwork(nn.Linear(2, 4), EVERYWHERE, embedding=4, bounds="network").eval()
     lower, upper = network.deployed.limits(torch.rand(50, 2) * 2 - 1)
-    assert lower.max() < -0.9
-    assert upper.min() > 0.9
+    assert torch.allclose(lower, -upper)
+    assert 0.3 < upper.min() < upper.max() < 4
     lower, upper = shaken("everywhere", 1.0, 0).eval().deployed.limits(torch.linspace(-1, 1, 9)[:, None].repeat(1, 2))
     bends = (upper[2:] - 2 * upper[1:-1] + upper[:-2]).abs().amax()
     assert bends > 0.01
@@ -254,3 +256,46 @@ def test_unknown_bounds_are_named() -> None:
     with pytest.raises(ValueError, match="'constant', 'fixed', 'affine' or 'network'"):
         SafeNetwork(nn.Linear(2, 2), EVERYWHERE, embedding=2, bounds="magic")
     assert AffineBox.cuts == 0
+
+
+BUMP = Specification.from_yaml(
+    """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+outputs: [y]
+rules:
+  - name: left
+    when: a <= -0.4
+    then: y <= 0.1
+  - name: right
+    when: a >= 0.4
+    then: y <= 0.1
+  - name: range
+    then: 0 <= y <= 1
+"""
+)
+
+
+def bump_error(bounds: str) -> float:
+    """Train one head for all inputs on a bump that the rules cut off on both sides; return the squared error."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (800, 2))
+    y = np.clip(1.2 - 3 * np.abs(X[:, 0]) + 0.2 * np.sin(4 * X[:, 1]), 0.02, 0.98)
+    y = np.where(np.abs(X[:, 0]) >= 0.4, np.minimum(y, 0.09), y)
+    features, targets = torch.tensor(X, dtype=torch.float32), torch.tensor(y[:, None], dtype=torch.float32)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = SafeNetwork(
+            MLP((32, 32), 16, shift=np.zeros(2), scale=np.ones(2)), BUMP, embedding=16, bounds=bounds, gate=False,
+            frame=Frame(np.zeros(2), np.full(2, 0.58), np.array([0.3]), np.array([0.5])),
+        )  # fmt: skip
+    options = TrainingOptions(max_epochs=150, batch_size=64, learning_rate=1e-2, patience=None, progress=False)
+    train(network, features, targets, loss=squared, options=options, enforcement="gauge")
+    certify(network)
+    assert attack(network, 300) == 0
+    with torch.no_grad():
+        return float(squared(network(features), targets).mean())
+
+
+@pytest.mark.slow
+def test_one_head_follows_rules_that_differ_from_place_to_place() -> None:
+    assert bump_error("network") < 0.02 < 0.1 < bump_error("affine")

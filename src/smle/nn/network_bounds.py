@@ -25,7 +25,7 @@ __all__ = ["NetworkBox", "over_boxes"]
 
 
 class NetworkBox(Box):
-    """l(x) <= z <= u(x) by hidden layers of ReLU units, `widths` of them; they start near the constants -1 and 1.
+    """l(x) <= z <= u(x) by hidden layers of ReLU units; they start around 0, about 1 wide on either side.
 
     The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. With one layer it would be convex in x; with two
     it takes any shape. The kinks of the first layer start at random places of the domain [low, high], shapes (d,).
@@ -50,8 +50,9 @@ class NetworkBox(Box):
             self.biases.append(nn.Parameter(bias.to(torch.float32)))
         self.center = nn.Parameter(torch.zeros(units))
         self.center_map = nn.Parameter(torch.zeros(units, last))
-        self.raw_width = nn.Parameter(torch.full((units,), 0.5413))  # softplus gives 1
-        self.raw_width_map = nn.Parameter(torch.full((units, last), -6.0))
+        # About half of the width comes from h, so that it can take another shape without growing first.
+        self.raw_width = nn.Parameter(torch.full((units,), -1.0))
+        self.raw_width_map = nn.Parameter(torch.full((units, last), -2.5))
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width, affine in h, and the hidden layers."""
