@@ -15,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.bench.harness import BenchResult, Plot, Table, interleaved
+from smle.certificates import checker
+from smle.certificates.document import tensors_of
+from smle.certificates.fast_exclusions import exclusion_margin
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
 from smle.guarantees.exclusions import verify_exclusions
@@ -44,7 +47,7 @@ def run(quick: bool = False) -> BenchResult:
         _back_ends(quick),
         sizes,
         _many_rules(passed),
-        _many_exclusions(quick, passed),
+        *_many_exclusions(quick, passed),
     )
     return BenchResult(
         "guarantees",
@@ -350,15 +353,16 @@ def _many_rules(passed: dict[str, bool]) -> Table:
     rows: list[tuple[object, ...]] = []
     for affine in (False, True):
         spec, arrangement, over = hundred_rules(affine=affine)
-        before = time.perf_counter()
-        verdicts = verify(over, spec, arrangement)
-        seconds = time.perf_counter() - before
+        obligations = len(verify(over, spec, arrangement))
+        timing = interleaved({"verify": partial(verify, over, spec, arrangement)}, rounds=5)["verify"]
+        # The best of five: what else the machine does only ever adds.
+        seconds = min(timing.seconds)
         kind = "affine" if affine else "constant"
-        rows.append((kind, len(spec.rules), 256, len(verdicts), seconds))
+        rows.append((kind, len(spec.rules), 256, obligations, seconds))
         passed[f"100 rules x 256 verified in under 1 s ({kind} bounds)"] = seconds < 1.0
     return Table(
         "Many rules: 100 rules over 100 oblique regions, one head, 8 inputs",
-        ("bounds", "rules", "embedding", "obligations", "seconds"),
+        ("bounds", "rules", "embedding", "obligations", "seconds (best of 5)"),
         tuple(rows),
     )
 
@@ -387,35 +391,89 @@ def hundred_rules(*, affine: bool) -> tuple[Specification, Arrangement, Overappr
     return spec, arrangement, Overapproximation(_bounds(rng, d, n, affine=affine), (head,))
 
 
-def million_pairs(quick: bool) -> tuple[float, float, float, int]:
-    """Verify exclusions at scale; return (seconds, peak memory in GB, share proved, pairs)."""
+def many_labels(quick: bool, *, room: tuple[float, float]) -> tuple[npt.NDArray[np.int32], Head, ConstantBounds]:
+    """Return pairs, a head and bounds at scale; `room` is the range of what a logit keeps of its reach below zero."""
     rng = np.random.default_rng(0)
     labels, n, count = (500, 64, 50_000) if quick else (2_000, 256, 1_000_000)
     pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
     pairs = pairs[np.sort(rng.choice(len(pairs), count, replace=False))]
     W = (rng.normal(size=(labels, n)) / np.sqrt(n)).astype(np.float32)
     reach = 0.5 * np.abs(W).sum(axis=1)
-    head = Head(W, _f32(-W.sum(axis=1) / 2 - reach * rng.uniform(0.55, 0.95, size=labels)))
-    domain = Domain(np.zeros(4), np.ones(4), np.ones(4))
+    head = Head(W, _f32(-W.sum(axis=1) / 2 - reach * rng.uniform(*room, size=labels)))
+    return pairs, head, ConstantBounds(_f32(np.zeros(n)), _f32(np.ones(n)))
+
+
+def million_pairs(quick: bool) -> tuple[float, float, float, int]:
+    """Verify exclusions at scale; return (seconds, peak memory in GB, share proved, pairs)."""
+    pairs, head, bounds = many_labels(quick, room=(0.55, 0.95))
+    domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
     before = time.perf_counter()
-    _, margins = verify_exclusions(
-        pairs, head, Envelope.of(ConstantBounds(_f32(np.zeros(n)), _f32(np.ones(n))), domain), domain
-    )
+    _, margins = verify_exclusions(pairs, head, Envelope.of(bounds, domain), domain)
     seconds = time.perf_counter() - before
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return seconds, memory, float((margins > 0).mean()), count
+    return seconds, memory, float((margins > 0).mean()), len(pairs)
 
 
-def _many_exclusions(quick: bool, passed: dict[str, bool]) -> Table:
-    # A process of its own, so that its peak memory is that of this check alone.
-    program = f"import json; from smle.bench.guarantees import million_pairs; print(json.dumps(million_pairs({quick})))"
+def million_checked(quick: bool) -> tuple[float, float, float]:
+    """Check as many exclusions by the certificate's rules: CPU seconds to prepare the head, exactly, in float64."""
+    pairs, head, bounds = many_labels(quick, room=(0.95, 1.0))
+    domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
+    weights, margins = verify_exclusions(pairs, head, Envelope.of(bounds, domain), domain)
+    assert (margins > 0).all()
+    block, names = pairs.astype("<u4").tobytes(), [f"label {i}" for i in range(len(head.b))]
+    rule = {"name": "rule", "regions": [0], "clauses": [], "exclusions": {"offset": 0, "count": len(pairs)}}
+    clock = [time.process_time()]
+    spec = checker.Specification(
+        {
+            "inputs": [{"name": "x", "lower": "0", "upper": "1"}],
+            "one_hot": [],
+            "outputs": [{"name": name, "kind": "label"} for name in names],
+            "rows": [],
+            "regions": [[]],
+            "rules": [rule],
+        },
+        block,
+    )
+    arrays = {"bounds.lower": bounds.lower, "bounds.upper": bounds.upper, "W": head.W.reshape(-1), "b": head.b}
+    tensors = tensors_of(arrays)
+    flat = [checker.values(tensors, name, "F32", tensors[name].shape) for name in ("W", "b")]
+    exact = checker.Head(spec, checker.Bounds(spec, tensors, "constant"), flat[0], [], flat[1])
+    clock.append(time.process_time())
+    stored = tuple(weights.astype(np.float64).reshape(-1).tolist())
+    for prove in (checker.Head.exclusion_margin, exclusion_margin):
+        assert prove(exact, spec.rules[0].exclusions, stored) > 0
+        clock.append(time.process_time())
+    prepared, slow, fast = np.diff(clock).tolist()
+    return prepared, slow, fast
+
+
+def _in_a_process(function: str, quick: bool) -> list[float]:
+    # A process of its own, so that its peak memory is that of this function alone.
+    program = f"import json; from smle.bench.guarantees import {function}; print(json.dumps({function}({quick})))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    seconds, memory, share, count = json.loads(done.stdout)
+    numbers: list[float] = json.loads(done.stdout)
+    return numbers
+
+
+def _many_exclusions(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
+    seconds, memory, share, count = _in_a_process("million_pairs", quick)
     passed[f"{count:,} exclusions verified in under 60 s and 4 GB"] = seconds < 60 and memory < 4
+    prepared, exact, fast = _in_a_process("million_checked", quick)
+    passed[f"{count:,} exclusions checked exactly, in pure Python, in under 5 minutes of CPU time"] = (
+        prepared + exact < 300
+    )
     labels, n = (500, 64) if quick else (2_000, 256)
-    return Table(
+    verified = Table(
         "Exclusions at scale, constant bounds",
         ("pairs", "labels", "embedding", "seconds", "peak memory of the process (GB)", "share proved"),
         ((count, labels, n, seconds, memory, share),),
         "Heads are drawn so that some pairs cannot be proved: they cost the most.",
     )
+    checked = Table(
+        "The same number of exclusions in a certificate",
+        ("pairs", "reading the head (s)", "exact check (s)", "microseconds a pair", "float64 with error bound (s)"),
+        ((count, prepared, exact, exact / count * 1e6, fast),),
+        "CPU seconds. All pairs hold. Exact: integers, standard library only. The last column is what "
+        "`Certificate.check(fast=True)` does instead.",
+    )
+    return verified, checked
