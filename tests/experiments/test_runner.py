@@ -80,7 +80,6 @@ def test_another_commit_is_noticed(tmp_path, monkeypatch, caplog):
     results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path)
     assert "1 from aaaaaaaaaaaa; this is bbbbbbbbbbbb" in results.notes[0]
     assert results.notes[0] in caplog.text
-    assert "1 from aaaaaaaaaaaa, 1 from bbbbbbbbbbbb" in read_results(tmp_path).notes[0]
 
 
 def test_two_jobs_with_one_key_are_refused(tmp_path):

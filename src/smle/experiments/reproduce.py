@@ -69,11 +69,10 @@ def reproduce(
     where = data_dir or os.environ.get("SMLE_DATA")
     place = str(Path(where).resolve()) if where else None
     wanted = make_jobs(benchmarks, preset=preset, seeds=seeds, study=study, quick=quick, data_dir=place)
-    notes: tuple[str, ...] = ()
     if not report_only:
         if not quick:
             data.prepare(benchmarks, place)
-        notes = run_jobs(
+        run_jobs(
             wanted,
             methods.solve,
             folder=folder,
@@ -82,8 +81,8 @@ def reproduce(
             address=address,
             retry_failed=retry_failed,
             progress=progress,
-        ).notes
-    write_pages(folder, quick=quick, benchmarks=benchmarks, notes=notes)
+        )
+    write_pages(folder, quick=quick, benchmarks=benchmarks)
     return folder
 
 
@@ -115,7 +114,7 @@ def make_jobs(
 
 
 def write_pages(
-    folder: str | Path, *, quick: bool = False, benchmarks: Sequence[str] = BENCHMARKS, notes: Sequence[str] = ()
+    folder: str | Path, *, quick: bool = False, benchmarks: Sequence[str] = BENCHMARKS
 ) -> dict[str, object]:
     """Write the pages of all stored results, quick ones or full ones, and `summary.json`; return the summary.
 
@@ -139,7 +138,7 @@ def write_pages(
                 outcomes,
                 studies=ABLATIONS.get(benchmark, {}),
                 runs=Store(target).runs(),
-                notes=(*notes, *_missing(outcomes, benchmark, quick)),
+                notes=_missing(outcomes, benchmark, quick),
             )
     (target / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return summary

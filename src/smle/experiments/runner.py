@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+import smle
 from smle.experiments.backends import one_thread, spread
 from smle.experiments.store import Outcome, Store, commit, origin
 
@@ -131,7 +133,7 @@ def read_results(folder: str | Path) -> Results:
     """Return what is stored in a run's folder, without running anything."""
     stored = Store(folder).read()
     outcomes = tuple(stored[key] for key in sorted(stored))
-    return Results(outcomes, len(outcomes), _mixture(outcomes, ""))
+    return Results(outcomes, len(outcomes))
 
 
 @dataclass(frozen=True)
@@ -180,19 +182,14 @@ def _description(job: Any) -> dict[str, Any]:
 
 
 def _mixture(outcomes: Sequence[Outcome], here: str) -> tuple[str, ...]:
-    """Say if stored results come from other versions or commits than this run, or than each other."""
+    """Say if stored results come from another commit or version than this run."""
     notes = []
-    for name, current in (("commit", here), ("smle", origin()["smle"] if here else "")):
-        counts: dict[str, int] = {}
-        for outcome in outcomes:
-            value = str(outcome.origin.get(name) or "unknown")
-            counts[value] = counts.get(value, 0) + 1
-        others = {value: count for value, count in counts.items() if value != current}
-        if others and (current or len(others) > 1):
-            label = "commit" if name == "commit" else "version of smle"
-            listed = ", ".join(f"{count} from {value}" for value, count in sorted(others.items()))
-            now = f"; this is {current}. Use another folder to compute them again" if current else ""
-            notes.append(f"Stored results come from another {label}: {listed}{now}.")
+    for label, field, current in (("commit", "commit", here), ("version of smle", "smle", smle.__version__)):
+        now = current or "unknown"
+        counts = Counter(str(outcome.origin.get(field) or "unknown") for outcome in outcomes)
+        others = ", ".join(f"{count} from {value}" for value, count in sorted(counts.items()) if value != now)
+        if others:
+            notes.append(f"Stored results come from another {label}: {others}; this is {now}. They are kept.")
     return tuple(notes)
 
 
