@@ -127,8 +127,9 @@ class Settings:
 
     * `backbone` is shared by all methods; `bounds`, `enforcement` and `refit` are for safe networks.
     * `options` of training; the last fifth of the rows decides when to stop.
+    * `start(targets, embedding)`: heads W (m, n), b (m,) that safe networks (bounds -1 and 1) start from; None: random.
     * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
-    * `own_targets`: safe networks are trained on the nearest targets that obey the property.
+    * `enforce_targets`: safe networks are trained on the nearest targets that obey the property.
     """
 
     backbone: Perceptron | PaperLayers
@@ -136,6 +137,7 @@ class Settings:
     enforcement: Callable[[], Enforcement]
     options: TrainingOptions = field(default_factory=TrainingOptions)
     refit: bool = True
+    start: Callable[[Array, int], tuple[Array, Array]] | None = None
     scaled: bool = True
     enforce_targets: bool = True
 
@@ -196,7 +198,7 @@ def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return SafeNetwork(
+        network = SafeNetwork(
             settings.backbone.build(task.X),
             spec,
             embedding=settings.backbone.embedding,
@@ -206,6 +208,11 @@ def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool
             prefer=prefer,
             arrangement=arrangement,
         )
+    if settings.start is not None:
+        W, b = settings.start(targets, settings.backbone.embedding)
+        heads = len(network.heads.raw_weight)
+        network.heads.assign(np.repeat(W[None], heads, axis=0), None, np.repeat(b[None], heads, axis=0))
+    return network
 
 
 def _cells(X: Array, gate: Gate) -> npt.NDArray[np.int64]:

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from smle.experiments import forecasting
 from smle.experiments.networks import PaperLayers, Perceptron, Settings
 from smle.experiments.pdcg import CountedPDCG
 from smle.training.enforcement import Gauge
@@ -98,7 +99,9 @@ def best(benchmark: str) -> Settings:
             backbone=Perceptron((64, 64, 64), 64), enforcement=Gauge, options=options, enforce_targets=False
         )
     if benchmark == "forecasting":
-        return Settings(backbone=Perceptron((64, 64), 32, skip=True), enforcement=Gauge, options=options)
+        return Settings(
+            backbone=Perceptron((64, 64, 64), 16), enforcement=Gauge, options=options, start=forecasting.step_heads
+        )
     return Settings(
         backbone=Perceptron((64,), 32), enforcement=Gauge, options=replace(options, learning_rate=3e-3, batch_size=64)
     )
