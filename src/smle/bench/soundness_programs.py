@@ -37,6 +37,7 @@ _ROWS = 1 << 14
 
 
 def _in_turn(A: Array, v: Array, b: Array) -> Array:
+    assert A.shape[-1] == v.shape[1]
     total = b + A[..., 0] * v[:, None, 0]
     for j in range(1, v.shape[1]):
         total += A[..., j] * v[:, None, j]
@@ -93,6 +94,7 @@ def _shuffled(A: Array, v: Array, b: Array) -> Array:
 
 
 def _fused(A: Array, v: Array, b: Array) -> Array:
+    assert A.shape[-1] == v.shape[1]
     total = b
     for j in range(v.shape[1]):
         total = fused_multiply_add(A[..., j], v[:, None, j], total)
