@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast format lint types layers setup sbom licenses clean
+.PHONY: demo test fast format lint types layers setup sbom licenses clean docs
 
 setup: $(READY)
 
@@ -38,6 +38,14 @@ fast: lint types layers
 test: lint types layers
 	$(BIN)/pytest -q -m slow
 	$(BIN)/pytest -q -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+# Warnings are errors, broken links among them.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $(VENV)/.docs
 
 # What the environment is made of. The tools live in an environment of their own, so that they do not list themselves.
 TOOLS := build/supply-chain
