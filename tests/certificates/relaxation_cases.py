@@ -1,13 +1,15 @@
 """Hand-made models with network bounds, and an exact judge for them: the true worst case, without relaxation.
 
 For single literals the worst case at a given x is closed form, and over x it is piecewise affine with kinks where a
-hidden unit or a side of the region is zero: in two dimensions it is largest at a crossing of two such lines.
+hidden unit or a side of the region is zero: in two dimensions it is largest at a crossing of two such lines. With two
+hidden layers the judge looks at a grid instead.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -110,7 +112,23 @@ def labels() -> Package:
     return packaged(spec, arrangement, Overapproximation(hat_bounds(), (head,) * len(arrangement.cells)))
 
 
-MADE = {"everywhere": everywhere, "wedge": wedge, "labels": labels}
+def tent() -> Package:
+    """Two hidden layers: the box is wide in the middle and narrow on both sides."""
+    spec = Specification.from_yaml(EVERYWHERE)
+    arrangement = arrange(spec)
+    first = Layer(np.array([[1, 0], [-1, 0], [0, 1]], "f4"), np.array([0, 0, 0.5], "f4"))
+    second = Layer(np.array([[-1, -1, 0], [-0.25, 0, 1]], "f4"), np.array([0.75, -0.25], "f4"))
+    lower = Layer(np.array([[-0.5, 0.25]], "f4"), np.array([-0.125], "f4"))
+    upper = Layer(np.array([[1.0, 0.5]], "f4"), np.array([0.125], "f4"))
+    bounds = NetworkBounds.shared([first, second], lower, upper)
+    W, V = np.array([[1.0]], "f4"), np.array([[0.25, 0.0]], "f4")
+    reached = worst(bounds, W, V, square())
+    assert reached is not None
+    head = Head(W, np.array([np.floor(float(1 - reached) * 16 - 1) / 16], "f4"), V=V)
+    return packaged(spec, arrangement, Overapproximation(bounds, (head,) * len(arrangement.cells)))
+
+
+MADE = {"everywhere": everywhere, "wedge": wedge, "labels": labels, "tent": tent}
 
 # --- The judge ---------------------------------------------------------------------------------------------------
 
@@ -130,23 +148,34 @@ def fractions(array: np.ndarray) -> Any:
 def worst(bounds: NetworkBounds, W: np.ndarray, V: np.ndarray | None, sides: list[Line]) -> Fraction | None:
     """Maximum of W z + V x (one output) over the polygon and the box of z; None if the polygon is empty."""
     stored = {name: fractions(value) for name, value in bounds.stored().items()}
-    A, a = stored["hidden.0.weight"], stored["hidden.0.bias"]
-    lines = [*sides, *((list(row), -bias) for row, bias in zip(A, a, strict=True))]
+    layers = [(stored[f"hidden.{i}.weight"], stored[f"hidden.{i}.bias"]) for i in range(len(bounds.lower) - 1)]
     v, direct = fractions(W)[0], fractions(np.zeros((1, 2)) if V is None else V)[0]
     best: Fraction | None = None
-    for (p, s), (q, t) in itertools.combinations(lines, 2):
-        determinant = p[0] * q[1] - p[1] * q[0]
-        if determinant == 0:
-            continue
-        x = np.array([(s * q[1] - t * p[1]) / determinant, (t * p[0] - s * q[0]) / determinant], dtype=object)
+    for x in candidates(layers, sides):
         if any(sum(c * xi for c, xi in zip(side, x, strict=True)) > bound for side, bound in sides):
             continue
-        h = np.array([max(value, Fraction(0)) for value in A @ x + a], dtype=object)
+        h = x
+        for A, a in layers:
+            h = np.array([max(value, Fraction(0)) for value in A @ h + a], dtype=object)
         low, high = (stored[side] + stored[f"{side}_slope"] @ h for side in ("lower", "upper"))
         low = np.minimum(low, high)
         value = sum(c * (u if c > 0 else lo) for c, lo, u in zip(v, low, high, strict=True)) + direct @ x
         best = value if best is None else max(best, value)
     return best
+
+
+def candidates(layers: list[tuple[Any, Any]], sides: list[Line]) -> Iterator[Any]:
+    """Points among which the worst one is, or, with several hidden layers, a grid."""
+    if len(layers) > 1:
+        for i, j in itertools.product(range(-12, 13), repeat=2):
+            yield np.array([Fraction(i, 12), Fraction(j, 12)], dtype=object)
+        return
+    ((A, a),) = layers
+    lines = [*sides, *((list(row), -bias) for row, bias in zip(A, a, strict=True))]
+    for (p, s), (q, t) in itertools.combinations(lines, 2):
+        determinant = p[0] * q[1] - p[1] * q[0]
+        if determinant:
+            yield np.array([(s * q[1] - t * p[1]) / determinant, (t * p[0] - s * q[0]) / determinant], dtype=object)
 
 
 def doubts(package: Package) -> str | None:

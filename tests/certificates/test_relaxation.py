@@ -85,12 +85,13 @@ def test_exact_touch_is_not_certified() -> None:
         everywhere(0.0)
 
 
-@pytest.mark.parametrize("name", ["everywhere", "wedge"])
+@pytest.mark.parametrize("name", ["everywhere", "wedge", "tent"])
 def test_deployed_program_keeps_the_rules(name: str) -> None:
     """Corners, kinks and NaN backbones through the torch program, judged in rationals."""
     package = made(name)
     spec = Specification.from_yaml(package.files["rules"].decode())
-    n, hidden = 2, [len(package.weights["bounds.hidden.0.bias"])]
+    n = len(package.weights["bounds.lower"])
+    hidden = [len(v) for k, v in package.weights.items() if k.startswith("bounds.hidden") and k.endswith("bias")]
     head = DeployedHead(
         spec, arrange(spec), embedding=n, hidden=hidden, passthrough="heads.passthrough" in package.weights
     )
@@ -357,9 +358,16 @@ def test_proofs_and_tensors_of_other_bounds_are_refused() -> None:
     package = made("everywhere")
     package.document["program"]["bounds"] = "affine"
     refused(package, "expected F32 of shape|not part of the stated program")
-    package = made("everywhere")
-    del package.weights["bounds.hidden.0.bias"]
+    for name in ("bounds.hidden.0.bias", "bounds.hidden.1.bias", "bounds.hidden.0.weight"):
+        package = made("tent")
+        del package.weights[name]
+        refused(package, "missing")
+    package = made("tent")
+    package.weights["bounds.hidden.2.bias"] = np.zeros(1, "f4")
     refused(package, "missing")
+    package = made("tent")
+    package.weights["bounds.hidden.1.weight"] = package.weights["bounds.hidden.1.weight"].T.copy()
+    refused(package, "expected F32 of shape")
     package = made("everywhere")
     proof = package.document["proofs"][0]
     leaf = next(node for node in proof.pop("boxes") if "lambda" in node)
@@ -413,7 +421,7 @@ def changed(rng: random.Random, package: Package) -> str:
 def run_changes(count: int, seed: int) -> Counter:
     rng, tally = random.Random(seed), Counter()
     for _ in range(count):
-        package = made(rng.choice(["everywhere", "wedge"]))
+        package = made(rng.choice(["everywhere", "wedge", "tent"]))
         what = changed(rng, package)
         try:
             package.seal().check()
