@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -20,6 +21,14 @@ _FLAGS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
+# Put the two pipes where the browser expects them, and become the browser.
+_WIRE = """
+import fcntl, os, sys
+held = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(held[0], 3)
+os.dup2(held[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_browser():
@@ -35,15 +44,13 @@ class Chromium:
     def __init__(self, path):
         self._profile = tempfile.mkdtemp(prefix="smle-browser-")
         down, up = os.pipe(), os.pipe()  # the browser reads file 3 and writes file 4
-
-        def wire():
-            held = [os.dup(down[0]), os.dup(up[1])]
-            os.dup2(held[0], 3)
-            os.dup2(held[1], 4)
-
+        ends = (down[0], up[1])
         command = [path, *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(
-            command, preexec_fn=wire, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", _WIRE, *map(str, ends), *command],
+            pass_fds=ends,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(down[0])
         os.close(up[1])

@@ -162,7 +162,10 @@ def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
             "signatures": gate.signatures.tolist(),
             "most_constrained": gate.most_constrained,
         },
-        "bounds": {name: _pack(value) for name, value in bounds.named_buffers()},
+        "bounds": {
+            **{name: _pack(value) for name, value in bounds.named_buffers(recurse=False)},
+            "hidden": [{name: _pack(value) for name, value in layer.named_buffers()} for layer in bounds.hidden],
+        },
         "heads": {name: _pack(getattr(heads, name)) for name in ("weight", "bias", "passthrough")},
         "free": None if free is None else {"weight": _pack(free.weight), "bias": _pack(free.bias)},
     }

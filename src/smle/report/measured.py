@@ -31,7 +31,8 @@ class Measured:
     * `cells`: rows per cell; `cell_of` (inside,): the cell of each row.
     * `active`: rows on which each rule is active; `closest`: the least room of the safe model on a row, per rule.
     * `broken`: rows that break each rule, by whose outputs (`data`, `plain`, `safe`); `any_broken`: any rule.
-    * `scores`: by method; `sampled`: rows behind the scores of oracle and post-processing.
+    * `scores`, `violations` (shares of rows that break any rule): by method.
+    * `sampled`: rows behind the scores of oracle and post-processing.
     * `targets`, `outputs`: true and predicted values (inside, m); targets None where the table has none.
     """
 
@@ -44,6 +45,7 @@ class Measured:
     closest: tuple[float | None, ...]
     broken: dict[str, tuple[int, ...]]
     any_broken: dict[str, int]
+    violations: dict[str, float]
     metric: str
     scores: dict[str, float]
     sampled: int
@@ -76,7 +78,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     cell_of = _cells(model, X)
-    scores, sampled = _scores(spec, X, targets, answers)
+    scores, nearest, sampled = _scores(spec, X, targets, answers)
     return Measured(
         rows=len(inside),
         outside=outside,
@@ -87,6 +89,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
         broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},
         any_broken={name: int(rows.any(axis=1).sum()) for name, rows in wrong.items()},
+        violations={**{name: float(rows.any(axis=1).mean()) for name, rows in wrong.items()}, **nearest},
         metric=_metric(spec),
         scores=scores,
         sampled=sampled,
@@ -154,19 +157,26 @@ def _metric(spec: Specification) -> str:
 
 def _scores(
     spec: Specification, X: npt.NDArray[Any], targets: Array | None, answers: dict[str, Array]
-) -> tuple[dict[str, float], int]:
+) -> tuple[dict[str, float], dict[str, float], int]:
+    """Return scores by method, violations of what was computed as nearest allowed outputs, and on how many rows."""
     if targets is None:
-        return {}, 0
+        return {}, {}, 0
     result = {name: score(spec, targets, _decided(spec, Y)) for name, Y in answers.items()}
+    if not spec.rules:
+        return result, {}, 0
     rows = np.arange(len(X))
     if len(X) > _NEAREST_ROWS:
         rows = np.random.default_rng(0).choice(len(X), _NEAREST_ROWS, replace=False)
-    if spec.rules:
-        result["oracle"] = score(spec, targets[rows], nearest_outputs(spec, X[rows], targets[rows]))
-        if "plain" in answers:
-            guess = _probabilities(spec, answers["plain"][rows])
-            result["postprocess"] = score(spec, targets[rows], nearest_outputs(spec, X[rows], guess))
-    return result, len(rows)
+    given = {"oracle": targets[rows]}
+    if "plain" in answers:
+        given["postprocess"] = _probabilities(spec, answers["plain"][rows])
+    violations = {}
+    for name, values in given.items():
+        best = nearest_outputs(spec, X[rows], values)
+        known = ~np.isnan(best).any(axis=1)
+        result[name] = score(spec, targets[rows][known], best[known])
+        violations[name] = float(broken(spec, X[rows][known], to_scores(spec, best[known])).any(axis=1).mean())
+    return result, violations, len(rows)
 
 
 def _decided(spec: Specification, Y: Array) -> Array:
@@ -182,9 +192,7 @@ def _probabilities(spec: Specification, Y: Array) -> Array:
 
 
 def score(spec: Specification, targets: Array, guess: Array) -> float:
-    """Return the mean over outputs: R2 of numbers, accuracy of labels and choices. Rows with NaN are left out."""
-    known = ~np.isnan(guess).any(axis=1)
-    targets, guess = targets[known], guess[known]
+    """Return the mean over outputs: R2 of numbers, accuracy of labels and choices."""
     labels, parts, column = label_columns(spec), [], 0
     for output in spec.outputs:
         width = len(output.options) if isinstance(output, Choice) else 1

@@ -154,3 +154,8 @@ def domain_text(spec: Specification) -> list[tuple[str, str]]:
             kind = ", whole numbers" if item.integer else ""
             rows.append((item.name, f"{number(float(item.lower))} to {number(float(item.upper))}{kind}"))
     return rows
+
+
+def short(text: str, size: int = 40) -> str:
+    """Return text cut to a size."""
+    return text if len(text) <= size else text[: size - 1] + "…"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,13 +14,16 @@ from typing import Any
 import numpy as np
 
 import smle
-from smle.assurance import arrangement_of
+from smle.assurance import arrangement_of, state_of
+from smle.certificates import checker
+from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, load
 from smle.guarantees.cells import Arrangement, arrange
 from smle.guarantees.obligations import binding_rules
 from smle.report import view as views
 from smle.report.card import card_view, files_view
+from smle.report.data_view import Cells, cell_name, data_view
 from smle.report.explorer import explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
 from smle.report.measured import Measured, measure
@@ -88,9 +93,19 @@ def write_report(
         "date_iso": now.isoformat(timespec="seconds"),
     }
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render(view, explorer), encoding="utf-8")
+    _write(target, render(view, explorer))
     return Report(target, judgement.verdict, judgement.reason)
+
+
+def _write(target: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, target)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _folder_name(place: Path) -> str:
@@ -104,6 +119,9 @@ def _judged(model: SafeEstimator | str | PathLike[str]) -> tuple[SafeEstimator |
     if isinstance(model, SafeEstimator):
         record = model.record()
         judgement = judge(record)
+        changed = _changed(model, record)
+        if judgement.verdict == PROVED and changed:
+            judgement = Judgement(REJECTED, f"{changed} changed after certification.", spec=judgement.spec)
         return (None if judgement.verdict == REJECTED else model), record, judgement
     try:
         record = read_record(model)
@@ -118,6 +136,20 @@ def _judged(model: SafeEstimator | str | PathLike[str]) -> tuple[SafeEstimator |
     if kind is None:
         raise ModelFormatError(f"model.json: unknown kind of model {record.description.get('kind')!r}.")
     return kind.from_record(record, verify=False), record, judgement  # just judged
+
+
+def _changed(model: SafeEstimator, record: ModelRecord) -> str:
+    """Return what of a model in memory is not what its certificate speaks of, or nothing."""
+    if record.certificate is None:
+        return ""
+    certified = checker.weights_digest(record.certificate.tensors)
+    if checker.weights_digest(tensors_of(state_of(model.network_))) != certified:
+        return "The network was"
+    if record.certificate.files.get("model") != ModelRecord.description_bytes(record.description):
+        return "The description was"
+    if record.certificate.files.get("rules") != (record.rules or "").encode():
+        return "The rules were"
+    return ""
 
 
 def _view(
@@ -148,7 +180,7 @@ def _view(
             ranges, view["outputs_left_out"] = output_ranges(witnesses)
             seen = {} if measured is None else _seen(measured)
             view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
-        view |= views.data_view(description, spec, cells, measured)
+        view |= data_view(description, spec, cells, measured)
         medians = training_of(description).medians if measured is None else measured.medians
         explorer = explorer_data(model.network_, spec, arrangement, medians=medians)
         view["explorer_note"] = _explorer_note(explorer)
@@ -168,15 +200,15 @@ def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement
     return arrange(spec)
 
 
-def _cells(arrangement: Arrangement, spec: Specification) -> views.Cells:
+def _cells(arrangement: Arrangement, spec: Specification) -> Cells:
     names, free = [], []
     for index in range(len(arrangement.cells)):
         rules = [rule for rule, region in binding_rules(arrangement, spec, index) if region is None]
         always = [r for r, rows in enumerate(arrangement.regions) if not rows]
         rules += [rule for region in always for rule in arrangement.rules[region] if rule not in rules]
-        names.append(views.cell_name(spec, sorted(rules)))
+        names.append(cell_name(spec, sorted(rules)))
         free.append(arrangement.free_cell and index == len(arrangement.cells) - 1)
-    return views.Cells(tuple(names), tuple(free))
+    return Cells(tuple(names), tuple(free))
 
 
 def _seen(measured: Measured) -> dict[tuple[int, int], tuple[float, float]]:

@@ -163,9 +163,14 @@ class Explorer {
       const slice = this.sliceOf(this.first, this.second);
       return slice.ticks[slice.axes.indexOf(axis)];
     }
-    const total = input.integer ? Math.min(count, input.high - input.low) : count;
-    const values = Array.from({ length: total + 1 }, (_, k) => input.low + (k / total) * (input.high - input.low));
-    return input.integer ? [...new Set(values.map(Math.round))] : values;
+    const size = input.high - input.low;
+    if (input.integer) {
+      const total = Math.min(count, size);
+      return [...new Set(Array.from({ length: total + 1 }, (_, k) => Math.round(input.low + (k / total) * size)))];
+    }
+    // The ends of a line, but the middles of the tiles of a map.
+    const middle = this.second < 0 ? 0 : 0.5, total = this.second < 0 ? count : count + 1;
+    return Array.from({ length: count + 1 }, (_, k) => input.low + ((k + middle) / total) * size);
   }
 
   extent(axis) {
@@ -220,7 +225,7 @@ class Explorer {
     }
     const vertical = this.second < 0 ? (this.output < 0 ? this.optionTicks() : roundTicks(...y, 5).map((v) => [v, digits(v)])) : this.ticksOf(this.second, y, 5);
     for (const [v, name] of vertical) {
-      svg.append(element("line", { x1: left, x2: left + area.width, y1: this.py(v), y2: this.py(v), class: "grid" }));
+      if (this.second < 0) svg.append(element("line", { x1: left, x2: left + area.width, y1: this.py(v), y2: this.py(v), class: "grid" }));
       svg.append(element("text", { x: left - 7, y: this.py(v) + 4, class: "tick end" }, name.length > 9 ? name.slice(0, 8) + "…" : name));
     }
     svg.append(element("text", { x: left + area.width / 2, y: height - 6, class: "axis middle" }, labels[0]));
@@ -344,16 +349,20 @@ class Explorer {
     chart.append(canvas, svg, this.legend(name, low, high));
   }
 
-  raster(rows, low, high) {
-    const canvas = element("canvas", { width: rows[0].length, height: rows.length, "aria-hidden": "true" });
+  colors() {
     const style = getComputedStyle(document.documentElement);
     const rgb = (variable) => style.getPropertyValue(variable).trim().match(/[0-9a-f]{2}/gi).map((h) => parseInt(h, 16));
     const from = rgb("--map-low"), to = rgb("--map-high");
+    return (share) => from.map((v, c) => Math.round(v + share * (to[c] - v)));
+  }
+
+  raster(rows, low, high) {
+    const canvas = element("canvas", { width: rows[0].length, height: rows.length, "aria-hidden": "true" });
+    const color = this.colors();
     const context = canvas.getContext("2d"), image = context.createImageData(rows[0].length, rows.length);
     rows.forEach((row, j) => row.forEach((point, i) => {
       const share = high > low ? (point.value - low) / (high - low) : 0.5, at = 4 * ((rows.length - 1 - j) * row.length + i);
-      for (let c = 0; c < 3; c++) image.data[at + c] = from[c] + share * (to[c] - from[c]);
-      image.data[at + 3] = 255;
+      image.data.set([...color(share), 255], at);
     }));
     context.putImageData(image, 0, 0);
     return canvas;
@@ -367,15 +376,22 @@ class Explorer {
       if (i + 1 < nx && row[i + 1].cell !== point.cell) path += `M${(x + width / nx).toFixed(1)},${y.toFixed(1)}v${(height / ny).toFixed(1)}`;
       if (j + 1 < ny && rows[j + 1][i].cell !== point.cell) path += `M${x.toFixed(1)},${y.toFixed(1)}h${(width / nx).toFixed(1)}`;
     }));
-    if (path) svg.append(element("path", { d: path, class: "border" }));
+    if (path) svg.append(element("path", { d: path, class: "halo" }), element("path", { d: path, class: "border strong" }));
   }
 
   legend(name, low, high) {
-    if (this.output < 0) {
-      const options = this.data.choices[-1 - this.output].options;
-      return element("p", { class: "legend" }, `${name}: from light to dark: ${options.slice(0, 12).join(", ")}${options.length > 12 ? ", …" : ""}. Lines separate regions. Drag in the drawing, or use the sliders.`);
+    const color = this.colors(), options = this.output < 0 ? this.data.choices[-1 - this.output].options : null;
+    const swatch = (share, width) => element("svg", { viewBox: `0 0 ${width} 12`, width, height: 12, "aria-hidden": "true", class: "swatch" },
+      element("rect", { width, height: 12, fill: `rgb(${color(share).join(",")})` }));
+    const line = element("p", { class: "legend" }, `${name}: `);
+    if (options) {
+      options.slice(0, 12).forEach((option, k) => line.append(swatch(options.length > 1 ? k / (options.length - 1) : 0.5, 14), ` ${option} `));
+      if (options.length > 12) line.append("… ");
+    } else {
+      line.append(`${digits(low)} `, ...Array.from({ length: 12 }, (_, k) => swatch(k / 11, 8)), ` ${digits(high)}`);
     }
-    return element("p", { class: "legend" }, `${name}: light ${digits(low)}, dark ${digits(high)}. Lines separate regions. Drag in the drawing, or use the sliders.`);
+    line.append(element("br"), "Lines separate regions. Drag in the drawing, or use the sliders.");
+    return line;
   }
 
   // --- words

@@ -25,9 +25,9 @@ function matVec(matrix, x, bias, row = 0, rows = bias.length) {
 
 function makeProgram(data, alwaysRules, gatedRules) {
   const shift = unpack(data.shift).values, scale = unpack(data.scale).values;
-  const layers = data.layers.map((l) => ({ weight: unpack(l.weight).values, bias: unpack(l.bias).values }));
-  const bounds = {};
-  for (const name of Object.keys(data.bounds)) bounds[name] = unpack(data.bounds[name]);
+  const layersOf = (list) => list.map((l) => ({ weight: unpack(l.weight).values, bias: unpack(l.bias).values }));
+  const layers = layersOf(data.layers), bounds = { hidden: layersOf(data.bounds.hidden) };
+  for (const name of ["lower", "upper", "lower_slope", "upper_slope"]) bounds[name] = unpack(data.bounds[name]);
   const W = unpack(data.heads.weight), b = unpack(data.heads.bias), V = unpack(data.heads.passthrough);
   const free = data.free && { weight: unpack(data.free.weight).values, bias: unpack(data.free.bias).values };
   const count = W.shape[0], gate = data.gate;
@@ -55,9 +55,7 @@ function makeProgram(data, alwaysRules, gatedRules) {
 
   function limits(x) {
     if (!bounds.lower_slope) return [bounds.lower.values, bounds.upper.values];
-    if (bounds.hidden_weight) {
-      x = matVec(bounds.hidden_weight.values, x, bounds.hidden_bias.values).map((v) => Math.max(v, 0));
-    }
+    for (const layer of bounds.hidden) x = matVec(layer.weight, x, layer.bias).map((v) => Math.max(v, 0));
     return [
       matVec(bounds.lower_slope.values, x, bounds.lower.values),
       matVec(bounds.upper_slope.values, x, bounds.upper.values),

@@ -1,0 +1,187 @@
+"""Data and accuracy for the page: what is recorded, and what the given table says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from smle.report import svg
+from smle.report.measured import Measured
+from smle.report.recorded import METHODS, RecordedScores, scores_of, training_of
+from smle.report.wording import number, share, short
+from smle.rules import Choice, Label, Specification
+
+__all__ = ["Cells", "cell_name", "data_view"]
+
+_RULES = 400
+_HINTS = {
+    "postprocess": "nearest allowed answer, by optimization when predicting",
+    "oracle": "nearest allowed truth: the best that obeys",
+    "data": "the rows as they are",
+}
+
+
+def cell_name(spec: Specification, rules: Sequence[int]) -> str:
+    """Return the rules of a cell by name."""
+    if not rules:
+        return "no rule active"
+    names = ", ".join(spec.rules[r].name for r in rules[:5])
+    return short(names, 160) + (f" and {len(rules) - 5} more" if len(rules) > 5 else "")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Names of the cells, whether each is free, and their recorded and measured rows."""
+
+    names: tuple[str, ...]
+    free: tuple[bool, ...]
+
+
+def data_view(
+    description: Mapping[str, Any], spec: Specification | None, cells: Cells, measured: Measured | None
+) -> dict[str, Any]:
+    """Return accuracy, violations, coverage and plots: what is recorded, and what the given table says."""
+    recorded = scores_of(description)
+    view: dict[str, Any] = {
+        "data_section": True,
+        "data_lead": _data_lead(recorded, measured),
+        "comparison": _comparison(recorded, measured),
+        "rule_table": None,
+        "figures": [],
+        "figures_title": "",
+        **_cells_view(description, cells, measured),
+    }
+    if measured is not None and spec is not None:
+        if spec.rules:
+            view["rule_table"] = _rule_table(spec, measured)
+        if measured.targets is not None:
+            view.update(_figures(spec, measured))
+    return view
+
+
+def _data_lead(recorded: RecordedScores, measured: Measured | None) -> str:
+    if measured is None:
+        known = bool(recorded.score or recorded.others)
+        return (
+            "Figures recorded when the model was trained. They are measurements on some rows, not proofs."
+            if known
+            else "No table was given and no scores are recorded."
+        )
+    text = f"Measured on the given table of {measured.rows:,} rows. These are measurements on some rows, not proofs."
+    if measured.outside:
+        columns = ", ".join(f"{name} {count:,}" for name, count in list(measured.outside.items())[:8])
+        text += f" {measured.rows - measured.inside:,} rows lie outside the domain and were left out ({columns})."
+    if measured.targets is None:
+        text += " The table does not have all outputs, so accuracy was not measured."
+    return text
+
+
+def _comparison(recorded: RecordedScores, measured: Measured | None) -> dict[str, Any]:
+    """Return one row per method, with what is recorded and what was measured."""
+    titles: list[str] = []
+    columns: list[dict[str, str]] = []
+    where = "test rows at training" if recorded.rows is None else f"{recorded.rows:,} test rows at training"
+    if recorded.score:
+        titles.append(f"{_metric(recorded.metric)}, {where}")
+        columns.append({k: f"{v:.4f}" for k, v in recorded.score.items()})
+    if recorded.violations:
+        titles.append(f"Rows that break a rule, {where}")
+        columns.append({k: share(v) for k, v in recorded.violations.items()})
+    if measured is not None and measured.scores:
+        titles.append(f"{_metric(measured.metric)}, given table")
+        columns.append({k: f"{v:.4f}" for k, v in measured.scores.items()})
+    if measured is not None and measured.violations:
+        titles.append("Rows that break a rule, given table")
+        columns.append({k: share(v) for k, v in measured.violations.items()})
+    rows = []
+    for method, name in {"data": "data", **METHODS}.items():
+        if any(method in column for column in columns):
+            cells = [column.get(method, "–") for column in columns]
+            rows.append({"name": name, "hint": _HINTS.get(method, ""), "cells": cells})
+    if not rows and recorded.others:
+        titles = ["Recorded score"]
+        rows = [{"name": k, "hint": "", "cells": [f"{v:.4f}"]} for k, v in list(recorded.others.items())[:40]]
+    caption = "Accuracy against what it is compared with. – means not recorded or not measured."
+    if measured is not None and 0 < measured.sampled < measured.inside:
+        caption += f" Oracle and post-processing on the table: {measured.sampled:,} rows drawn at random."
+    return {"titles": titles, "rows": rows, "caption": caption}
+
+
+def _metric(name: str) -> str:
+    return {"R2": "R²", "accuracy": "Accuracy"}.get(name, name)
+
+
+def _rule_table(spec: Specification, measured: Measured) -> dict[str, Any]:
+    titles = {"data": "data", "plain": "plain twin", "safe": "safe model"}
+    shown = [name for name in titles if name in measured.broken]
+    rows = []
+    for index, rule in enumerate(spec.rules[:_RULES]):
+        active = measured.active[index]
+        closest = measured.closest[index]
+        part = active / measured.inside
+        rows.append(
+            {
+                "name": rule.name,
+                "bar": svg.share_bar(part, title=f"{share(part)} of the rows"),
+                "active": f"{active:,} ({share(part)})",
+                "cells": [f"{measured.broken[name][index]:,}" for name in shown],
+                "closest": "–" if closest is None else number(closest),
+            }
+        )
+    return {"titles": [titles[name] for name in shown], "rows": rows}
+
+
+def _cells_view(description: Mapping[str, Any], cells: Cells, measured: Measured | None) -> dict[str, Any]:
+    trained = training_of(description).cells
+    columns: list[tuple[str, list[float]]] = []
+    if len(trained) == len(cells.names):
+        columns.append(("Share of training rows", list(trained)))
+    if measured is not None and len(measured.cells) == len(cells.names):
+        columns.append(("Share of the table", [count / measured.inside for count in measured.cells]))
+    rows = []
+    for index, name in enumerate(cells.names):
+        shares = []
+        for title, values in columns:
+            value = values[index]
+            shares.append((svg.share_bar(value, title=f"{title}: {share(value)}"), share(value)))
+        head = "free, nothing required" if cells.free[index] else "certified"
+        rows.append({"name": name, "head": head, "shares": shares})
+    return {"cells": rows, "cell_titles": [title for title, _ in columns]}
+
+
+def _figures(spec: Specification, measured: Measured) -> dict[str, Any]:
+    assert measured.targets is not None
+    figures: list[tuple[str, Markup]] = []
+    numbers, chances, truths, column = [], [], [], 0
+    for output in spec.outputs:
+        width = len(output.options) if isinstance(output, Choice) else 1
+        true, found = (a[:, column : column + width] for a in (measured.targets, measured.outputs))
+        if isinstance(output, Choice):
+            sign = 1.0 if output.pick == "max" else -1.0
+            weights = np.exp(sign * found - (sign * found).max(axis=1, keepdims=True))
+            chances.append((weights / weights.sum(axis=1, keepdims=True)).reshape(-1))
+            truths.append((true == true.max(axis=1, keepdims=True)).astype(float).reshape(-1))
+            if output.pick == "min":
+                truths[-1] = (true == true.min(axis=1, keepdims=True)).astype(float).reshape(-1)
+        elif isinstance(output, Label):
+            chances.append(0.5 * (1.0 + np.tanh(found[:, 0] / 2)))
+            truths.append((true[:, 0] >= 0.5).astype(float))
+        else:
+            numbers.append((output.name, true[:, 0], found[:, 0]))
+        column += width
+    for name, true, found in numbers[:3]:
+        picked = np.linspace(0, len(true) - 1, min(len(true), 500)).astype(int)
+        figures.append(
+            (f"{name}: predicted against true, {len(picked)} rows", svg.scatter(true[picked], found[picked], name))
+        )
+        figures.append((f"{name}: residuals of {len(true):,} rows", svg.residual_bars(found - true, name)))
+    if chances:
+        drawing = svg.calibration(np.concatenate(chances), np.concatenate(truths))
+        figures.append(
+            ("Calibration: all labels and options together; the size of a dot is the number of predictions", drawing)
+        )
+    return {"figures": figures, "figures_title": "Residuals" if numbers else "Calibration"}

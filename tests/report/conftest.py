@@ -1,0 +1,59 @@
+"""Small models of every kind that a report has to show."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from chromium import Chromium, find_browser
+from report_rules import CHOICE, DOSE, LABELS
+
+from smle import SafeClassifier, SafeRegressor, Specification
+
+_SMALL = {"hidden": (12,), "embedding": 8, "max_epochs": 3, "random_state": 0, "progress": False}
+
+
+@pytest.fixture(scope="session")
+def labels():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"length": rng.uniform(0, 3, 200), "weight": rng.uniform(0, 100, 200)})
+    table["place"] = rng.choice(["home", "farm", "<wild> & free"], 200)
+    table["cat"], table["dog"] = (table.length < 1).astype(int), (table.length > 0.8).astype(int)
+    table["animal"] = table.dog
+    model = SafeClassifier(Specification.from_yaml(LABELS), **_SMALL)
+    return model.fit(table, table[["cat", "dog", "animal"]]), table
+
+
+@pytest.fixture(scope="session")
+def choice():
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"distance": rng.uniform(0, 100, 200), "angle": rng.uniform(-180, 180, 200)})
+    table["speed"] = rng.integers(0, 11, 200)
+    table["advice"] = np.where(table.distance > 60, "clear", np.where(table.angle > 0, "left", "right"))
+    return SafeClassifier(Specification.from_yaml(CHOICE), **_SMALL).fit(table, table["advice"]), table
+
+
+@pytest.fixture(scope="session")
+def dose():
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame({"weight": rng.uniform(3, 120, 200), "sugar": rng.uniform(40, 400, 200)})
+    table["dose"] = 0.3 * table.weight + rng.normal(0, 6, 200)
+    table["second"] = 0.4 * table.dose
+    model = SafeRegressor(Specification.from_yaml(DOSE), bounds="affine", **_SMALL)
+    return model.fit(table, table[["dose", "second"]]), table
+
+
+@pytest.fixture(scope="session")
+def plain():
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame(rng.uniform(0, 1, (100, 2)), columns=["a", "b"])
+    table["y"] = 2 * table.a
+    return SafeRegressor(**_SMALL).fit(table[["a", "b"]], table["y"]), table
+
+
+@pytest.fixture(scope="session")
+def browser():
+    path = find_browser()
+    if path is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    driver = Chromium(path)
+    yield driver
+    driver.close()

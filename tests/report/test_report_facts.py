@@ -1,0 +1,231 @@
+"""What the page says: margins, corners, ranges, figures, words."""
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smle.assurance import arrangement_of
+from smle.exact import exact
+from smle.report import svg
+from smle.report.measured import measure
+from smle.report.ranges import output_ranges
+from smle.report.recorded import history_of, scores_of, training_of
+from smle.report.statements import Witnesses, keys_of, rule_verdicts
+from smle.report.wording import formula, margin_text, number, readable, requirement_lines, share, words
+from smle.rules import Specification
+from smle.tables import encode_inputs
+
+MODELS = ["braking", "labels", "dose", "choice"]
+
+
+@pytest.fixture
+def case(request, braking_model, labels, dose, choice):
+    model = {"braking": braking_model, "labels": labels[0], "dose": dose[0], "choice": choice[0]}[request.param]
+    certificate, spec = model.certificate_, model.specification_
+    arrangement = arrangement_of(certificate, spec)
+    over = model.network_.head.overapproximation()
+    witnesses = Witnesses(certificate, spec, arrangement=arrangement, over=over)
+    return SimpleNamespace(
+        model=model, certificate=certificate, spec=spec, arrangement=arrangement, over=over, witnesses=witnesses
+    )
+
+
+@pytest.mark.parametrize("case", MODELS, indirect=True)
+def test_each_statement_of_the_checker_has_its_obligation(case):
+    proved = case.certificate.proved
+    keys = list(keys_of(case.certificate, case.spec, case.arrangement))
+    assert len(keys) == len(proved)
+    for key, item in zip(keys, proved, strict=True):
+        assert (key.head, case.spec.rules[key.rule].name) == (item.head, item.rule)
+
+
+@pytest.mark.parametrize("case", MODELS, indirect=True)
+def test_the_smallest_margin_is_the_checkers(case):
+    verdicts = rule_verdicts(
+        case.certificate.proved, case.certificate, case.spec, arrangement=case.arrangement, over=case.over
+    )
+    for verdict in verdicts:
+        margins = [p.margin for p in case.certificate.proved if p.rule == case.spec.rules[verdict.rule].name]
+        assert verdict.worst.margin == min(margins)
+        assert verdict.statements == len(margins)
+
+
+@pytest.mark.parametrize("case", MODELS, indirect=True)
+def test_corners_lie_in_the_region_and_attain_the_margin(case):
+    """The corner's room is the margin up to what rounding takes, and never below it."""
+    for key, item in zip(keys_of(case.certificate, case.spec, case.arrangement), case.certificate.proved, strict=True):
+        margin = float(item.margin)
+        corner = case.witnesses.corner(key, margin)
+        if corner.pair is not None:
+            assert list(corner.pair) in case.spec.rules[key.rule].requirement.exclusions.tolist()
+            continue
+        x = case.witnesses.support(key.head, key.region)(np.zeros((1, len(case.spec.columns))))[2][0]
+        x = corner.x if corner.x is not None else x
+        region = case.witnesses.support(key.head, key.region).region
+        assert (region.A @ x <= region.a + 1e-6 * (1 + np.abs(region.a))).all()
+        y = dict(corner.outputs)
+        clause = case.spec.rules[key.rule].requirement.clauses[key.clause]
+        weights = np.array([float.fromhex(w) for w in case.witnesses._weights[key]])
+        rooms = [
+            float(literal.bound)
+            - sum(float(g) * y[j] for j, g in literal.outputs)
+            - sum(float(s) * x[k] for k, s in literal.inputs)
+            for literal in clause.literals
+        ]
+        room = float(weights @ rooms / weights.sum())
+        size = 1 + max(abs(v) for v in (*y.values(), *rooms))
+        assert margin - 1e-9 * size <= room <= margin + 1e-3 * size
+        assert corner.low <= corner.high
+        assert corner.high <= corner.limit if corner.upward else corner.low >= corner.limit
+
+
+@pytest.mark.parametrize("case", ["braking", "dose", "labels"], indirect=True)
+def test_ranges_hold_what_the_model_outputs(case):
+    """Random inputs and random embeddings stay inside the reach of their cell, and the reach inside the limits."""
+    ranges, _ = output_ranges(case.witnesses)
+    rng = np.random.default_rng(0)
+    low, high = (np.array([float(v) for v in ends]) for ends in (case.spec.lower, case.spec.upper))
+    X = rng.uniform(low, high, (400, len(low)))
+    for group in case.spec.one_hot:
+        X[:, list(group)] = np.eye(len(group))[rng.integers(0, len(group), len(X))]
+    head = case.model.network_.head
+    with torch.no_grad():
+        cells = head.gate(head.domain(torch.tensor(X))).numpy()
+        z = torch.tensor(rng.normal(0, 50, (400, head.bounds.lower.shape[0])), dtype=torch.float32)
+        for y in (case.model.network_(torch.tensor(X)).numpy(), head(torch.tensor(X), z).numpy()):
+            for item in ranges:
+                for part in item.ranges:
+                    values = y[cells == part.cell, item.output]
+                    if part.reach is not None and len(values):
+                        assert part.reach[0] <= values.min()
+                        assert values.max() <= part.reach[1]
+    for item in ranges:
+        for part in item.ranges:
+            for limit in part.limits:
+                if limit.low == limit.high:
+                    assert part.reach[1] <= limit.high if limit.upward else part.reach[0] >= limit.low
+
+
+@pytest.mark.parametrize("kind", ["braking", "labels", "choice", "dose"])
+def test_measured_violations_are_the_definition(kind, braking_model, braking_table, labels, choice, dose):
+    model, table = {"braking": (braking_model, braking_table), "labels": labels, "choice": choice, "dose": dose}[kind]
+    spec, table = model.specification_, table.head(60)
+    figures = measure(model, table)
+    X = encode_inputs(spec, table)
+    assert figures.any_broken["safe"] == 0
+    assert sum(figures.cells) == figures.inside == len(table)
+    truth = figures.targets - (0.5 if kind == "labels" else 0.0)  # a label is on from 0
+    for r, rule in enumerate(spec.rules):
+        broken = sum(
+            rule.name in spec.violated([exact(v) for v in x], [exact(v) for v in y])
+            for x, y in zip(X.tolist(), truth.tolist(), strict=True)
+        )
+        assert figures.broken["data"][r] == broken
+    if kind == "choice":
+        chosen = model.predict(table)
+        assert figures.scores["safe"] == pytest.approx((chosen == table["advice"].to_numpy()).mean())
+    if kind == "braking":
+        assert figures.scores["safe"] == pytest.approx(model.score(table, table["brake"]))
+
+
+def test_rows_outside_the_domain_are_left_out(braking_model, braking_table):
+    table = braking_table.head(10).copy()
+    table.loc[table.index[:3], "speed"] = 99.0
+    figures = measure(braking_model, table)
+    assert (figures.rows, figures.inside, figures.outside) == (10, 7, {"speed": 3})
+
+
+@given(st.fractions(min_value=Fraction(1, 10**40), max_value=10**30))
+@settings(max_examples=100, deadline=None)
+def test_margins_are_rounded_down(margin):
+    text = margin_text(margin).replace(",", "")
+    raised = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+    value = Fraction(text.replace("·10", "e").translate(raised))
+    assert value <= margin <= value * Fraction(102, 100)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.25, "0.25"), (-4.0, "−4"), (123456.0, "123,456"), (3.51e-7, "3.51·10⁻⁷"), (0.0, "0"), (1e12, "1·10¹²")],
+)
+def test_numbers(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0%"), (1.0, "100%"), (0.999999, "99.9999%"), (1e-9, "below 0.00001%"), (0.245, "24.5%")]
+)
+def test_shares_round_to_nothing_and_everything_only_if_they_are(value, text):
+    assert share(value) == text
+
+
+def test_words_and_formulas():
+    spec = Specification.from_yaml(
+        "inputs: {a: [0, 9], b: [0, 9], place: {categories: [home, farm]}}\noutputs: [u, v]\nconstants: {near: 2.5}\n"
+        "rules:\n"
+        "  - {name: one, when: a <= near or place == home, then: -1 <= u <= 1}\n"
+        "  - {name: two, then: u <= 2 * a - 3 or v > 4}\n"
+    )
+    one, two = spec.rules
+    assert words(one, spec) == "When a is at most near (2.5) or place is home, then u is between −1 and 1."
+    assert words(two, spec) == "Always: u is at most 2 · a − 3 or v is above 4."
+    assert formula(one, spec) == "(a ≤ 2.5) ∨ (place = home)"
+    assert requirement_lines(one, spec) == ["u ≥ −1", "u ≤ 1"]
+    assert formula(two, spec) == "every input of the domain"
+    assert requirement_lines(two, spec) == ["u − 2 · a ≤ −3 ∨ v > 4"]
+    assert readable("where place=farm <= 0", spec) == "where place ≠ farm"
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["rows", "cells", "loss", "score", "columns", "edges", "bins", "validation_loss", "best_epoch"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["scores", "history", "training"]), _JSON))
+@settings(max_examples=150, deadline=None)
+def test_whatever_model_json_records_is_no_error(description):
+    scores_of(description)
+    training_of(description)
+    history = history_of(description)
+    if history is not None:
+        svg.history(history)
+
+
+def test_a_recorded_history_is_drawn():
+    description = {"history": {"epoch": [1, 2, 3], "loss": [3.0, 2.0, 1.0], "validation_loss": [4.0, 2.0, 3.0]}}
+    record = history_of({"history": {**description["history"], "best_epoch": 2}})
+    assert record.best == 2
+    drawing = str(svg.history(record))
+    assert drawing.count("<polyline") == 2
+    assert "marker" in drawing
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30), st.lists(st.floats(0, 1), min_size=2, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_drawings_have_finite_coordinates(values, chances):
+    array, chance = np.array(values), np.array(chances)
+    for drawing in (
+        svg.scatter(array, array[::-1], "y"),
+        svg.residual_bars(array, "y"),
+        svg.calibration(chance, (chance > 0.5).astype(float)),
+        svg.reach_bar(min(values), max(values), max(values) + 1, upward=True, title=""),
+        svg.range_bar((min(values), max(values)), [(0.0, 1.0, True)], (min(values), max(values)), seen=None, title=""),
+    ):
+        assert "nan" not in drawing
+        assert "inf" not in drawing

@@ -1,0 +1,265 @@
+"""The written page: verdicts, escaping, self-containment, and honesty about what is missing."""
+
+import base64
+import copy
+import hashlib
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from report_rules import HOSTILE
+from typer.testing import CliRunner
+
+from smle import SafeClassifier, SafeRegressor, Specification
+from smle.cli import app
+from smle.estimators import without_rules
+from smle.report import write_report
+from smle.report.page import json_for_script
+
+
+class Parsed(HTMLParser):
+    """Tags, the texts of scripts and styles, and all visible text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.raw, self.words, self._inside = [], [], [], None
+        self.feed(page)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside = (tag, dict(attrs))
+
+    def handle_endtag(self, tag):
+        if self._inside and self._inside[0] == tag:
+            self._inside = None
+
+    def handle_data(self, data):
+        if self._inside:
+            self.raw.append((*self._inside, data))
+        else:
+            self.words.append(data)
+
+
+def written(tmp_path, *arguments, **options):
+    target = tmp_path / "report.html"
+    result = write_report(*arguments, path=target, **options)
+    return result, Parsed(target.read_text(encoding="utf-8"))
+
+
+def test_a_proved_model(braking_folder, braking_table, tmp_path):
+    result, page = written(tmp_path, braking_folder, braking_table)
+    assert result.verdict == "proved"
+    assert "All 4 rules hold for every input of the domain." in page.text
+    assert f"smle verify {braking_folder}" in page.text
+    assert "When distance is at most near (10) and speed is at least 20, then brake is at least 0.8." in page.text
+    assert "distance − 0.8 · speed ≤ −4 ⟹ brake ≥ 0.5" in page.text
+    assert "0 of 1,500" in page.text
+    assert "not recorded" in page.text  # the licence, and scores of a model fitted in Python
+    for name in ("model.safetensors", "model.json", "rules.yaml", "certificate.json"):
+        assert hashlib.sha256((braking_folder / name).read_bytes()).hexdigest() in page.text
+
+
+def test_an_estimator_without_a_folder(braking_model, tmp_path):
+    result, page = written(tmp_path, braking_model)
+    assert result.verdict == "proved"
+    assert "smle verify MODEL" in page.text
+
+
+def test_an_estimator_that_was_changed_in_memory(braking_model, tmp_path):
+    for change in ("network", "description"):
+        model = copy.deepcopy(braking_model)
+        if change == "network":
+            model.network_.head.heads.bias[0] += 1e-3
+        else:
+            model.description_["seed"] = 1
+        result, page = written(tmp_path, model)
+        assert result.verdict == "rejected"
+        assert f"The {change} was changed after certification." in page.text
+        assert "hold for every input" not in page.text
+
+
+def _flip_bit(folder):
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def _relax_rule(folder):
+    path = folder / "rules.yaml"
+    path.write_text(path.read_text().replace("0.8", "0.7"))
+
+
+def _cut_weights(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _lose_certificate(folder):
+    (folder / "certificate.json").unlink()
+
+
+def _break_rules(folder):
+    (folder / "rules.yaml").write_text("rules: [")
+
+
+def _break_certificate(folder):
+    (folder / "certificate.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    "damage", [_flip_bit, _relax_rule, _cut_weights, _lose_certificate, _break_rules, _break_certificate]
+)
+def test_a_damaged_model_is_reported_in_red_and_nothing_is_claimed(braking_folder, tmp_path, damage):
+    damage(braking_folder)
+    target = tmp_path / "report.html"
+    done = CliRunner().invoke(app, ["report", str(braking_folder), "-o", str(target)])
+    assert done.exit_code == 1
+    page = target.read_text(encoding="utf-8")
+    assert "Do not rely on this model." in page
+    assert 'class="verdict rejected"' in page
+    assert "hold for every input" not in Parsed(page).text
+    assert ">proved<" not in page
+    assert "explorer-data" not in [attrs.get("id") for _, attrs in Parsed(page).tags]
+
+
+def test_command_line(braking_folder, braking_table, tmp_path):
+    braking_table.to_csv(tmp_path / "data.csv", index=False)
+    target = tmp_path / "page.html"
+    done = CliRunner().invoke(
+        app, ["report", str(braking_folder), "--data", str(tmp_path / "data.csv"), "-o", str(target), "--json"]
+    )
+    assert done.exit_code == 0
+    assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": ""}
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
+    assert CliRunner().invoke(app, ["report", str(braking_folder), "--data", "nothing.csv"]).exit_code == 2
+
+
+def test_no_rules_and_nothing_recorded(plain, tmp_path):
+    model, _ = plain
+    folder = tmp_path / "model"
+    model.save(folder)
+    description = json.loads((folder / "model.json").read_text())
+    bare = {k: v for k, v in description.items() if k not in ("history", "training", "scores", "provenance")}
+    (folder / "model.json").write_text(json.dumps(bare))
+    result, page = written(tmp_path, folder)
+    assert result.verdict == "no rules"
+    assert "No rules: nothing is proved about this model." in page.text
+    assert "Training history: not recorded." in page.text
+    assert "No table was given and no scores are recorded." in page.text
+
+
+def test_user_text_stays_text(labels, tmp_path):
+    model, table = labels
+    _, page = written(tmp_path, model, table, name=f"{HOSTILE}<img src=x onerror=alert(2)>")
+    scripts = [attrs for tag, attrs in page.tags if tag == "script"]
+    assert scripts == [{"type": "application/json", "id": "explorer-data"}, {}]
+    assert not any(tag == "img" for tag, _ in page.tags)
+    assert page.text.count(HOSTILE) > 3
+    assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
+    data = next(json.loads(text) for _, attrs, text in page.raw if attrs.get("id") == "explorer-data")
+    assert data["rules"][0]["name"] == HOSTILE
+    assert data["inputs"][2]["categories"] == ["home", "farm", "<wild> & free"]
+
+
+def test_json_in_a_script_cannot_end_it():
+    hostile = {"</script>": ["<!--", "]]>", "&lt;", "\u2028"]}
+    text = str(json_for_script(hostile))
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == hostile
+
+
+def test_the_page_is_complete_in_itself(braking_folder, braking_table, tmp_path):
+    _, page = written(tmp_path, braking_folder, braking_table)
+    for _, attrs in page.tags:
+        assert "style" not in attrs
+        for link in (attrs.get("src"), attrs.get("href"), attrs.get("xlink:href")):
+            assert link is None or link.startswith(("#", "data:,"))
+    assert not re.search(r"@import|url\(", "".join(text for tag, _, text in page.raw if tag == "style"))
+    policy = next(a["content"] for t, a in page.tags if t == "meta" and "Security" in a.get("http-equiv", ""))
+    assert policy.startswith("default-src 'none'")
+    for tag, attrs, text in page.raw:
+        if "type" not in attrs:
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert (tmp_path / "report.html").stat().st_size < 400_000
+
+
+def test_thousands_of_exclusions_and_a_hundred_inputs_are_summarised(tmp_path):
+    count, width = 70, 110
+    names = ", ".join(f"tag_number_{i:03d}" for i in range(count))
+    ranges = "\n".join(f"  sensor_{i:03d}: [-1, 1]" for i in range(width))
+    text = f"inputs:\n{ranges}\nlabels: [{names}]\nrules:\n  - name: one tag\n    then: at_most_one({names})\n"
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (60, width)), np.eye(count, dtype=int)[rng.integers(0, count, 60)]
+    model = SafeClassifier(
+        Specification.from_yaml(text), hidden=(8,), embedding=8, max_epochs=1, refit=False, random_state=0
+    ).fit(X, y)
+    result, page = written(tmp_path, model)
+    assert result.verdict == "proved"
+    assert "2,415 pairs of 70 labels in all that never occur together" in page.text
+    assert "(shortened)" in page.text
+    assert "come closest to occurring together" in page.text
+    assert "110 inputs" in page.text
+    assert (tmp_path / "report.html").stat().st_size < 1_000_000
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A network too large to embed."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (50, 3))
+    spec = Specification.from_yaml(
+        "inputs: {a: [0, 1], b: [0, 1], c: {range: [0, 1], integer: true}}\noutputs: [y]\n"
+        "rules: [{name: limit, when: a <= 0.5, then: y <= 1}]\n"
+    )
+    X[:, 2] = np.rint(X[:, 2])
+    return SafeRegressor(spec, hidden=(400, 400), embedding=8, max_epochs=1, refit=False, random_state=0).fit(
+        X, X[:, 0]
+    )
+
+
+def test_a_large_network_is_shown_on_a_grid(large, tmp_path):
+    _, page = written(tmp_path, large)
+    assert "the backbone is too large to embed" in page.text
+    data = next(json.loads(text) for _, attrs, text in page.raw if attrs.get("id") == "explorer-data")
+    assert (tmp_path / "report.html").stat().st_size < 1_000_000
+    line = next(s for s in data["grid"]["slices"] if s["axes"] == [0])
+    values = np.frombuffer(base64.b64decode(line["y"]["data"]), dtype="<f4")
+    start = [item["start"] for item in data["inputs"]]
+    points = np.array([[v, *start[1:]] for v in line["ticks"][0]])
+    np.testing.assert_allclose(values, large.predict(points), rtol=1e-5, atol=1e-6)
+    assert [bits[0] for bits in line["active"]] == [int(v <= 0.5) for v in line["ticks"][0]]
+
+
+def test_other_backbones_are_shown_on_a_grid(plain, tmp_path):
+    model = copy.deepcopy(plain[0])
+    model.network_.backbone = torch.nn.Sequential(*model.network_.backbone)
+    _, page = written(tmp_path, model)
+    assert "the backbone is not a multi-layer perceptron" in page.text
+
+
+def test_a_plain_twin_is_compared_on_the_table(braking_model, braking_spec, braking_table, tmp_path):
+    X = braking_table[list(braking_spec.columns)]
+    twin = SafeRegressor(without_rules(braking_spec), hidden=(8,), embedding=8, max_epochs=2, random_state=0)
+    twin.fit(X, braking_table["brake"])
+    twin.save(tmp_path / "twin")
+    braking_model.save(tmp_path / "model")
+    _, page = written(tmp_path, tmp_path / "model", braking_table, plain=tmp_path / "twin")
+    assert "plain twin, post-processed" in page.text
+    assert "Broken by plain twin" in page.text
+
+
+def test_names_of_folders(braking_folder, tmp_path):
+    _, page = written(tmp_path, braking_folder)
+    assert f"{braking_folder.parent.name}/model" in page.text
+    moved = shutil.copytree(braking_folder, tmp_path / "brake-7")
+    _, page = written(tmp_path, moved)
+    assert ("h1", {}) in page.tags
+    assert "brake-7" in page.text
