@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +46,7 @@ class DeployedNetwork(Float32Only):
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
         # Looking up parts as attributes takes longer than the arithmetic of one row.
-        backbone, head = self._modules.values()
-        assert backbone is not None
-        assert isinstance(head, DeployedHead)
+        backbone, head = cast(tuple[nn.Module, DeployedHead], self._modules.values())
         if backbone_inputs:
             return head.forward(features, backbone(*backbone_inputs))
         return head.forward(features, backbone(features if features.dtype is torch.float32 else features.float()))

@@ -380,6 +380,19 @@ def _buffers(module: nn.Module, child: str) -> dict[str, Tensor]:
     return cast(dict[str, Tensor], module._modules[child]._buffers)  # type: ignore[union-attr]
 
 
+class _Row(NamedTuple):
+    """The certified heads one by one, as views of the stored tensors, for a single row."""
+
+    weight: Tensor
+    bias: Tensor
+    heads: list[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor) -> _Row:
+        with torch.inference_mode(False), torch.no_grad():
+            return cls(weight, bias, list(zip(weight.unbind(), bias.unbind(), strict=True)))
+
+
 class DeployedHead(FixedFormats):
     """(features, embedding) -> outputs, with frozen constants only.
 
@@ -402,6 +415,7 @@ class DeployedHead(FixedFormats):
         super().__init__()
         d, m = len(spec.columns), len(spec.targets)
         count = len(arrangement.cells) - arrangement.free_cell
+        self._row: _Row | None = None
         self.affine, self.network = affine, bool(hidden)
         computed = affine or passthrough or self.network
         self.nan_safe_clip = computed if nan_safe_clip is None else nan_safe_clip
@@ -448,20 +462,22 @@ class DeployedHead(FixedFormats):
 
     def _one_row(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what `outputs` returns for a single row, computing only the head that serves it."""
-        gate, stored, box = cast(Gate, self._modules["gate"]), _buffers(self, "heads"), _buffers(self, "bounds")
-        cell = 0 if gate.is_trivial else gate.cell_of(features, cast(Domain, self._modules["domain"]))
-        weight, bias = stored["weight"], stored["bias"]
-        if cell == weight.shape[0]:
-            free = _buffers(self, "free")
+        modules = cast(dict[str, Any], self._modules)
+        gate, stored = modules["gate"], modules["heads"]._buffers
+        row = self._row
+        if row is None or row.weight is not stored["weight"] or row.bias is not stored["bias"]:
+            row = self._row = _Row.of(stored["weight"], stored["bias"])
+        cell = 0 if gate.is_trivial else gate.cell_of(features, modules["domain"])
+        if cell == len(row.heads):
+            free = modules["free"]._buffers
             return nn.functional.linear(z, free["weight"], free["bias"])
-        if weight.shape[0] == 1:
-            weight, bias = weight.squeeze(0), bias  # a bias of shape (1, m) broadcasts
-        else:
-            weight, bias = weight[cell], bias[cell]
-        y = torch.addmm(bias, torch.clamp(z, box["lower"], box["upper"]), weight.T)
+        box = modules["bounds"]._buffers
+        y = nn.functional.linear(torch.clamp(z, box["lower"], box["upper"]), *row.heads[cell])
         # A few numbers are looked at more quickly in Python than by another call of torch.
-        if any(map(math.isnan, y.tolist()[0])) if y.shape[1] <= 32 else _has_nan(y) and bool(y.isnan().any()):
-            return stored["fallback"][cell : cell + 1].clone()
+        suspicious = math.isnan(sum(y.tolist()[0])) if y.shape[1] <= 32 else _has_nan(y)
+        if suspicious and bool(y.isnan().any()):
+            fallback: Tensor = stored["fallback"][cell : cell + 1].clone()
+            return fallback
         return y
 
     def outputs(
