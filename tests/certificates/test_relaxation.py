@@ -81,7 +81,7 @@ def test_truth_ladder(exponent: int) -> None:
 
 
 def test_exact_touch_is_not_certified() -> None:
-    with pytest.raises(NotCertifiedError, match="top"):
+    with pytest.raises(NotCertifiedError, match="Rule 'top' is not proved: no room is left for rounding"):
         everywhere(0.0)
 
 

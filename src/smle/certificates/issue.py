@@ -12,12 +12,18 @@ from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.conflicts import COMPLEMENT
+from smle.guarantees.exclusions import PairValues
+from smle.guarantees.geometry import Domain
 from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, NetworkBounds, Overapproximation
 from smle.guarantees.verdict import Cut, Holds, Leaf, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
 from smle.guarantees.verify import verify
 from smle.rules import Choice, Label, Linear, Literal, Specification
 
 __all__ = ["compiled", "issue", "rebind"]
+
+_MANY_PAIRS = 1_000
+"""Beyond this many exclusions, weights are stored per label."""
+_CHUNK_PAIRS = 1 << 11
 
 _KINDS = {ConstantBounds: "constant", AffineBounds: "affine", NetworkBounds: "network"}
 
@@ -47,7 +53,7 @@ def issue(
     if isinstance(over.bounds, NetworkBounds):
         proofs = _box_proofs(verdicts, block)
     else:
-        proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, block)
+        proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, over, spec, block)
     nan_safe = all(head.fallback is None for head in over.heads if head is not None)
     document: dict[str, Any] = {
         "format": "smle-certificate",
@@ -225,14 +231,47 @@ def _box_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
     return proofs
 
 
-def _exclusion_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
+def _exclusion_proofs(
+    verdicts: Verdicts, over: Overapproximation, spec: Specification, block: bytearray
+) -> list[dict[str, Any]]:
     proofs = []
+    domain = Domain.of(spec)
+    envelope = Envelope.of(over.bounds, domain)
     for item in verdicts.exclusions:
-        proofs.append(
-            {"head": item.head, "rule": item.rule, "region": item.region, "exclusions": {"offset": len(block)}}
-        )
-        block.extend(item.weights.astype("<f4").tobytes())
+        compact = None
+        if len(item.pairs) > _MANY_PAIRS:
+            head = over.heads[item.head]
+            assert head is not None
+            values = PairValues.of(HeadNumbers.of(head, envelope, domain), envelope, domain)
+            compact = _weights_of_labels(item, values, block)
+        if compact is None:
+            compact = {"offset": len(block)}
+            block.extend(item.weights.astype("<f4").tobytes())
+        proofs.append({"head": item.head, "rule": item.rule, "region": item.region, "exclusions": compact})
     return proofs
+
+
+def _weights_of_labels(item: ExclusionVerdicts, values: PairValues, block: bytearray) -> dict[str, int] | None:
+    """Write one weight per label, and pairs of their own for the few pairs that these do not prove; None if many."""
+    scales = values.scales()
+    # Multiples of 2^-23, so that the checker's integers stay small.
+    weights = np.maximum(np.round(scales / scales.max() * 2.0**23), 1.0) / 2.0**23
+    first, second = item.pairs[:, 0], item.pairs[:, 1]
+    proved = np.empty(len(item.pairs), dtype=bool)
+    for start in range(0, len(proved), _CHUNK_PAIRS):
+        h, k = first[start : start + _CHUNK_PAIRS], second[start : start + _CHUNK_PAIRS]
+        bound, _ = values.bound(h, k, weights[h] / (weights[h] + weights[k]))
+        proved[start : start + _CHUNK_PAIRS] = bound < 0
+    exceptions = np.flatnonzero(~proved)
+    if 2 * len(exceptions) > len(proved):
+        return None
+    labels, size = len(block), len(weights) + len(weights) % 2
+    block.extend(np.resize(weights, size).astype("<f4").tobytes())
+    named = np.unique(item.pairs[exceptions], axis=0, return_index=True)
+    result = {"labels": labels, "exceptions": len(block), "count": len(named[0])}
+    block.extend(named[0].astype("<u4").tobytes())
+    block.extend(item.weights[exceptions[named[1]]].astype("<f4").tobytes())
+    return result
 
 
 def _require_proved(verdicts: Verdicts, spec: Specification) -> None:
@@ -254,6 +293,8 @@ def _reason(verdict: Verdict, spec: Specification) -> str:
     if isinstance(verdict, NotProved | Violated):
         where = ", ".join(f"{name}={value:.6g}" for name, value in zip(spec.columns, verdict.x, strict=True))
         missed = -verdict.margin if isinstance(verdict, NotProved) else verdict.excess
+        if not missed > 0:
+            return f"no room is left for rounding, for example at {where}."
         kind = "the over-approximation misses it" if isinstance(verdict, NotProved) else "the model breaks it"
         return f"{kind} by {missed:.3g}, for example at {where}."
     assert isinstance(verdict, Unknown)
