@@ -40,7 +40,7 @@ def refine(verdict: Verdict, clause: Clause, head: Head, *, bounds: Bounds, regi
     if found.status is not Status.OPTIMAL:
         return Unknown(f"the MILP stopped early: {found.status} ({found.message})")
     return Unknown(
-        f"a MILP solver says that it holds over real numbers with a margin of {-found.objective:.3g}, but no multipliers "
+        f"a MILP solver says that it holds over real numbers by {-found.objective:.3g}, but no multipliers "
         "were found that prove it",
         claimed_margin=-found.objective,
     )
