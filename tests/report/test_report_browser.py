@@ -11,7 +11,8 @@ import pytest
 import torch
 from report_rules import HOSTILE
 
-from smle import SafeRegressor
+from smle import SafeClassifier, SafeRegressor
+from smle.guarantees.membership import active
 from smle.report import write_report
 
 KINDS = ["braking", "labels", "choice", "dose", "plain", "grid", "rejected"]
@@ -67,6 +68,22 @@ def test_the_page_computes_what_torch_computes(browser, pages, kind):
     assert found[:, 0].tolist() == cells.tolist()
     scale = np.abs(expected).max(axis=0)
     assert (np.abs(found[:, 1:] - expected) <= 1e-4 * np.maximum(np.abs(expected), 0.1 * scale)).all()
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
+    model, table = choice
+    spec = model.specification_
+    if not gate:
+        model = SafeClassifier(spec, gate=False, hidden=(6,), embedding=4, max_epochs=1, random_state=0)
+        model.fit(table, table["advice"])
+    write_report(model, path=tmp_path / "page.html")
+    X = _random_inputs(spec, 100)
+    on = np.stack([active(rule, X) for rule in spec.rules], axis=1)
+    assert on.any(axis=0).all()
+    browser.open(tmp_path / "page.html")
+    found = browser.run(f"{json.dumps(X.tolist())}.map(x => smleReport.explorer.at(x).rules)")
+    assert found == [np.flatnonzero(row).tolist() for row in on]
 
 
 def test_network_bounds_too(browser, tmp_path, dose):

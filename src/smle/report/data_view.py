@@ -25,12 +25,14 @@ _HINTS = {
 }
 
 
-def cell_name(spec: Specification, rules: Sequence[int]) -> str:
-    """Return the rules of a cell by name."""
-    if not rules:
-        return "no rule active"
+def cell_name(spec: Specification, rules: Sequence[int], *, partly: int = 0) -> str:
+    """Return the rules of a cell by name; `partly` counts rules that bind in a part of it only."""
     names = ", ".join(spec.rules[r].name for r in rules[:5])
-    return short(names, 160) + (f" and {len(rules) - 5} more" if len(rules) > 5 else "")
+    text = short(names, 160) + (f" and {len(rules) - 5} more" if len(rules) > 5 else "")
+    if partly:
+        more = f"{partly} rule{'s' if partly > 1 else ''} in parts of it"
+        text = f"{text}, and {more}" if text else f"one head; {more}"
+    return text or "no rule active"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from smle.assurance import DeployedNetwork
 from smle.guarantees.cells import Arrangement
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.head import DeployedHead
-from smle.rules import Categorical, Choice, Clause, Label, Specification
+from smle.rules import Categorical, Choice, Clause, Label, Row, Specification
 
 __all__ = ["explorer_data"]
 
@@ -38,8 +38,12 @@ def explorer_data(
         "outputs": _outputs(spec),
         "choices": _choices(spec),
         "rules": _rules(spec),
-        "always": _rules_of(arrangement, set(range(len(arrangement.regions))) - set(arrangement.gated)),
-        "gated": [_rules_of(arrangement, {region}) for region in arrangement.gated],
+        "gated": [list(arrangement.rules[region]) for region in arrangement.gated],
+        "ungated": [
+            {"rows": [_row(arrangement.rows[row]) for row in rows], "rules": list(arrangement.rules[region])}
+            for region, rows in enumerate(arrangement.regions)
+            if region not in arrangement.gated
+        ],
     }
     numbers = sum(value.numel() for value in network.state_dict().values())
     if isinstance(network.backbone, MLP) and numbers <= _NUMBERS:
@@ -98,8 +102,8 @@ def _choices(spec: Specification) -> list[dict[str, Any]]:
     return result
 
 
-def _rules_of(arrangement: Arrangement, regions: set[int]) -> list[int]:
-    return sorted({rule for region in regions for rule in arrangement.rules[region]})
+def _row(row: Row) -> dict[str, Any]:
+    return {"x": [[k, float(v)] for k, v in row.coefficients], "bound": float(row.bound), "strict": row.strict}
 
 
 def _rules(spec: Specification) -> list[dict[str, Any]]:

@@ -203,10 +203,10 @@ def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement
 def _cells(arrangement: Arrangement, spec: Specification) -> Cells:
     names, free = [], []
     for index in range(len(arrangement.cells)):
-        rules = [rule for rule, region in binding_rules(arrangement, spec, index) if region is None]
-        always = [r for r, rows in enumerate(arrangement.regions) if not rows]
-        rules += [rule for region in always for rule in arrangement.rules[region] if rule not in rules]
-        names.append(cell_name(spec, sorted(rules)))
+        bound = binding_rules(arrangement, spec, index)
+        rules = {rule for rule, region in bound if region is None or not arrangement.regions[region]}
+        elsewhere = {rule for rule, region in bound} - rules
+        names.append(cell_name(spec, sorted(rules), partly=len(elsewhere)))
         free.append(arrangement.free_cell and index == len(arrangement.cells) - 1)
     return Cells(tuple(names), tuple(free))
 

@@ -30,7 +30,7 @@ function roundTicks(low, high, wanted) {
 class Explorer {
   constructor(data) {
     this.data = data;
-    this.run = data.program ? makeProgram(data.program, data.always, data.gated) : null;
+    this.run = data.program ? makeProgram(data.program, data.gated) : null;
     this.grid = data.grid || null;
     if (this.grid) for (const slice of this.grid.slices) slice.values = unpack(slice.y);
     this.values = data.inputs.map((input) => input.start);
@@ -139,7 +139,10 @@ class Explorer {
   }
 
   at(values) {
-    if (this.run) return this.run(this.columns(values));
+    if (this.run) {
+      const answer = this.run(this.columns(values));
+      return { ...answer, rules: activeRules(this.data, answer.on, answer.x) };
+    }
     const slice = this.sliceOf(this.first, this.second);
     const nearest = slice.axes.map((axis, n) => {
       const ticks = slice.ticks[n];
@@ -148,12 +151,12 @@ class Explorer {
       return best;
     });
     const row = nearest.length === 1 ? nearest[0] : nearest[0] * slice.ticks[1].length + nearest[1];
-    const m = slice.values.shape[1], on = slice.active[row], rules = new Set(this.data.always);
-    on.forEach((bit, region) => { if (bit) this.data.gated[region].forEach((rule) => rules.add(rule)); });
+    const m = slice.values.shape[1], on = slice.active[row];
     const fixed = this.data.inputs.map((input) => input.start);
     slice.axes.forEach((axis, n) => { fixed[axis] = slice.ticks[n][nearest[n]]; });
     const y = slice.values.values.subarray(row * m, (row + 1) * m);
-    return { x: this.columns(fixed), y, on, cell: on.join(""), rules: [...rules], free: rules.size === 0 };
+    const x = this.columns(fixed);
+    return { x, y, cell: on.join(""), rules: activeRules(this.data, on, x) };
   }
 
   samples(axis, count) {

@@ -23,7 +23,7 @@ function matVec(matrix, x, bias, row = 0, rows = bias.length) {
   return out;
 }
 
-function makeProgram(data, alwaysRules, gatedRules) {
+function makeProgram(data, gatedRules) {
   const shift = unpack(data.shift).values, scale = unpack(data.scale).values;
   const layersOf = (list) => list.map((l) => ({ weight: unpack(l.weight).values, bias: unpack(l.bias).values }));
   const layers = layersOf(data.layers), bounds = { hidden: layersOf(data.bounds.hidden) };
@@ -81,9 +81,7 @@ function makeProgram(data, alwaysRules, gatedRules) {
     const x = clamp(raw), on = activeRegions(x), z = embed(raw);
     const found = signatures.indexOf(on.join(""));
     const cell = found < 0 ? gate.most_constrained : found;
-    const rules = new Set(alwaysRules);
-    on.forEach((bit, region) => { if (bit) gatedRules[region].forEach((rule) => rules.add(rule)); });
-    const answer = { x, cell, rules: [...rules].sort((p, q) => p - q), on };
+    const answer = { x, cell, on };
     if (cell >= count) return { ...answer, y: matVec(free.weight, z, free.bias), free: true, clipped: 0 };
     const [lower, upper] = limits(x);
     let clipped = 0;
@@ -104,6 +102,23 @@ function makeProgram(data, alwaysRules, gatedRules) {
     };
     return { ...answer, y, free: false, clipped: clipped / c.length, reach };
   };
+}
+
+// The rules that are active at a point: those of the regions of the gate that are on, and those of regions without a
+// bit in the gate (the whole domain among them) that hold the point.
+
+function activeRules(data, on, x) {
+  const rules = new Set();
+  on.forEach((bit, region) => { if (bit) data.gated[region].forEach((rule) => rules.add(rule)); });
+  for (const region of data.ungated) {
+    const inside = region.rows.every((row) => {
+      let value = -row.bound;
+      for (const [k, v] of row.x) value += v * x[k];
+      return row.strict ? value < 0 : value <= 0;
+    });
+    if (inside) region.rules.forEach((rule) => rules.add(rule));
+  }
+  return [...rules].sort((p, q) => p - q);
 }
 
 // What the active rules say at one point. Rooms are positive where a rule is obeyed.
