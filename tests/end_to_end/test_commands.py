@@ -248,6 +248,24 @@ def _program(*arguments, **environment):
     return done.stdout
 
 
+def test_fast_verification_says_the_same(braking_folder, tmp_path):
+    exact, fast = (json.loads(run("verify", braking_folder, "--json", *more).stdout) for more in ((), ("--fast",)))
+    assert exact == fast
+    assert "error bound" in run("verify", braking_folder, "--fast").output
+    (tmp_path / "m.onnx").write_bytes(b"")
+    assert run("verify", tmp_path / "m.onnx", "--fast").exit_code == 2
+
+
+JSON_FREE = {"report", "bench", "reproduce"}  # checked by their own tests, or writing files only
+
+
+def test_machines_can_read_every_command():
+    for command in app.registered_commands:
+        name = command.callback.__name__
+        if name not in JSON_FREE:
+            assert "--json" in run(name, "--help").output, name
+
+
 def test_completion():
     assert "complete -o default -F _smle_completion smle" in _program(_SMLE_COMPLETE="source_bash")
     assert _program(_SMLE_COMPLETE="complete_bash", COMP_WORDS="smle ver", COMP_CWORD="1").split() == ["verify"]

@@ -28,6 +28,7 @@ __all__ = [
     "STUDIES",
     "Json",
     "app",
+    "conflicts_explained",
     "counted",
     "err",
     "out",
@@ -97,6 +98,18 @@ def _fail(kind: str, error: Exception, code: int) -> NoReturn:
     message = " ".join(str(error).split()) or type(error).__name__
     err.print(f"{kind}: {message}", markup=False, soft_wrap=True)
     raise typer.Exit(code)
+
+
+@contextmanager
+def conflicts_explained(spec: Specification) -> Iterator[None]:
+    """Say of contradictory rules which are the fewest that clash, and where."""
+    try:
+        yield
+    except ContradictionError as error:
+        from smle.diagnosis import diagnose
+
+        severe = [finding.text for finding in diagnose(spec).findings if finding.severe]
+        raise ContradictionError(severe[0] if severe else str(error)) from error
 
 
 @contextmanager

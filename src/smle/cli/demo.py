@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import STUDIES, app, out, print_proved, print_rows, reported
+from smle.cli.app import STUDIES, Json, app, out, print_json, print_proved, print_rows, proved_json, reported
 
 
 @app.command(rich_help_panel=STUDIES)
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for data, rules and model.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of simulation and training.")] = 0,
+    as_json: Json = False,
 ) -> None:
     """Simulate a braking data set, train a plain and a safe network, prove the rules.
 
@@ -23,9 +24,14 @@ def demo(
         from smle.demo import run_demo
 
         result = run_demo(output, seed=seed)
-        out.print(f"Braking demo: {result.rows} simulated rows, {result.data_violations:.1%} break a rule.\n")
         assert result.model.certificate_ is not None
-        print_proved(result.model.certificate_.proved, result.model.specification_)
+        proved = result.model.certificate_.proved
+        if as_json:
+            figures = {"rows": result.rows, "r2": result.r2, "violations": result.violations}
+            print_json({"model": f"{output}/model", **figures, "proved": proved_json(proved)})
+            return
+        out.print(f"Braking demo: {result.rows} simulated rows, {result.data_violations:.1%} break a rule.\n")
+        print_proved(proved, result.model.specification_)
         rows = [(name, f"{r2:.4f}", f"{result.violations[name]:.1%}") for name, r2 in result.r2.items()]
         print_rows("On test data", ("network", "R2", "rows that break a rule"), rows)
         out.print("Certificate: proved in exact arithmetic, for every input in the domain.")

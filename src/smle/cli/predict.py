@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 _LISTED = 5  # row numbers in a warning
+_REMEDY = "Drop these rows, or let --out-of-domain warn clamp them to it."
 _INFO = ("active_rules", "in_domain", "clipped_share")
 
 
@@ -107,7 +108,7 @@ def _answers(
         try:
             encoded = encode_inputs(spec, chunk)
             if policy == "raise" and spec.rules:
-                require_in_domain(spec, encoded, "rows", first=first)
+                require_in_domain(spec, encoded, "rows", first=first, remedy=_REMEDY)
         except DataError as error:
             raise DataError(f"{data}, rows {first} to {first + len(chunk) - 1}: {error}") from None
         outside.add((first + np.flatnonzero(~in_domain(spec, encoded).all(axis=1))).tolist())

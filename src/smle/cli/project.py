@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, out, print_json, print_rows, proved_json, reported
+from smle.cli.app import MODELS, Json, app, conflicts_explained, out, print_json, print_rows, proved_json, reported
 
 if TYPE_CHECKING:
     from smle.estimators import SafeEstimator
@@ -49,10 +49,11 @@ def project(
         scores: dict[str, Any] = {}
         if data is not None:
             table = read_table(data, text=text_columns(spec))
-            require_fitting(spec, table)
+            require_fitting(spec, table, data)
             X, test = split(table, test_share, 0)
             y = X[[item.name for item in spec.outputs]]
-        new = project_model(old, spec, X=X, y=y)
+        with conflicts_explained(spec):
+            new = project_model(old, spec, X=X, y=y)
         if data is not None and len(test):
             truth = test[[item.name for item in spec.outputs]]
             scores = {"rows": len(test), "before": _score(old, test, truth), "after": _score(new, test, truth)}

@@ -13,7 +13,7 @@ from smle.cli.app import RULES, Json, app, print_json, reported
 @app.command(rich_help_panel=RULES)
 def rules(
     files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
-    data: Annotated[Path | None, typer.Option("--data", help="CSV file to hold the rules against.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to hold the rules against.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
@@ -36,10 +36,10 @@ def rules(
 def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
     from smle.diagnosis import diagnose
     from smle.rules import Specification
-    from smle.tables.files import read_table
+    from smle.tables.files import read_table, text_columns
 
     spec = Specification.from_yaml(path)
-    table = None if data is None else read_table(data)
+    table = None if data is None else read_table(data, text=text_columns(spec))
     targets = [output.name for output in spec.outputs]
     known = table is not None and all(name in table.columns for name in targets)
     result = diagnose(spec, table, table if known else None)

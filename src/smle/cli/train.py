@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, out, print_json, print_proved, print_rows, proved_json, reported
+from smle.cli.app import (
+    MODELS,
+    Json,
+    app,
+    conflicts_explained,
+    out,
+    print_json,
+    print_proved,
+    print_rows,
+    proved_json,
+    reported,
+)
 from smle.cli.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -112,12 +123,13 @@ class _Run:
         require_replaceable(output)  # better now than after an hour
         table = read_table(data, text=text_columns(spec))
         self.targets = [item.name for item in spec.outputs]
-        require_fitting(spec, table)
+        require_fitting(spec, table, data)
         kept, self.test = split(table, self.settings.test_share, self.settings.seed)
         kind = SafeRegressor if all(isinstance(item, Number) for item in spec.outputs) else SafeClassifier
         parameters = self.settings.parameters()
         self.model: SafeEstimator = kind(spec, **parameters, checkpoint=self.checkpoint)
-        self.model.fit(kept, kept[self.targets])
+        with conflicts_explained(spec):
+            self.model.fit(kept, kept[self.targets])
         plain = None
         if self.settings.twin and spec.rules and len(self.test):
             beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
@@ -199,15 +211,23 @@ def _show_scores(scores: dict[str, Any]) -> None:
     print_rows(f"On {scores['rows']} held-out rows", ("", scores["metric"], "rows that break a rule", "seconds"), rows)
 
 
-def require_fitting(spec: Specification, table: pd.DataFrame) -> None:
-    """Check the whole table before it is split, so that counts are those of the file."""
+def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> None:
+    """Check the whole table of a file before it is split, so that counts are those of the file.
+
+    Raises:
+        DataError: If columns are missing, or values are missing, unknown or outside the domain.
+    """
+    from smle.errors import DataError
     from smle.estimators.comparison import encode_targets
     from smle.tables import encode_inputs, require_columns, require_in_domain
 
-    require_columns(table, [item.name for item in (*spec.inputs, *spec.outputs)])
-    encoded = encode_inputs(spec, table)
-    encode_targets(spec, table)
-    require_in_domain(spec, encoded, "rows")
+    try:
+        require_columns(table, [item.name for item in (*spec.inputs, *spec.outputs)])
+        encoded = encode_inputs(spec, table)
+        encode_targets(spec, table)
+        require_in_domain(spec, encoded, "rows")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def split(table: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -128,7 +128,14 @@ def in_domain(spec: Specification, X: FloatArray) -> npt.NDArray[np.bool_]:
     return (lower <= X) & (upper >= X)
 
 
-def require_in_domain(spec: Specification, X: FloatArray, what: str, *, first: int = 1) -> None:
+def require_in_domain(
+    spec: Specification,
+    X: FloatArray,
+    what: str,
+    *,
+    first: int = 1,
+    remedy: str = "Widen the input ranges in the rules file, or drop these rows.",
+) -> None:
     """Raise DataError with counts per column if rows lie outside the domain; `first` is the number of the first row."""
     inside = in_domain(spec, X)
     if inside.all():
@@ -143,7 +150,7 @@ def require_in_domain(spec: Specification, X: FloatArray, what: str, *, first: i
         )
     raise DataError(
         f"{(~inside.all(axis=1)).sum()} of {len(X)} {what} lie outside the domain of the rules: {'; '.join(parts)}. "
-        "Widen the input ranges in the rules file, or drop these rows."
+        f"{remedy}"
     )
 
 
