@@ -7,12 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from builder import Package, unit_box, without_gate, written
+from builder import Package, unit_box, weights_of, without_gate, written
 
 from smle.certificates import checker
+from smle.certificates.document import tensors_of
+from smle.certificates.issue import issue
 from smle.guarantees.cells import distinct
 from smle.guarantees.overapproximation import ConstantBounds, Head, Overapproximation
-from smle.rules import Specification
+from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 GRID = 2**23
 
@@ -191,3 +193,65 @@ def test_a_million_exclusions_in_minutes() -> None:
     (proved,) = package.check()
     assert proved.margin > 0
     assert time.process_time() - start < 300
+
+
+def issued_for(m: int) -> Package:
+    """All pairs of m labels through the library; those with the first label need weights of their own."""
+    rng = np.random.default_rng(5)
+    n = 16
+    W = (rng.normal(size=(m, n)) * 10.0 ** rng.uniform(-2, 0, (m, 1))).astype("f4")
+    bounds = unit_box(n)
+    share = np.where(np.arange(m) == 0, 0.3, 1.05)
+    head = Head(W, (-share * np.abs(W).sum(axis=1)).astype("f4"), fallback=np.full(m, -1.0, "f4"))
+    pairs = np.stack(np.triu_indices(m, 1), axis=1).astype(np.int32)
+    labels = tuple(Label(f"l{i}") for i in range(m))
+    rule = Rule("r", (Polytope(),), CNF((), pairs), None, "...")
+    spec = Specification((NumericInput("x", Fraction(0), Fraction(1)),), labels, (rule,))
+    over = Overapproximation(bounds, (head,))
+    arrangement = without_gate(distinct(spec))
+    tensors = weights_of(spec, arrangement, over)
+    certificate = issue(spec, arrangement, over, tensors=tensors_of(tensors), files={})
+    return Package(certificate.document, tensors, certificate.block)
+
+
+@pytest.fixture(scope="module")
+def compact() -> Package:
+    return issued_for(50)
+
+
+def test_weights_are_stored_per_label(compact: Package) -> None:
+    """1,225 pairs take 8 bytes each for their names, little more for their weights, and some are exceptions."""
+    (proof,) = compact.document["proofs"]
+    assert set(proof["exclusions"]) == {"labels", "exceptions", "count"}
+    assert 0 < proof["exclusions"]["count"] < 100
+    assert len(compact.block) == 1225 * 8 + 50 * 4 + proof["exclusions"]["count"] * 16
+    (proved,) = compact.check()
+    assert proved.margin > 0
+
+
+def test_every_part_of_the_compact_weights_matters(compact: Package) -> None:
+    spot = compact.document["proofs"][0]["exclusions"]
+    zero = compact.copy()
+    zero.block = zero.block[: spot["labels"]] + bytes(200) + zero.block[spot["labels"] + 200 :]
+    assert "multipliers" in refused(zero)
+    swapped = compact.copy()
+    weights = np.frombuffer(swapped.block, "<f4", 50, spot["labels"])[::-1]
+    swapped.block = swapped.block[: spot["labels"]] + weights.tobytes() + swapped.block[spot["labels"] + 200 :]
+    assert "is not proved" in refused(swapped)
+    without = compact.copy()
+    without.document["proofs"][0]["exclusions"]["count"] = 0
+    assert "is not proved" in refused(without)
+    twice = compact.copy()
+    entry = slice(spot["exceptions"], spot["exceptions"] + 8)
+    data = bytearray(twice.block)
+    data[spot["exceptions"] + 8 : spot["exceptions"] + 16] = data[entry]
+    twice.block = bytes(data)
+    assert "given twice" in refused(twice)
+    for field in ("labels", "exceptions"):
+        for value in (-4, 3, 1 << 30, None, "0"):
+            moved = compact.copy()
+            moved.document["proofs"][0]["exclusions"][field] = value
+            refused(moved)
+    both = compact.copy()
+    both.document["proofs"][0]["exclusions"]["offset"] = 0
+    assert "unknown field" in refused(both)

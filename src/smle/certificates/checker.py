@@ -901,6 +901,21 @@ def clause_margin(head: Head, clause: list[Literal], proof: tuple[Any, Any], all
     return -bound / sum(weights)
 
 
+def pair_weights(proof: Any, pairs: list[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
+    """Read the two weights of every pair: one by one, or as those of its labels, with exceptions."""
+    what = "exclusions proof"
+    if isinstance(proof, dict) and "offset" in proof:
+        (offset,) = fields(proof, "offset", what)
+        return read_block(block, offset, len(pairs), "f", what)
+    label_weights, exceptions, count = fields(proof, "labels exceptions count", what)
+    weights = read_block(block, label_weights, (m + 1) // 2, "f", what)
+    named = read_block(block, exceptions, count, "I", what)
+    given = read_block(block, exceptions + 8 * count, count, "f", what)
+    own = {named[i : i + 2]: given[i : i + 2] for i in range(0, len(named), 2)}
+    require(len(own) == count, f"{what}: an exception given twice")
+    return tuple(w for h, k in pairs for w in own.get((h, k), (weights[h], weights[k])))
+
+
 def boxes_margin(
     head: Relaxed, clause: list[Literal], nodes: list[Any], active: set[int], shared: set[int], what: str
 ) -> Fraction:
@@ -971,9 +986,8 @@ def check_head(
                     for pair, nodes in zip(rule.exclusions, trees, strict=True)
                 )
             else:
-                (offset,) = fields(proofs.pop(key), "offset", "exclusions proof")
-                pair_weights = read_block(block, offset, len(rule.exclusions), "f", "exclusions proof")
-                margin = exclusion_margin(head, rule.exclusions, pair_weights)
+                lam = pair_weights(proofs.pop(key), rule.exclusions, len(spec.outputs), block)
+                margin = exclusion_margin(head, rule.exclusions, lam)
             if fallback is not None:
                 bad = any(fallback[h] >= 0 and fallback[k] >= 0 for h, k in rule.exclusions)
                 require(not bad, f"rule {rule.name!r}: the fallback output breaks it")

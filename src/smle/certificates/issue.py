@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from smle.certificates import checker
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
@@ -15,8 +17,20 @@ from smle.guarantees.conflicts import COMPLEMENT
 from smle.guarantees.exclusions import PairValues
 from smle.guarantees.geometry import Domain
 from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, NetworkBounds, Overapproximation
-from smle.guarantees.verdict import Cut, Holds, Leaf, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
+from smle.guarantees.verdict import (
+    Cut,
+    ExclusionVerdicts,
+    Holds,
+    Leaf,
+    NotProved,
+    Obligation,
+    Unknown,
+    Verdict,
+    Verdicts,
+    Violated,
+)
 from smle.guarantees.verify import verify
+from smle.guarantees.worst_case import Envelope, HeadNumbers
 from smle.rules import Choice, Label, Linear, Literal, Specification
 
 __all__ = ["compiled", "issue", "rebind"]
