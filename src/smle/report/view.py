@@ -86,7 +86,7 @@ def _verdict_facts(
             (
                 "Smallest margin",
                 margin_text(least.worst.margin if least.worst else Fraction(0)),
-                f"rule “{short(spec.rules[least.rule].name)}”",
+                f"rule “{short(spec.rules[least.rule].name)}”, after rounding",
             )
         )
     ranges = "; ".join(f"{name} {values}" for name, values in domain_text(spec)[:3]) + ("; …" if inputs > 3 else "")
