@@ -129,6 +129,26 @@ def test_counts_are_those_of_the_file(files, braking_table):
     assert "first 500 in row 42" in _train(files, data="far.csv").output
 
 
+def test_mixed_outputs_are_refused_with_the_way_out(files, braking_table):
+    text = BRAKING_RULES.replace("outputs: [brake]", "outputs: [brake]\nchoices: {lamp: [on, off]}")
+    (files / "rules.yaml").write_text(text)
+    braking_table.assign(lamp="on").to_csv(files / "data.csv", index=False)
+    result = _train(files, *QUICK, "--epochs", 1)
+    assert result.exit_code == 2, result.output
+    assert "smle.nn.SafeNetwork" in result.output
+
+
+def test_a_file_without_rules_trains_a_plain_network(files):
+    (files / "rules.yaml").write_text(BRAKING_RULES.split("rules:", maxsplit=1)[0] + "rules: []\n")
+    result = _train(files, *QUICK, "--epochs", 1)
+    assert result.exit_code == 0, result.output
+    assert run("predict", files / "m", files / "data.csv", "-o", files / "p.csv", "--info").exit_code == 0
+    assert run("monitor", files / "m", files / "data.csv").exit_code == 0
+    refused = run("verify", files / "m")
+    assert refused.exit_code == 1
+    assert "nothing is proved" in refused.output
+
+
 def test_checkpoint_options(files):
     place = files / "run.checkpoint"
     assert "--resume needs --checkpoint" in _train(files, "--resume").output

@@ -224,7 +224,8 @@ def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> Non
     try:
         require_columns(table, [item.name for item in (*spec.inputs, *spec.outputs)])
         encoded = encode_inputs(spec, table)
-        encode_targets(spec, table)
+        if len({type(item) for item in spec.outputs}) == 1:  # others are refused by the estimators
+            encode_targets(spec, table)
         require_in_domain(spec, encoded, "rows")
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
