@@ -287,7 +287,7 @@ def _plural(threads: int) -> str:
 
 
 def _batches_and_threads(opponent: Opponent, count: int) -> Iterator[Batch]:
-    for threads, batch, rows in ((1, 1, 0.05), (1, 3, 0.05), (1, 33, 0.1), (1, 1000, 0.4), (2, 50_000, 0.4)):
+    for threads, batch, rows in ((1, 1, 0.01), (1, 3, 0.02), (1, 33, 0.1), (1, 1000, 0.4), (2, 50_000, 0.47)):
         size = max(8, int(rows * count))
         X, Z = opponent.worst_mixture(size, np.float32 if batch % 2 else np.float64)
         with torch_threads(threads):
@@ -308,7 +308,7 @@ def _onnxruntime(opponent: Opponent, count: int) -> Iterator[Batch]:
     if opponent.subject.bounds == "network":  # is not exported
         return
     settings = [(level, 1, monitor, 1 << 15, 0.11) for level in LEVELS for monitor in (False, True)]
-    settings += [(LEVELS[-1], 1, False, 1, 0.01), (LEVELS[-1], 1, False, 33, 0.02), (LEVELS[-1], 2, False, 5000, 0.1)]
+    settings += [(LEVELS[-1], 1, False, 1, 0.003), (LEVELS[-1], 1, False, 33, 0.02), (LEVELS[-1], 2, False, 5000, 0.1)]
     for level, threads, monitor, batch, share in settings:
         path = in_batches(onnx_path(opponent.subject, level=level, threads=threads, monitor=monitor), batch)
         for size, _ in _formats(max(8, int(share * count)), _CHUNK):
