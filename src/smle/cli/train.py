@@ -33,40 +33,62 @@ if TYPE_CHECKING:
 __all__ = ["require_fitting", "split", "train"]
 
 
+def _default(name: str) -> str:
+    """Return the default of a setting as the help shows it."""
+    value = getattr(TrainSettings, name)
+    if isinstance(value, bool):
+        return name if value else f"no-{name}"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 @app.command(rich_help_panel=MODELS)
 def train(
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input and output columns of the rules.")],
     rules: Annotated[Path, typer.Argument(help="Rules file (YAML).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
     config: Annotated[Path | None, typer.Option(help="YAML file with settings, named as the options below.")] = None,
-    hidden: Annotated[str | None, typer.Option(help="Widths of the hidden layers.", show_default="64,64,64")] = None,
-    embedding: Annotated[int | None, typer.Option(help="Width of the clipped layer.", show_default="64")] = None,
-    bounds: Annotated[str | None, typer.Option(help="auto, fixed, affine or network.", show_default="auto")] = None,
+    hidden: Annotated[
+        str | None, typer.Option(help="Widths of the hidden layers.", show_default=_default("hidden"))
+    ] = None,
+    embedding: Annotated[
+        int | None, typer.Option(help="Width of the clipped layer.", show_default=_default("embedding"))
+    ] = None,
+    bounds: Annotated[
+        str | None, typer.Option(help="auto, fixed, affine or network.", show_default=_default("bounds"))
+    ] = None,
     enforcement: Annotated[
-        str | None, typer.Option(help="gauge, pdcg (the paper's) or exact.", show_default="gauge")
+        str | None, typer.Option(help="gauge, pdcg (the paper's) or exact.", show_default=_default("enforcement"))
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Step size of Adam.", show_default="0.01")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per step.", show_default="256")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Upper limit of epochs.", show_default="500")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Step size of Adam.", show_default=_default("learning_rate"))
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step.", show_default=_default("batch_size"))] = None,
+    epochs: Annotated[int | None, typer.Option(help="Upper limit of epochs.", show_default=_default("epochs"))] = None,
     patience: Annotated[
-        int | None, typer.Option(help="Epochs without a better validation loss before it ends.", show_default="30")
+        int | None,
+        typer.Option(help="Epochs without a better validation loss before it ends.", show_default=_default("patience")),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed.", show_default="0")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed.", show_default=_default("seed"))] = None,
     gate: Annotated[
-        bool | None, typer.Option("--gate/--no-gate", help="A head per cell, or one for all.", show_default="gate")
+        bool | None,
+        typer.Option("--gate/--no-gate", help="A head per cell, or one for all.", show_default=_default("gate")),
     ] = None,
     refit: Annotated[
-        bool | None, typer.Option("--refit/--no-refit", help="Fit the heads once more.", show_default="refit")
+        bool | None, typer.Option("--refit/--no-refit", help="Fit the heads once more.", show_default=_default("refit"))
     ] = None,
     validation_share: Annotated[
-        float | None, typer.Option(help="Share of the training rows for early stopping.", show_default="0.2")
+        float | None,
+        typer.Option(help="Share of the training rows for early stopping.", show_default=_default("validation_share")),
     ] = None,
     test_share: Annotated[
-        float | None, typer.Option(help="Share of all rows held out for the summary; 0: none.", show_default="0.2")
+        float | None,
+        typer.Option(help="Share of all rows held out for the summary; 0: none.", show_default=_default("test_share")),
     ] = None,
     twin: Annotated[
         bool | None,
-        typer.Option("--twin/--no-twin", help="Train a plain network beside, to compare.", show_default="twin"),
+        typer.Option(
+            "--twin/--no-twin", help="Train a plain network beside, to compare.", show_default=_default("twin")
+        ),
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write to after each epoch.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
