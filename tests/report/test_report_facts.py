@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from smle.assurance import arrangement_of
@@ -198,7 +198,7 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["scores", "history", "training"]), _JSON))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whatever_model_json_records_is_no_error(description):
     scores_of(description)
     training_of(description)
@@ -217,6 +217,9 @@ def test_a_recorded_history_is_drawn():
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30), st.lists(st.floats(0, 1), min_size=2, max_size=30))
+@example([1.0, 1.0], [0.0, 0.0])
+@example([0.0, 0.0], [1.0, 1.0])
+@example([1e6, 1e6 - 1e-9], [0.5, 0.5])
 @settings(max_examples=50, deadline=None)
 def test_drawings_have_finite_coordinates(values, chances):
     array, chance = np.array(values), np.array(chances)

@@ -139,6 +139,9 @@ def test_command_line(braking_folder, braking_table, tmp_path):
     assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": ""}
     assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
     assert CliRunner().invoke(app, ["report", str(braking_folder), "--data", "nothing.csv"]).exit_code == 2
+    twin = CliRunner().invoke(app, ["report", str(braking_folder), "--plain", str(braking_folder)])
+    assert twin.exit_code == 2
+    assert "Expected data" in twin.output
 
 
 def test_no_rules_and_nothing_recorded(plain, tmp_path):

@@ -60,7 +60,7 @@ def share_bar(share: float, kind: str = "bar", title: str = "") -> Markup:
 def reach_bar(low: float, high: float, limit: float, *, upward: bool, title: str) -> Markup:
     """Draw the values that a left-hand side can take against its limit; beyond the limit is forbidden."""
     ends = [low, high, limit]
-    size = max(max(ends) - min(ends), 1e-300)
+    size = _size(min(ends), max(ends))
     start, end = (min(ends), max(ends) + 0.12 * size) if upward else (min(ends) - 0.12 * size, max(ends))
 
     def at(value: float) -> float:
@@ -83,7 +83,7 @@ def range_bar(
 
     `limits` are (low, high, upward); between low and high it depends on the input whether a value is allowed.
     """
-    size = max(span[1] - span[0], 1e-300)
+    size = _size(*span)
     start, end = span[0] - 0.08 * size, span[1] + 0.08 * size
 
     def at(value: float) -> float:
@@ -140,9 +140,15 @@ class _Axes:
         return _tag("polyline", points=points, class_=kind)
 
 
+def _size(low: float, high: float) -> float:
+    """Return the length of a range; a part of its numbers' own size where it is (nearly) a point."""
+    return max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-12)
+
+
 def _widened(ends: tuple[float, float]) -> tuple[float, float]:
     low, high = ends
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+    room = _size(low, high) - (high - low)
+    return low - room, high + room
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:

@@ -17,7 +17,7 @@ import smle
 from smle.assurance import arrangement_of, state_of
 from smle.certificates import checker
 from smle.certificates.document import tensors_of
-from smle.errors import CertificateError, ModelFormatError
+from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, load
 from smle.guarantees.cells import Arrangement, arrange
 from smle.guarantees.obligations import binding_rules
@@ -75,9 +75,11 @@ def write_report(
 
     Raises:
         ModelFormatError: If there is no model folder.
-        DataError: If the table does not fit the model.
+        DataError: If the table does not fit the model, or a twin is given without a table.
     """
     place = Path(folder) if folder is not None else None if isinstance(model, SafeEstimator) else Path(model)
+    if plain is not None and data is None:
+        raise DataError("A plain twin is compared on a table. Expected data (--data) with it. Got none.")
     estimator, record, judgement = _judged(model)
     twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
     table = data
