@@ -36,4 +36,7 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
         return diagnose_arrays(spec, inputs, encode_numbers(spec, y))
     plain = [name for name in spec.targets if not any(name.startswith(f"{c.name}=") for c in choices)]
     parts = [np.asarray(y[name], dtype=np.float64)[:, None] for name in plain]
-    return diagnose_arrays(spec, inputs, np.concatenate(parts + [encode_choices(c, y) for c in choices], axis=1))
+    for choice in choices:
+        picked = encode_choices(choice, y)
+        parts.append(picked if choice.pick == "max" else 1.0 - picked)  # scores that pick what the table says
+    return diagnose_arrays(spec, inputs, np.concatenate(parts, axis=1))
