@@ -1,4 +1,4 @@
-"""Ask an outside verifier about a twin: `python ask_verifier.py NAME TWIN.onnx`; prints holds, broken or the failure.
+"""Ask an outside verifier about twins: `python ask_verifier.py NAME TWIN.onnx ...`; prints holds or broken for each.
 
 Runs in the interpreter that has the verifier, which may be another one than that of the tests: its pins differ.
 """
@@ -32,4 +32,5 @@ def vibecheck(network: Path) -> str:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    print("answer:", {"pynever": pynever, "vibecheck": vibecheck}[sys.argv[1]](Path(sys.argv[2])))
+    for place in sys.argv[2:]:
+        print("answer:", {"pynever": pynever, "vibecheck": vibecheck}[sys.argv[1]](Path(place)))
