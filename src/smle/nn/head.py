@@ -30,6 +30,7 @@ from smle.rules import Specification
 __all__ = ["DeployedHead", "Domain", "Gate", "clip", "require_full_precision"]
 
 _TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
+_FEATURE_TYPES = (torch.float32, torch.float64)
 
 
 def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -61,6 +62,9 @@ def _has_nan(tensor: Tensor) -> bool:
 _PRECISION_OF = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 
+_FULL_PRECISION = frozenset({"none", "ieee", "highest"})
+
+
 def _read_matmul_precision(device: str) -> str:
     if _PRECISION_OF is None:
         return torch.get_float32_matmul_precision()
@@ -77,6 +81,13 @@ def _matmul_precision(device: str) -> str:
     return _compiled_matmul_precision(device) if torch.compiler.is_compiling() else _read_matmul_precision(device)
 
 
+def _plain_arithmetic() -> bool:
+    """Whether the CPU computes in full float32 precision without autocast, outside compilers; False is no verdict."""
+    if _PRECISION_OF is None or torch.is_autocast_enabled("cpu"):
+        return False
+    return _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
+
+
 def require_full_precision(device: str) -> None:
     """Require float32 arithmetic without shortcuts (TF32, bfloat16) in matrix products.
 
@@ -84,7 +95,7 @@ def require_full_precision(device: str) -> None:
         RuntimeError: If torch was told to use them.
     """
     precision = _matmul_precision(device)
-    if precision not in ("none", "ieee", "highest"):
+    if precision not in _FULL_PRECISION:
         raise RuntimeError(
             f"Expected full float32 precision in matrix products: what was certified is float32 arithmetic. Got "
             f"'{precision}'. Call torch.set_float32_matmul_precision('highest')."
@@ -444,6 +455,9 @@ class DeployedHead(FixedFormats):
         Raises:
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
         """
+        single = embedding.shape[0] == 1 and not self.nan_safe_clip and _eager(embedding)
+        if single and embedding.dtype is torch.float32 and _plain_arithmetic() and features.dtype in _FEATURE_TYPES:
+            return self._one_row(features, embedding)
         device = "cpu" if embedding.is_cpu else embedding.device.type
         require_full_precision(device)
         if torch.is_autocast_enabled(device):
@@ -453,7 +467,7 @@ class DeployedHead(FixedFormats):
             features = features.to(torch.float32)
         if embedding.dtype is not torch.float32:
             embedding = embedding.to(torch.float32)
-        if embedding.shape[0] == 1 and not self.nan_safe_clip and _eager(embedding):
+        if single:
             return self._one_row(features, embedding)
         stored, free = _buffers(self, "heads"), self._modules.get("free")
         heads = (stored["weight"], stored["passthrough"], stored["bias"])
