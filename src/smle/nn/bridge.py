@@ -19,6 +19,7 @@ from smle.guarantees.overapproximation import (
 )
 from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
 from smle.nn.bounds import Box
+from smle.nn.exclusion_gauge import MANY_PAIRS
 from smle.nn.gauge import CellNeeds, FreeTensors, HeadParameters
 from smle.rules import Specification
 
@@ -54,10 +55,13 @@ def cell_needs(
 def _needs(need: Requirement, center: Center, d: int, *, outer: bool) -> CellNeeds:
     m = len(center.y0)
     Y = np.zeros((m, d)) if center.Y is None else center.Y
-    # Exclusions follow as clauses; where there are x-terms the center has them among its clauses already.
-    pair_weights = list(center.pair_lambdas)
-    clauses, weights = need.without_pairs().clauses, [*center.lambdas, *pair_weights]
-    slacks = np.concatenate([center.clause_slacks, center.pair_slacks])
+    # Affine centers have exclusions among their clauses, and so have bounds that are relaxed over boxes.
+    apart = len(need.pairs) > MANY_PAIRS and not need.has_x_terms and not outer
+    if apart:
+        clauses, weights, slacks, pairs = need.clauses, list(center.lambdas), center.clause_slacks, need.pairs
+    else:
+        clauses, weights = need.without_pairs().clauses, [*center.lambdas, *center.pair_lambdas]
+        slacks, pairs = np.concatenate([center.clause_slacks, center.pair_slacks]), need.pairs[:0]
     boxes = [_RegionBox(need.polytopes.intersection(active), outer=outer) for active in need.regions]
     j = max((len(clause.literals) for clause in clauses), default=1)
     r = max((len(box.A) for box in boxes), default=0)
@@ -78,7 +82,7 @@ def _needs(need: Requirement, center: Center, d: int, *, outer: bool) -> CellNee
             offsets[position] = literal.g @ center.y0[literal.outputs] - literal.h
         slack[i, : len(offsets)] = -(offsets + box.highest(slopes))
         room[i, : len(offsets)], room_slope[i, : len(offsets)] = -offsets, -slopes
-    return CellNeeds(g, lam, slack, slacks, room, room_slope, center.y0, Y, lower, upper, A, a)
+    return CellNeeds(g, lam, slack, slacks, room, room_slope, center.y0, Y, lower, upper, A, a, pairs)
 
 
 class _RegionBox:

@@ -10,11 +10,12 @@ is safe, differentiable almost everywhere, and needs no solver. Where rules move
 alpha is the largest step with `alpha * increase_k(x) <= slack_k(x)` for every x of the cell. The weights are trained
 too, inside the part of the simplex where the center keeps a share of its room. Over a cell that is not a box, trained
 multipliers mu >= 0 for its oblique rows, with the residual priced over the bounding box, take the place of a solver.
+Long lists of exclusions have a step per label (`smle.nn.exclusion_gauge`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from smle.guarantees.relaxation import bisected
 from smle.nn.bounds import Box, Envelope
+from smle.nn.exclusion_gauge import ExclusionSteps
 from smle.nn.network_bounds import over_boxes
 
 __all__ = ["CellNeeds", "DirectHeads", "Frame", "FreeTensors", "Gauge", "HeadParameters", "HeadTensors"]
@@ -68,6 +70,7 @@ class CellNeeds:
     * `center` (m,), `center_slope` (m, d): the safe affine choice y0 + Y x.
     * `lower`, `upper` (k, d): bounding box of each clause's region; `A` (k, r, d), `a` (k, r): its oblique rows,
       zero-padded.
+    * `pairs` (p, 2): exclusions that are not among the clauses, because they are many. The center has no slope then.
     """
 
     g: Array
@@ -82,6 +85,7 @@ class CellNeeds:
     upper: Array
     A: Array
     a: Array
+    pairs: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
 
     @classmethod
     def none(cls, frame: Frame) -> CellNeeds:
@@ -164,7 +168,10 @@ class HeadParameters(nn.Module):
         super()._load_from_state_dict(*arguments, **options)
 
     def step(self, envelope: Envelope) -> Tensor | None:
-        """Return how far (heads,) towards the raw head the head goes from the center; None: all the way."""
+        """Return how far towards the raw head the head goes from the center; None: all the way.
+
+        Shape (heads,), or (heads, m) where outputs have steps of their own.
+        """
         return self._step(envelope, self._offset(envelope.center.dtype))
 
     def _step(self, envelope: Envelope, offset: Tensor) -> Tensor | None:
@@ -180,7 +187,7 @@ class HeadParameters(nn.Module):
         known = self.constants(dtype)
         offset = self._offset(dtype)
         alpha = None if self.relaxed or not self.certified else self._step(envelope, offset)
-        factor = known["y_scale"] if alpha is None else alpha.unsqueeze(-1) * known["y_scale"]
+        factor = known["y_scale"] if alpha is None else alpha.reshape(len(alpha), -1) * known["y_scale"]
         weight = _cast(self.raw_weight, dtype) * factor.unsqueeze(-1)
         bias = torch.addcmul(known["resting"], offset, factor)
         free: FreeTensors | None = None
@@ -191,7 +198,7 @@ class HeadParameters(nn.Module):
         if self.raw_slope is None:
             return (weight, None, bias), free
         drift = (self.raw_slope.to(dtype) - known["center_slope"]) * known["slope_scale"]
-        slope = known["resting_slope"] + (drift if alpha is None else alpha[:, None, None] * drift)
+        slope = known["resting_slope"] + (drift if alpha is None else alpha.reshape(len(alpha), -1, 1) * drift)
         slope = slope[: self.certified]
         return (weight, slope, bias - slope @ known["x_shift"]), free
 
@@ -266,6 +273,17 @@ class Gauge(HeadParameters):
         rows = stacked.arrays["A"].shape[2]
         shape = (*stacked.arrays["clause_slack"].shape, *((2**box.cuts,) if box.cuts else ()), rows)
         self.raw_mu = nn.Parameter(torch.full(shape, -4.0)) if self.sees_inputs and rows else None
+        self.register_buffer("middle", torch.from_numpy((ends[0] + ends[1]) / 2), persistent=False)
+        self.register_buffer("side", torch.from_numpy((ends[1] - ends[0]) / 2), persistent=False)
+        self.exclusions = nn.ModuleDict(
+            {str(i): self._exclusion_steps(i, cell, frame) for i, cell in enumerate(cells) if len(cell.pairs)}
+        )
+
+    def _exclusion_steps(self, head: int, cell: CellNeeds, frame: Frame) -> ExclusionSteps:
+        zero = frame.y_shift / frame.y_scale
+        center = self.center[head].numpy()
+        room = -(center + zero) - self._share * (np.abs(center) + np.abs(zero))
+        return ExclusionSteps(cell.pairs, room=room, tied=(cell.g != 0).any(axis=(0, 1)))
 
     def _derive(self, dtype: torch.dtype) -> dict[str, Tensor]:
         known = super()._derive(dtype)
@@ -315,7 +333,42 @@ class Gauge(HeadParameters):
         return combined, size, self._room(torch.lerp(slack, room, tau), size, known["still"]), mixed
 
     def _step(self, envelope: Envelope, offset: Tensor) -> Tensor:
-        """Return alpha (heads,): the largest safe step from the center, at most 1."""
+        """Return alpha (heads,): the largest safe step from the center, at most 1; (heads, m) with many exclusions."""
+        alpha = self._clause_step(envelope, offset)
+        if not self.exclusions:
+            return alpha
+        rows, tops = self._label_rise(envelope, offset)
+        steps = list(alpha.unsqueeze(1).expand(-1, offset.shape[1]).unbind())
+        for head, exclusions in self.exclusions.items():
+            i = int(head)
+            steps[i] = exclusions(rows[i], tops[i], alpha[i])
+        return torch.stack(steps)
+
+    def _label_rise(self, envelope: Envelope, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound how much the direction raises each output over the domain: rows (heads, m, f) and tops (heads, m).
+
+        At most rows.e + tops for some |e_i| <= 1, rounding included. Widths count with their largest value.
+        """
+        dtype = envelope.center.dtype
+        known, W = self.constants(dtype), _cast(self.raw_weight, dtype)
+        half, reach = self._padded(envelope)
+        terms = W.detach().abs() @ reach + offset.detach().abs()
+        tops = offset + W @ envelope.center
+        slope: Tensor | None = None
+        if envelope.center_slope is not None and envelope.half_slope is not None:
+            half = half + envelope.half_slope @ known["middle"] + envelope.half_slope.abs() @ known["side"]
+            slope = W @ envelope.center_slope
+        if self.raw_slope is not None:
+            drift = _cast(self.raw_slope, dtype) - known["center_slope"]
+            terms = terms + drift.detach().abs() @ known["span"]
+            slope = drift if slope is None else slope + drift
+        rows = W * half
+        if slope is not None:
+            tops, rows = tops + slope @ known["middle"], torch.cat([rows, slope * known["side"]], dim=2)
+        return rows, tops + self._share * terms
+
+    def _clause_step(self, envelope: Envelope, offset: Tensor) -> Tensor:
+        """Return the step that the clauses allow (heads,)."""
         dtype = envelope.center.dtype
         known = self.constants(dtype)
         g, size, room, weights = self.clause_weights(dtype)
