@@ -149,9 +149,9 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
         torch.manual_seed(seed)
         last = nn.Linear(settings.backbone.embedding, targets.shape[1])
         network = nn.Sequential(settings.backbone.build(task.X), last)
-    if not settings.scaled:
-        nn.init.xavier_uniform_(last.weight)
-        nn.init.zeros_(last.bias)
+        if not settings.scaled:
+            nn.init.xavier_uniform_(last.weight)
+            nn.init.zeros_(last.bias)
     (X, y), held = _split(task.X, (targets - shift) / size, settings.options.validation_share)
     history = train(
         network, X.float(), y.float(), loss=_loss(task), options=settings.options, seed=seed, title="plain",
@@ -208,11 +208,21 @@ def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool
             prefer=prefer,
             arrangement=arrangement,
         )
+        if not settings.scaled:
+            _draw_as_keras(network)
     if settings.start is not None:
         W, b = settings.start(targets, settings.backbone.embedding)
-        heads = len(network.heads.raw_weight)
+        heads = network.heads.certified
         network.heads.assign(np.repeat(W[None], heads, axis=0), None, np.repeat(b[None], heads, axis=0))
     return network
+
+
+@torch.no_grad()
+def _draw_as_keras(network: SafeNetwork) -> None:
+    """Draw all heads anew, in the frame of the data: Glorot uniform, biases zero."""
+    for weight in network.heads.raw_weight:
+        nn.init.xavier_uniform_(weight)
+    nn.init.zeros_(network.heads.raw_bias)
 
 
 def _cells(X: Array, gate: Gate) -> npt.NDArray[np.int64]:
