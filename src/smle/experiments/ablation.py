@@ -52,7 +52,7 @@ def vary(settings: Settings, benchmark: str, study: str) -> Settings:
         settings,
         backbone=_backbone(settings.backbone, study),
         bounds="affine" if linear else "fixed",
-        enforce_targets=benchmark != "synthetic",
+        enforced_share=0.0 if benchmark == "synthetic" else settings.enforced_share,
         options=replace(settings.options, warmup_epochs=0),
     )
 

@@ -17,7 +17,7 @@ from smle.experiments.tasks import Array, Flags, Task
 from smle.rules import Specification
 from smle.rules.helpers import forbidden_pairs_from_data, mutually_exclusive, rule
 
-__all__ = ["DATA_SETS", "QUANTILES", "task_keys", "load"]
+__all__ = ["DATA_SETS", "QUANTILES", "load", "task_keys"]
 
 QUANTILES = ("0.0", "0.3", "0.6")
 

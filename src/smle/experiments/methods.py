@@ -211,7 +211,8 @@ def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple
 
 def _smle(task: Task, settings: Settings, seed: int) -> _Method:
     enforcement, clock = settings.enforcement(), _Clock()
-    targets = _enforced(task) if settings.enforce_targets else task.y
+    share = settings.enforced_share
+    targets = share * _enforced(task) + (1 - share) * task.y if share else task.y
     network, history = train_safe(task, settings, targets, enforcement, seed=seed)
     facts: dict[str, Any] = {**clock.stop(), "epochs": len(history.loss)}
     started = time.perf_counter()

@@ -129,7 +129,8 @@ class Settings:
     * `options` of training; the last fifth of the rows decides when to stop.
     * `start(targets, embedding)`: heads W (m, n), b (m,) that safe networks (bounds -1 and 1) start from; None: random.
     * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
-    * `enforce_targets`: safe networks are trained on the nearest targets that obey the property.
+    * `enforced_share`: safe networks are trained on this share of the nearest targets that obey the property, and the
+      rest of the original ones; 1 in the paper.
     """
 
     backbone: Perceptron | PaperLayers
@@ -139,7 +140,7 @@ class Settings:
     refit: bool = True
     start: Callable[[Array, int], tuple[Array, Array]] | None = None
     scaled: bool = True
-    enforce_targets: bool = True
+    enforced_share: float = 1.0
 
 
 def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) -> tuple[nn.Module, History]:
