@@ -107,11 +107,11 @@ def run(quick: bool = False) -> BenchResult:
         passed[f"within {_MINUTES} minutes of one processor ({minutes:.1f}; {clock:.1f} on the clock)"] = (
             minutes <= _MINUTES
         )
-    plot = Plot("Attacks come near, and not across", "points so far", "smallest exact margin", ledger.curves)
+    plots = tuple(_plot(origin, subjects, ledger) for origin in ("trained", "by hand"))
     tables = [_models(subjects, ledger), *_attacks(ledger), _unsafe_table(unsafe)]
     if ledger.reproducers:
         tables.append(_reproducers(ledger))
-    return BenchResult("soundness", "Soundness: attacks that find nothing", tuple(tables), (plot,), passed, quick)
+    return BenchResult("soundness", "Soundness: attacks that find nothing", tuple(tables), plots, passed, quick)
 
 
 def attack_all(subject: Subject, points: int, ledger: Ledger, *, seed: int = 0) -> None:
@@ -140,6 +140,13 @@ def _found(batches: Iterator[tuple[Judge, Batch]]) -> tuple[Tally, str]:
             y = ", ".join(f"{v:.9g}" for v in batch.Y[rows[0]])
             example = f"rule '{judge.spec.rules[rule].name}' at ({x}): ({y})"
     return tally, example
+
+
+def _plot(origin: str, subjects: list[Subject], ledger: Ledger) -> Plot:
+    names = [subject.name for subject in subjects if subject.origin == origin and subject.name in ledger.curves]
+    curves = {name: ledger.curves[name] for name in names}
+    title = {"trained": "Attacks on trained models", "by hand": "Attacks on models made by hand"}[origin]
+    return Plot(title, "points so far", "smallest exact margin", curves)
 
 
 def _models(subjects: list[Subject], ledger: Ledger) -> Table:
@@ -173,7 +180,8 @@ def _attacks(ledger: Ledger) -> tuple[Table, Table]:
             ("attack", *columns),
             rows(ledger.attacks),
             "Embeddings are chosen by the attacker, as if the backbone were; inputs are float32 and float64 in turn. "
-            "Seconds include making the points and judging them.",
+            "Points are drawn at random, vertices and corners again and again. Seconds include making the points and "
+            "judging them.",
         ),
         Table(
             "Ways to compute",
