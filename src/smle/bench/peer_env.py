@@ -1,0 +1,174 @@
+"""The peers' environment: packages that the bench installs for itself, beside this Python's and never into it.
+
+The environment is a venv that sees the packages of the Python that runs the bench, so that torch is neither downloaded
+nor replaced. A peer that does not install or does not import becomes a row of the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["PEERS", "Installed", "Peer", "activate", "prepare", "quietly"]
+
+_SECONDS = 900.0  # one pip command; a source that compiles for longer counts as not installed
+_FIXED = ("torch", "numpy", "scipy", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A package to compare with.
+
+    * `package`: its name on PyPI. `module`: what is imported to see whether it works.
+    * `instead`: what is installed, step by step, where `pip install package` fails; () means nothing else is known.
+    """
+
+    package: str
+    module: str
+    instead: tuple[tuple[str, ...], ...] = ()
+
+
+PEERS = (
+    Peer("cvxpylayers", "cvxpylayers.torch"),
+    Peer(
+        "rayen",
+        "rayen.constraint_module",
+        (("pycddlib-standalone", "cvxpylayers", "colorama", "tqdm"), ("--no-deps", "rayen")),
+    ),
+    Peer("pishield", "pishield.shield_layer"),
+)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What became of a peer: `direct` if `pip install package` was enough; `usable` if it imports; else `reason`."""
+
+    package: str
+    version: str
+    direct: bool
+    usable: bool
+    reason: str = ""
+
+    @property
+    def story(self) -> str:
+        """One phrase for the table."""
+        if not self.usable:
+            return f"not installed: {self.reason}"
+        return "yes" if self.direct else f"not by itself ({self.reason}); {_way(self.package)}"
+
+
+def _way(package: str) -> str:
+    steps = next(peer.instead for peer in PEERS if peer.package == package)
+    return "worked: " + ", then ".join(f"`pip install {' '.join(step)}`" for step in steps)
+
+
+def prepare(folder: Path) -> dict[str, Installed]:
+    """Return the peers in `folder`, installing what is not there yet; never raises because of a peer."""
+    record = folder / "installed.json"
+    known: dict[str, Installed] = {}
+    if record.exists():
+        known = {name: Installed(**item) for name, item in json.loads(record.read_text(encoding="utf-8")).items()}
+    missing = [peer for peer in PEERS if peer.package not in known]
+    if missing:
+        reason = _create(folder)
+        for peer in missing:
+            known[peer.package] = (
+                Installed(peer.package, "", False, False, reason) if reason else _install(peer, folder)
+            )
+        record.write_text(json.dumps({name: asdict(item) for name, item in known.items()}, indent=1), encoding="utf-8")
+    activate(folder)
+    return known
+
+
+def activate(folder: Path) -> None:
+    """Let this process import what is in the environment; packages of its own come first."""
+    site = str(_site(folder))
+    if site not in sys.path:
+        sys.path.append(site)
+        importlib.invalidate_caches()
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Swallow what peers print."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _python(folder: Path) -> Path:
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _site(folder: Path) -> Path:
+    base = str(folder)
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": base, "platbase": base}))
+
+
+def _create(folder: Path) -> str:
+    """Make the environment; return what went wrong, or nothing."""
+    if not _python(folder).exists():
+        venv.create(folder, with_pip=False)
+    site = _site(folder)
+    site.mkdir(parents=True, exist_ok=True)
+    parents = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    (site / "parent.pth").write_text("\n".join(dict.fromkeys(parents)) + "\n", encoding="utf-8")
+    pins = [f"{name}=={metadata.version(name).split('+')[0]}" for name in _FIXED]
+    (folder / "constraints.txt").write_text("\n".join(pins) + "\n", encoding="utf-8")
+    code, _ = _run([str(_python(folder)), "-m", "pip", "--version"])
+    return "" if code == 0 else "this Python has no pip"
+
+
+def _install(peer: Peer, folder: Path) -> Installed:
+    direct, output = _pip(folder, peer.package)
+    reason = "" if direct else _reason(output)
+    done = direct
+    if not direct and peer.instead:
+        done = all(_pip(folder, *step)[0] for step in peer.instead)
+    version = _version(folder, peer.package)
+    if not done:
+        return Installed(peer.package, version, False, False, reason)
+    code, output = _run([str(_python(folder)), "-c", f"import {peer.module}"])
+    return Installed(peer.package, version, direct, code == 0, reason if code == 0 else _reason(output))
+
+
+def _pip(folder: Path, *arguments: str) -> tuple[bool, str]:
+    command = [str(_python(folder)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    code, output = _run([*command, "-c", str(folder / "constraints.txt"), *arguments])
+    with (folder / "pip.log").open("a", encoding="utf-8") as log:
+        log.write(f"$ pip install {' '.join(arguments)}\n{output}\n")
+    return code == 0, output
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return 1, f"ERROR: not done after {_SECONDS:.0f} s"
+    except OSError as error:
+        return 1, f"ERROR: {error}"
+    return done.returncode, done.stdout + done.stderr
+
+
+def _reason(output: str) -> str:
+    """Return the line that says most, without addresses: a compiler's fatal error, else the last error."""
+    lines = [line.strip() for line in output.splitlines() if re.search(r"error", line, re.IGNORECASE)]
+    fatal = [line for line in lines if "fatal error" in line]
+    line = fatal[0] if fatal else (lines[-1] if lines else "unknown")
+    return re.sub(r"\S*/(?=[^\s/])", "", line)[:160]
+
+
+def _version(folder: Path, package: str) -> str:
+    found = [item.version for item in metadata.distributions(name=package, path=[str(_site(folder))])]
+    return found[0] if found else ""
