@@ -229,6 +229,6 @@ def _draw(plots: Sequence[Plot], path: Path) -> Path | None:
         axes.set_xlabel(plot.x)
         axes.set_ylabel(plot.y)
         axes.grid(visible=True, which="both", alpha=0.3)
-        axes.legend()
+        axes.legend(fontsize="small", framealpha=0.5)
     figure.savefig(path, dpi=120)
     return path

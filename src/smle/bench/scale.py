@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -20,13 +19,15 @@ from torch import Tensor, nn
 from smle.assurance import certify, verify
 from smle.bench import scale_memory, scale_million
 from smle.bench.harness import BenchResult, Plot, Table
-from smle.bench.scale_subjects import AXES, Subject
+from smle.bench.scale_subjects import AXES, Axis, Subject
 from smle.nn.network import SafeNetwork
 
 __all__ = ["Fit", "fit_exponent", "run"]
 
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
 _BATCH = 256
+_ROUNDS, _BUDGET = 15, 4.0
+"""Rounds at most, and CPU seconds after which an operation at one size has had its share."""
 _FITTED = 4
 """An exponent is fitted to so many of the largest sizes: below them what does not grow with the size dominates."""
 
@@ -84,6 +85,7 @@ class _Curve:
     """CPU seconds of each operation and certificate sizes (bytes) along one axis."""
 
     axis: str
+    short: str
     setting: str
     sizes: tuple[int, ...]
     seconds: dict[str, tuple[float, ...]]
@@ -102,27 +104,36 @@ class _Curve:
 
 
 def _curves(quick: bool) -> list[_Curve]:
-    result = []
-    for axis in AXES:
-        sizes = axis.quick if quick else axis.sizes
-        measured = [_measure(axis.subject(size), quick) for size in sizes]
-        seconds = {name: tuple(one[name] for one, _ in measured) for name in _OPERATIONS}
-        result.append(_Curve(axis.name, axis.setting, sizes, seconds, tuple(size for _, size in measured)))
-    return result
+    return [_curve(axis, axis.quick if quick else axis.sizes, rounds=1 if quick else _ROUNDS) for axis in AXES]
 
 
-def _measure(subject: Subject, quick: bool) -> tuple[dict[str, float], int]:
-    """Return CPU seconds of all operations, and the size of the certificate."""
-    rounds, budget = (1, 0.0) if quick else (7, 2.0)
-    cost = partial(_cpu_seconds, rounds=rounds, budget=budget)
-    network = subject.network()
-    seconds = {"setup": cost(subject.network), "training step": cost(_training_step(network, subject))}
-    network.eval()
-    seconds["verification"] = cost(lambda: verify(network))
-    seconds["certificate"] = cost(lambda: certify(network))
-    certificate = certify(network)
-    seconds["exact check"] = cost(certificate.check)
-    return seconds, len(certificate.text) + len(certificate.block)
+def _curve(axis: Axis, sizes: tuple[int, ...], *, rounds: int) -> _Curve:
+    """Measure all sizes in turns, so that a busy machine slows them all."""
+    prepared = [_operations(axis.subject(size)) for size in sizes]
+    taken: list[dict[str, list[float]]] = [{name: [] for name in _OPERATIONS} for _ in sizes]
+    for turn in range(rounds):
+        for (operations, _), record in zip(prepared, taken, strict=True):
+            for name, call in operations.items():
+                if turn < 2 or sum(record[name]) < _BUDGET:
+                    record[name].append(_cpu_seconds(call))
+    # The least of all rounds: what else the machine does only ever adds.
+    seconds = {name: tuple(min(record[name]) for record in taken) for name in _OPERATIONS}
+    return _Curve(axis.name, axis.short, axis.setting, sizes, seconds, tuple(size for _, size in prepared))
+
+
+def _operations(subject: Subject) -> tuple[dict[str, Callable[[], object]], int]:
+    """Return what is measured for a subject, each called once already, and the size of its certificate."""
+    trained, frozen = subject.network(), subject.network()
+    frozen.eval()
+    certificate = certify(frozen)
+    operations: dict[str, Callable[[], object]] = {
+        "setup": subject.network,
+        "training step": _training_step(trained, subject),
+        "verification": lambda: verify(frozen),
+        "certificate": lambda: certify(frozen),
+        "exact check": certificate.check,
+    }
+    return operations, len(certificate.text) + len(certificate.block)
 
 
 def _training_step(network: SafeNetwork, subject: Subject) -> Callable[[], None]:
@@ -140,14 +151,10 @@ def _training_step(network: SafeNetwork, subject: Subject) -> Callable[[], None]
     return step
 
 
-def _cpu_seconds(call: Callable[[], object], *, rounds: int, budget: float) -> float:
-    """Return the least CPU time of several calls: what else the machine does only ever adds."""
-    taken: list[float] = []
-    while not taken or (len(taken) < rounds and sum(taken) < budget):
-        before = time.process_time()
-        call()
-        taken.append(time.process_time() - before)
-    return max(min(taken), 1e-7)
+def _cpu_seconds(call: Callable[[], object]) -> float:
+    before = time.process_time()
+    call()
+    return max(time.process_time() - before, 1e-7)
 
 
 def _exponents(curves: Sequence[_Curve]) -> Table:
@@ -157,8 +164,8 @@ def _exponents(curves: Sequence[_Curve]) -> Table:
         tuple((c.axis, c.sizes[0], c.sizes[-1], *(str(c.fit(name)) for name in _OPERATIONS)) for c in curves),
         f"cost ~ size^exponent ± standard error, fitted to the {_FITTED} largest sizes of each table below (fewer in a "
         "quick run); a step that hardly depends on a size has an exponent near 0. CPU seconds on one thread, the least "
-        "of several calls. 'Setup' finds cells and centers and builds the network; the training step is forward, "
-        f"backward and Adam for {_BATCH} rows with the gauge; 'certificate' proves, writes and, before it hands "
+        "of up to 15 rounds over all sizes. 'Setup' finds cells and centers and builds the network; the training "
+        f"step is forward, backward and Adam for {_BATCH} rows with the gauge; 'certificate' proves, writes and, before it hands "
         "anything out, checks; the exact check is `Certificate.check()`.",
     )
 
@@ -169,7 +176,7 @@ def _plots(curves: Sequence[_Curve]) -> tuple[Plot, ...]:
             name,
             "size / smallest size",
             "CPU seconds",
-            {c.axis: (tuple(size / c.sizes[0] for size in c.sizes), c.seconds[name]) for c in curves},
+            {c.short: (tuple(size / c.sizes[0] for size in c.sizes), c.seconds[name]) for c in curves},
         )
         for name in _OPERATIONS[1:]
     )
@@ -221,8 +228,8 @@ def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
         f"{pairs:,} exclusions over {int(found['labels']):,} labels, embedding {int(found['embedding'])}",
         ("stage", "seconds", "CPU seconds", "peak memory so far (GB)", "what"),
         rows,
-        "One process and one thread from the rules to the check. The gauge keeps a step per label and one scale per label: all pairs "
-        "are one L1 distance matrix in blocks.",
+        "One process and one thread from the rules to the check. The gauge keeps a step per label and one scale per "
+        "label: all pairs are one L1 distance matrix in blocks.",
     )
     plain = found["plain step"]
     twin = Table(
@@ -264,12 +271,13 @@ def _processes(quick: bool) -> Table:
 
 def _memory(quick: bool) -> Table:
     rows: list[tuple[object, ...]] = []
-    for width in (16,) if quick else (64, 256, 1024, 4096):
+    for width in (16,) if quick else (256, 1024, 4096, 8192):
         found = scale_memory.measure(width) if quick else _answer(_call("scale_memory", str(width)))
         rows.append((width, *(found[name] for name in ("imported", "trained", "certified")), int(found["parameters"])))
     return Table(
         "Memory against the embedding width",
         ("embedding", "after import (MB)", "peak after training (MB)", "peak after certificate (MB)", "parameters"),
         tuple(rows),
-        "Peak resident memory of a process of its own: 64 labels of which at most one applies, 256 rows, Adam.",
+        "Peak resident memory of a process of its own: 64 labels of which at most one applies, 256 rows, Adam. What "
+        "stays below the peak of importing torch does not show.",
     )
