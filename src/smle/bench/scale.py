@@ -165,7 +165,7 @@ def _exponents(curves: Sequence[_Curve]) -> Table:
         f"cost ~ size^exponent ± standard error, fitted to the {_FITTED} largest sizes of each table below (fewer in a "
         "quick run); a step that hardly depends on a size has an exponent near 0. CPU seconds on one thread, the least "
         "of up to 15 rounds over all sizes. 'Setup' finds cells and centers and builds the network; the training "
-        f"step is forward, backward and Adam for {_BATCH} rows with the gauge; 'certificate' proves, writes and, before "
+        f"step is forward, backward and Adam for {_BATCH} rows with gauge; 'certificate' proves, writes and, before "
         "it hands anything out, checks; the exact check is `Certificate.check()`.",
     )
 
