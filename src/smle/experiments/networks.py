@@ -148,8 +148,10 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
     shift, size = _units(task, settings, targets)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        # In the order of a safe network: both start from the same backbone, and their scores can be compared in pairs.
+        backbone = settings.backbone.build(task.X)
         last = nn.Linear(settings.backbone.embedding, targets.shape[1])
-        network = nn.Sequential(settings.backbone.build(task.X), last)
+        network = nn.Sequential(backbone, last)
         if not settings.scaled:
             nn.init.xavier_uniform_(last.weight)
             nn.init.zeros_(last.bias)
