@@ -22,7 +22,7 @@ class TrainSettings:
     learning_rate: float = 1e-2
     batch_size: int = 256
     epochs: int = 500
-    patience: int = 30
+    patience: int = 50
     seed: int = 0
     gate: bool = True
     refit: bool = True

@@ -86,7 +86,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         learning_rate: float = 1e-2,
         batch_size: int = 256,
         max_epochs: int = 500,
-        patience: int = 30,
+        patience: int = 50,
         validation_share: float = 0.2,
         schedule: str | None = "plateau",
         enforcement: str | Enforcement = "gauge",
