@@ -112,4 +112,6 @@ def test_every_page_is_in_the_navigation() -> None:
         return [page for part in parts for page in pages(part)]  # type: ignore[union-attr]
 
     listed = set(pages(yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
-    assert listed == {page.relative_to(DOCS).as_posix() for page in PAGES}
+    found = {page.relative_to(DOCS).as_posix() for page in PAGES}
+    assert listed <= found
+    assert {page for page in found - listed if not page.startswith("results/")} == set()
