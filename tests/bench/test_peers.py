@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -163,6 +164,14 @@ def test_reasons_name_the_cause_without_addresses() -> None:
     output = "Looking in https://host/simple\ncython/_cdd.c:12:1: fatal error: cddlib/setoper.h: No such file\nERROR: x"
     assert peer_env._reason(output) == "_cdd.c:12:1: fatal error: setoper.h: No such file"
     assert "host" not in peer_env._reason("ERROR: could not fetch https://host/a/b.whl")
+
+
+def test_what_takes_too_long_is_stopped() -> None:
+    with pytest.raises(TimeoutError, match=r"0\.05 s of processor time"), peer_env.within(0.05):
+        sum(1 for _ in itertools.count())
+    with peer_env.within(0.05):
+        pass
+    sum(range(5_000_000))  # the timer is off again
 
 
 def test_a_peer_that_does_not_install_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

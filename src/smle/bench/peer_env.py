@@ -12,16 +12,19 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import venv
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 
-__all__ = ["PEERS", "Installed", "Peer", "activate", "prepare", "quietly"]
+__all__ = ["PEERS", "Installed", "Peer", "activate", "prepare", "quietly", "within"]
 
 _SECONDS = 900.0  # one pip command; a source that compiles for longer counts as not installed
 _FIXED = ("torch", "numpy", "scipy", "scikit-learn")
@@ -105,6 +108,28 @@ def quietly() -> Iterator[None]:
     """Swallow what peers print."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError when what is inside takes longer than so many seconds of processor time.
+
+    Without effect outside the main thread and where the system has no such timer.
+    """
+    if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"not done after {seconds:g} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _python(folder: Path) -> Path:

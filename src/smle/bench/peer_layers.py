@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.bench.peer_env import quietly
+from smle.bench.peer_env import quietly, within
 from smle.bench.peer_tasks import Case, FloatGate, LinearCell
 from smle.experiments.tasks import Array
 from smle.guarantees.nearest import nearest_outputs
@@ -25,6 +25,8 @@ from smle.guarantees.nearest import nearest_outputs
 __all__ = ["LAYERS", "Guarded", "HardNet", "NotStatableError", "guarded"]
 
 _FAR = 10.0  # RAYEN's set is cut off at so many times the largest target: its gradient is NaN along unbounded rays
+
+_BUILD = 30.0  # processor seconds to build a shield; its resolution of clauses does not end for some sets
 
 
 class NotStatableError(ValueError):
@@ -219,7 +221,7 @@ def _label_shield(pairs: npt.NDArray[np.int32], labels: int) -> nn.Module:
 
 def _shield(lines: list[str], variables: int, kind: str) -> Any:
     build = importlib.import_module("pishield.shield_layer").build_shield_layer
-    with tempfile.TemporaryDirectory() as folder, quietly():
+    with tempfile.TemporaryDirectory() as folder, quietly(), within(_BUILD):
         path = Path(folder) / "requirements.txt"
         path.write_text("\n".join(lines), encoding="utf-8")
         return build(variables, str(path), requirements_type=kind, ordering_choice=_ORDER[kind])

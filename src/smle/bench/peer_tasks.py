@@ -24,7 +24,7 @@ from smle.rules import Clause, Row, Specification
 __all__ = ["Case", "FloatGate", "LinearCell", "load_case", "task_names"]
 
 _SYNTHETIC = ("n2-medium-P3", "n2-hard-P5", "n4-medium-P4", "n4-hard-P6", "n8-easy-P4", "n8-hard-P6")
-_CLASSIFICATION = ("CHD-49-0.3", "Yeast-0.3")
+_CLASSIFICATION = ("CHD-49-0.3", "Flags-0.3", "Yeast-0.3")
 _STANDINS = ("Standin-0.3", "Standin-0.6")
 
 DOSES = """
