@@ -89,8 +89,7 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
             raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    for leftover in _aside(target, "old"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    _remove_aside(target)
 
 
 def _require_certified(record: ModelRecord) -> None:
@@ -122,16 +121,7 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
         CertificateError: If the weights or the certificate are not readable.
     """
     target = Path(folder)
-    for attempt in range(5):  # a writer may replace the folder while it is read
-        try:
-            files = _snapshot(target)
-            break
-        except FileNotFoundError:
-            if attempt == 4:
-                raise ModelFormatError(
-                    f"'{target}' is not a model folder: expected model.safetensors and model.json in it."
-                ) from None
-            time.sleep(0.05)
+    files = _read_files(target)
     description = _description(files["model.json"], target)
     try:
         tensors = checker.read_weights(files["model.safetensors"])
@@ -154,8 +144,33 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
         raise ModelFormatError(f"{target / 'rules.yaml'}: expected UTF-8 text.") from None
 
 
+class _ReplacedError(Exception):
+    """A writer moved the folder away while it was read; what was read may lack files."""
+
+
+def _read_files(target: Path) -> dict[str, bytes]:
+    """Read all files of one model, again while a writer replaces the folder."""
+    missing = 0
+    for _ in range(200):
+        try:
+            return _snapshot(target)
+        except _ReplacedError:
+            time.sleep(0.01)
+        except FileNotFoundError:
+            missing += 1
+            if missing == 5:
+                raise ModelFormatError(
+                    f"'{target}' is not a model folder: expected model.safetensors and model.json in it."
+                ) from None
+            time.sleep(0.05)
+    raise ModelFormatError(f"'{target}' is replaced again and again by another program. Try again later.")
+
+
 def _snapshot(target: Path) -> dict[str, bytes]:
-    """Read all files through one handle of the folder, so that a rename in between does not mix two models."""
+    """Read all files through one handle of the folder, so that a rename in between does not mix two models.
+
+    A writer moves a folder away before it removes files, so a folder that is in its place afterwards was whole.
+    """
     place = target
     if not target.exists():
         interrupted = _aside(target, "old")
@@ -169,17 +184,27 @@ def _snapshot(target: Path) -> dict[str, bytes]:
         raise FileNotFoundError(place) from None
     try:
         for name in _FILES:
-            try:
-                descriptor = os.open(name, os.O_RDONLY, dir_fd=handle)
-            except FileNotFoundError:
-                if _needed(name):
-                    raise
-                continue
-            with os.fdopen(descriptor, "rb") as file:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                os.fdopen(os.open(name, os.O_RDONLY, dir_fd=handle), "rb") as file,
+            ):
                 files[name] = file.read()
+        _require_in_place(place, handle)
     finally:
         os.close(handle)
+    for name in _FILES:
+        if _needed(name) and name not in files:
+            raise FileNotFoundError(place / name)
     return files
+
+
+def _require_in_place(place: Path, handle: int) -> None:
+    try:
+        same = os.path.samestat(os.stat(place), os.fstat(handle))
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise _ReplacedError
 
 
 def _needed(name: str) -> bool:
@@ -191,6 +216,17 @@ def _aside(target: Path, kind: str) -> list[Path]:
     with contextlib.suppress(OSError):
         return [p for p in target.parent.iterdir() if p.name.startswith(f".{target.name}.{kind}-")]
     return []
+
+
+def _remove_aside(target: Path) -> None:
+    """Remove folders that were replaced; each loses its name first, since a reader may be in it."""
+    for folder in _aside(target, "old"):
+        with contextlib.suppress(OSError):  # another writer may have been quicker
+            os.replace(
+                folder, folder.with_name(folder.name.replace(f".{target.name}.old-", f".{target.name}.gone-", 1))
+            )
+    for folder in _aside(target, "gone"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_replaceable(target: Path) -> None:
