@@ -102,9 +102,7 @@ def test_training_and_deployed_program_agree(key: tuple[str, str]) -> None:
 def test_gradient_is_that_of_finite_differences() -> None:
     heads = shake(NETWORKS["dose", "affine"], 0.5, 4).heads.double()
     envelope = NETWORKS["dose", "affine"].box.envelope(torch.float64)
-    envelope = envelope._replace(
-        **{name: getattr(envelope, name).detach() for name in ("center", "half", "center_slope", "half_slope")}
-    )
+    envelope = envelope._replace(**{name: getattr(envelope, name).detach() for name in ("center", "half")})
     weight = heads.raw_weight.detach().clone().requires_grad_()
 
     def total(raw: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from smle.bench.sampling import Judge, hard_points
 from smle.nn import head as head_module
 from smle.nn.head import DeployedHead, clip
 from smle.nn.network import SafeNetwork
+from smle.rules import Specification
 
 BOUNDS = ("fixed", "affine")
 
@@ -118,6 +119,37 @@ def test_gate_answers_the_same_for_one_row_and_for_many(name: str) -> None:
             x = torch.tensor(points)
             many = head.gate(head.domain(x)).tolist()
             assert [head.gate.cell_of(row[None], head.domain) for row in x] == many
+
+
+BANDS = {
+    "band": "x0 <= 0.5 and x0 >= -0.25 and x1 < 0.1",
+    "above": "x0 > 0.5",
+    "below": "x1 <= -0.3",
+    "edges": "x0 <= 1 and x1 >= -1 and x0 >= 1",
+    "everything": "x0 <= 1 and x1 >= -1",
+    "columns": " and ".join(f"x{i} >= -0.9" for i in range(8)),
+}
+
+
+@pytest.mark.parametrize("when", BANDS.values(), ids=BANDS)
+def test_comparing_columns_one_by_one_answers_as_clamped_inputs_do(when: str) -> None:
+    inputs = "\n".join(f"  x{i}: [-1, 1]" for i in range(8))
+    spec = Specification.from_yaml(
+        f"inputs:\n{inputs}\noutputs: [y]\nrules:\n  - name: r\n    when: {when}\n    then: y <= 1\n"
+    )
+    head = make_network(spec).eval().deployed
+    odd = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0, 1e-42, 1.0, -1.0, 0.5, -0.3]
+    outside = np.array([[a, b, *[0.0] * 6] for a in odd for b in odd])
+    seen = set()
+    for dtype in (np.float32, np.float64):
+        for points in (*hard_points(spec, np.random.default_rng(0), 300, dtype=dtype), outside.astype(dtype)):
+            x = torch.tensor(points)
+            found = head.gate.inside_at(x, head.domain)
+            seen.add(found is None)
+            if found is not None:
+                assert torch.equal(found, head.gate.inside(head.domain(x)))
+    assert len(seen) == 1
+    assert seen.pop() == ("x7" in when or when == BANDS["everything"])
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)

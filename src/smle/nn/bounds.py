@@ -43,18 +43,21 @@ def attentive_clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 
 class Envelope(NamedTuple):
-    """c(x') = center + center_slope x' and h(x') = half + half_slope x', per embedding unit.
+    """c(x') = center (1, x') and h(x') = half (1, x'), per embedding unit: offset first, then slopes.
 
-    Shapes: center, half (n,); slopes (n, d), or None where the bounds do not depend on x. `unit`: it is -1 and 1.
+    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x. `unit`: they are -1 and 1.
     With hidden layers (A, a), shapes (k, d) and (k,) of the first, relu(A x' + a) and so on takes the place of x'.
     """
 
     center: Tensor
     half: Tensor
-    center_slope: Tensor | None
-    half_slope: Tensor | None
     unit: bool = False
     hidden: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    @property
+    def is_sloped(self) -> bool:
+        """Whether the bounds depend on x."""
+        return self.center.shape[1] > 1
 
 
 class Box(nn.Module):
@@ -69,28 +72,27 @@ class Box(nn.Module):
         """Return center and half-width of the box."""
         raise NotImplementedError
 
-    def limits(self, x32: Tensor, envelope: Envelope, *, x_shift: Tensor, x_scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Return l(x) and u(x) in training, broadcastable to (batch, n); x32 is in the user's inputs."""
-        center, half = envelope.center, envelope.half
-        if envelope.center_slope is None or envelope.half_slope is None:
-            return center - half, center + half
-        standard = (x32 - x_shift) / x_scale
+    def limits(self, x32: Tensor, envelope: Envelope, *, standardize: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return l(x) and u(x) in training, broadcastable to (batch, n); x32 is in the user's inputs.
+
+        `standardize` is (offset, matrix) of x -> (1, x'), shapes (1 + d,) and (d, 1 + d).
+        """
+        standard = torch.addmm(standardize[0], x32, standardize[1])
         for weight, bias in envelope.hidden:
-            standard = torch.relu(torch.addmm(bias, standard, weight.T))
-        middle = torch.addmm(center, standard, envelope.center_slope.T)
-        reach = torch.addmm(half, standard, envelope.half_slope.T)
+            inner = torch.relu(torch.addmm(bias, standard[:, 1:], weight.T))
+            standard = nn.functional.pad(inner, (1, 0), value=1.0)
+        middle, reach = standard @ envelope.center.T, standard @ envelope.half.T
         return middle - reach, middle + reach
 
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the constants of the deployed program in the user's inputs, by their names in the model file."""
         box = self.envelope(dtype)
-        if box.center_slope is None or box.half_slope is None:
-            return {"lower": box.center - box.half, "upper": box.center + box.half}
         result = {}
-        for name, sign in (("lower", -1.0), ("upper", 1.0)):
-            slope = (box.center_slope + sign * box.half_slope) / x_scale.to(dtype)
-            result[name] = box.center + sign * box.half - slope @ x_shift.to(dtype)
-            result[f"{name}_slope"] = slope
+        for name, both in (("lower", box.center - box.half), ("upper", box.center + box.half)):
+            result[name] = both[:, 0]
+            if box.is_sloped:
+                slope = both[:, 1:] / x_scale.to(dtype)
+                result |= {name: both[:, 0] - slope @ x_shift.to(dtype), f"{name}_slope": slope}
         return result
 
 
@@ -99,21 +101,27 @@ class FixedBox(Box):
 
     ones: Tensor
     zeros: Tensor
-    minus_ones: Tensor
+    lower: Tensor
+    upper: Tensor
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        for name, value in (("ones", 1.0), ("zeros", 0.0), ("minus_ones", -1.0)):
-            self.register_buffer(name, torch.full((units,), value), persistent=False)
+        for name, shape, value in (
+            ("ones", (units, 1), 1.0),
+            ("zeros", (units, 1), 0.0),
+            ("lower", (units,), -1.0),
+            ("upper", (units,), 1.0),
+        ):
+            self.register_buffer(name, torch.full(shape, value), persistent=False)
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center 0 and half-width 1."""
         ones, zeros = (self.ones, self.zeros) if dtype is torch.float32 else (self.ones.to(dtype), self.zeros.to(dtype))
-        return Envelope(zeros, ones, None, None, unit=True)
+        return Envelope(zeros, ones, unit=True)
 
-    def limits(self, x32: Tensor, envelope: Envelope, *, x_shift: Tensor, x_scale: Tensor) -> tuple[Tensor, Tensor]:
+    def limits(self, x32: Tensor, envelope: Envelope, *, standardize: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return -1 and 1."""
-        return self.minus_ones, envelope.half
+        return self.lower, self.upper
 
 
 class AffineBox(Box):
@@ -123,29 +131,27 @@ class AffineBox(Box):
     domain [low, high] has this form. Shapes: low, high (d,).
     """
 
-    ends: Tensor
+    sides: Tensor
 
     def __init__(self, units: int, low: Tensor, high: Tensor) -> None:
         super().__init__()
         d = len(low)
-        ends = torch.stack([-low, high]).unsqueeze(1).to(torch.float64)
-        self.register_buffer("ends", ends, persistent=False)
-        self.register_buffer("ends_float32", ends.to(torch.float32), persistent=False)
-        self.center = nn.Parameter(torch.zeros(units))
-        self.center_slope = nn.Parameter(torch.zeros(units, d))
-        self.raw_width = nn.Parameter(torch.full((units,), 0.5413))  # softplus gives 1
-        self.raw_sides = nn.Parameter(torch.full((2, units, d), -6.0))  # wp and wm
+        # (w0, wp, wm) -> offset and slopes of h
+        offset = torch.cat([torch.ones(1), -low, high]).to(torch.float64).unsqueeze(1)
+        slopes = torch.cat([torch.zeros(1, d), torch.eye(d), -torch.eye(d)])
+        self.register_buffer("sides", torch.cat([offset, slopes], dim=1), persistent=False)
+        self.register_buffer("sides_float32", self.sides.to(torch.float32), persistent=False)
+        # Two parameters and not four, since an optimizer pays for each.
+        self.center = nn.Parameter(torch.zeros(units, 1 + d))
+        widths = torch.full((units, 1 + 2 * d), -6.0)
+        widths[:, 0] = 0.5413  # softplus gives 1
+        self.raw_widths = nn.Parameter(widths)
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width, affine in x'."""
-        soft = nn.functional.softplus
-        parameters: list[Tensor] = [self.center, self.center_slope, self.raw_width, self.raw_sides]
-        if dtype is torch.float32:
-            ends = self.get_buffer("ends_float32")
-        else:
-            parameters = [parameter.to(dtype) for parameter in parameters]
-            ends = self.ends.to(dtype)
-        center, slope, width, raw = parameters
-        sides = soft(raw)
-        rise, fall = sides.unbind()
-        return Envelope(center, soft(width) + (sides * ends).sum(dim=(0, 2)), slope, rise - fall)
+        center: Tensor = self.center
+        raw: Tensor = self.raw_widths
+        sides = self.get_buffer("sides_float32")
+        if dtype is not torch.float32:
+            center, raw, sides = center.to(dtype), raw.to(dtype), self.sides.to(dtype)
+        return Envelope(center, nn.functional.softplus(raw) @ sides)

@@ -156,6 +156,10 @@ class HeadParameters(nn.Module):
         known["resting"] = known["y_shift"] + known["y_scale"] * known["center"]
         known["slope_scale"] = known["y_scale"].unsqueeze(-1) / known["x_scale"]
         known["resting_slope"] = known["center_slope"] * known["slope_scale"]
+        # x -> (1, x')
+        pad = nn.functional.pad
+        known["standard"] = pad(torch.diag(1 / known["x_scale"]), (1, 0))
+        known["standard_offset"] = pad(-known["x_shift"] / known["x_scale"], (1, 0), value=1.0)
         return known
 
     def _apply(self, fn: Any, recurse: bool = True) -> HeadParameters:
@@ -267,7 +271,7 @@ class Gauge(HeadParameters):
             self._constant(name, value)
         multiple = (stacked.arrays["weights_present"].sum(axis=2) > 1).any()
         self.raw_lambda = nn.Parameter(torch.zeros(stacked.arrays["weights"].shape)) if multiple else None
-        self.sees_inputs = passthrough or box.envelope().center_slope is not None
+        self.sees_inputs = passthrough or box.envelope().is_sloped
         # A bounds' network is priced box by box, against the least room.
         self.is_sloped = bool(stacked.arrays["slack_slope"].any()) and not box.cuts
         rows = stacked.arrays["A"].shape[2]
@@ -293,6 +297,9 @@ class Gauge(HeadParameters):
         if self.sees_inputs:
             still = still + known["center_slope"].abs() @ known["span"]
         known["still"] = still.unsqueeze(-1)
+        known["reach_at"] = nn.functional.pad(known["span"], (1, 0), value=1.0)
+        known["box_center_at"] = nn.functional.pad(known["box_center"], (1, 0), value=1.0)
+        known["box_half_at"] = nn.functional.pad(known["box_half"], (1, 0))
         if self.raw_lambda is None:
             known["combined"] = (known["weights"].unsqueeze(-1) * known["g"]).sum(dim=2)
             known["size"] = self._share * known["combined"].abs()
@@ -351,13 +358,15 @@ class Gauge(HeadParameters):
         """
         dtype = envelope.center.dtype
         known, W = self.constants(dtype), _cast(self.raw_weight, dtype)
-        half, reach = self._padded(envelope)
+        half, (pad, reach) = envelope.half[:, 0], self._rounded(envelope)
+        half = half if pad is None else half + pad
         terms = W.detach().abs() @ reach + offset.detach().abs()
-        tops = offset + W @ envelope.center
+        tops = offset + W @ envelope.center[:, 0]
         slope: Tensor | None = None
-        if envelope.center_slope is not None and envelope.half_slope is not None:
-            half = half + envelope.half_slope @ known["middle"] + envelope.half_slope.abs() @ known["side"]
-            slope = W @ envelope.center_slope
+        if envelope.is_sloped:
+            opening = envelope.half[:, 1:]
+            half = half + opening @ known["middle"] + opening.abs() @ known["side"]
+            slope = W @ envelope.center[:, 1:]
         if self.raw_slope is not None:
             drift = _cast(self.raw_slope, dtype) - known["center_slope"]
             terms = terms + drift.detach().abs() @ known["span"]
@@ -376,23 +385,20 @@ class Gauge(HeadParameters):
         v = torch.bmm(g, W)
         # How rounding depends on the parameters does not matter for training, only how large it is.
         terms, rest = W.detach().abs(), offset.detach().abs()
+        size_v, pad = v.abs(), None
         if envelope.unit:
-            spread, terms = v.abs().sum(dim=2), terms.sum(dim=2) + rest
+            increase, terms = size_v.sum(dim=2, keepdim=True), terms.sum(dim=2) + rest
         else:
-            half, reach = self._padded(envelope)
-            spread, terms = v.abs() @ half + v @ envelope.center, terms @ reach + rest
-        slope = None
-        if envelope.hidden:
-            spread = spread + self._over_boxes(g, v, envelope)
-        elif self.sees_inputs:
-            slope = self._slope(g, v, envelope)
-            if not self.is_sloped:
-                spread = spread + self._over_region(slope)
+            pad, reach = self._rounded(envelope)
+            increase, terms = v @ envelope.center + size_v @ envelope.half, terms @ reach + rest
+        spread, slope = self._over(g, increase, envelope)
+        if pad is not None:
+            spread = spread + size_v.detach() @ pad
         if self.raw_slope is not None:
             terms = terms + (_cast(self.raw_slope.detach(), dtype) - known["center_slope"]).abs() @ known["span"]
         rounding = torch.baddbmm(spread.unsqueeze(-1), size, terms.unsqueeze(-1))
         worst = torch.baddbmm(rounding, g, offset.unsqueeze(-1)).squeeze(-1)
-        if slope is not None and self.is_sloped:
+        if slope is not None:
             own = (size @ known["still"]).squeeze(-1)
             room_at = (weights * known["slack_offset"]).sum(dim=2) - own
             room_slope = (weights.unsqueeze(-1) * known["slack_slope"]).sum(dim=2)
@@ -400,21 +406,27 @@ class Gauge(HeadParameters):
         floor = known["floor"] if self.raw_lambda is None else room.clamp(min=_TINY)
         return (room / torch.maximum(worst, floor)).amin(dim=1)
 
-    def _slope(self, g: Tensor, v: Tensor, envelope: Envelope) -> Tensor:
-        """Return how the direction's worst case changes with x' (heads, k, d)."""
-        slope, direct = self._through(v, envelope), self._direct(g)
-        if slope is None or direct is None:
-            slope = direct if slope is None else slope
-            assert slope is not None
-            return slope
-        return slope + direct
+    def _over(self, g: Tensor, increase: Tensor, envelope: Envelope) -> tuple[Tensor, Tensor | None]:
+        """Bound the increase (offset first, then slopes; heads, k, 1 + d) over each clause's region: (heads, k).
 
-    @staticmethod
-    def _through(v: Tensor, envelope: Envelope) -> Tensor | None:
-        """Return the part of the slope that comes through the bounds."""
-        if envelope.center_slope is None or envelope.half_slope is None:
-            return None
-        return v @ envelope.center_slope + v.abs() @ envelope.half_slope
+        Where rules move with x, it is not to be bounded yet: returns the offset and the slope (heads, k, d).
+        """
+        direct = self._direct(g)
+        if not self.sees_inputs:
+            return increase.squeeze(2), None
+        if envelope.hidden:
+            return increase[..., 0] + self._over_boxes(increase[..., 1:], direct, envelope), None
+        if direct is not None:
+            if envelope.is_sloped:
+                increase = increase + nn.functional.pad(direct, (1, 0))
+            else:
+                increase = torch.cat([increase, direct], dim=2)
+        if self.is_sloped:
+            return increase[..., 0], increase[..., 1:]
+        if self.raw_mu is not None:
+            return increase[..., 0] + self._priced(increase[..., 1:])[0], None
+        known = self.constants(g.dtype)
+        return torch.addcmul(increase * known["box_center_at"], increase.abs(), known["box_half_at"]).sum(dim=2), None
 
     def _direct(self, g: Tensor) -> Tensor | None:
         """Return the part of the slope that comes through the pass-through."""
@@ -422,12 +434,11 @@ class Gauge(HeadParameters):
             return None
         return g @ (self.raw_slope.to(g.dtype) - self.constants(g.dtype)["center_slope"])
 
-    def _over_boxes(self, g: Tensor, v: Tensor, envelope: Envelope) -> Tensor:
+    def _over_boxes(self, q: Tensor, direct: Tensor | None, envelope: Envelope) -> Tensor:
         """Bound what the bounds' network and the pass-through add over each clause's region (heads, k)."""
-        known, q = self.constants(g.dtype), self._through(v, envelope)
-        assert q is not None
+        known = self.constants(q.dtype)
         boxes, rows = (known["part_center"], known["part_half"]), (known["A"], known["a"])
-        return over_boxes(q, self._direct(g), envelope.hidden, boxes=boxes, rows=rows, raw_mu=self.raw_mu)
+        return over_boxes(q, direct, envelope.hidden, boxes=boxes, rows=rows, raw_mu=self.raw_mu)
 
     def _joint(self, increase: tuple[Tensor, Tensor], room: tuple[Tensor, Tensor], least: Tensor) -> Tensor:
         """Return the largest step, at most 1, with `step * increase(x') <= room(x')` over each clause's region.
@@ -456,10 +467,6 @@ class Gauge(HeadParameters):
             made_good = least / (least + excess).clamp(min=_TINY)
         return step * made_good
 
-    def _over_region(self, slope: Tensor) -> Tensor:
-        """Bound max slope.x' over each clause's region (heads, k)."""
-        return self._priced(slope)[0]
-
     def _priced(self, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Bound max slope.x' over each clause's region: trained mu, residual over the bounding box.
 
@@ -477,17 +484,18 @@ class Gauge(HeadParameters):
         rows = total if mu is None else total - (mu * (known["A"] @ x.unsqueeze(-1)).squeeze(-1)).sum(dim=2)
         return bound, rows, x
 
-    def _padded(self, envelope: Envelope) -> tuple[Tensor, Tensor]:
-        """Return the half-width at x' = 0, rounding of computed bounds added, and the largest |z|. Both (n,)."""
-        if envelope.center_slope is None or envelope.half_slope is None:
-            return envelope.half, envelope.center.abs() + envelope.half
-        span, share = self.constants(envelope.center.dtype)["span"], 4 * self._share
+    def _rounded(self, envelope: Envelope) -> tuple[Tensor | None, Tensor]:
+        """Return the rounding of computed bounds (n,), None if they are stored, and the largest |z| (n,)."""
+        reach = envelope.center.detach().abs() + envelope.half.detach().abs()
+        if not envelope.is_sloped:
+            return None, reach.squeeze(1)
+        at, share = self.constants(envelope.center.dtype)["reach_at"], 4 * self._share
         for weight, bias in envelope.hidden:
-            span = weight.detach().abs() @ span + bias.detach().abs()
+            inner = weight.detach().abs() @ at[1:] + bias.detach().abs()
+            at = nn.functional.pad(inner, (1, 0), value=1.0)
             share = share + 4 * _SAFETY * _UNIT_ROUNDOFF * (len(bias) + 2)
-        slopes = envelope.center_slope.detach().abs() + envelope.half_slope.detach().abs()
-        reach = envelope.center.detach().abs() + envelope.half.detach().abs() + slopes @ span
-        return envelope.half + share * reach, reach
+        reach = reach @ at
+        return share * reach, reach
 
 
 class _Stacked:

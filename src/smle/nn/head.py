@@ -31,6 +31,7 @@ __all__ = ["DeployedHead", "Domain", "Gate", "clip", "require_full_precision"]
 
 _TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
 _FEATURE_TYPES = (torch.float32, torch.float64)
+_FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
 
 
 def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -154,6 +155,22 @@ class _Numbers(NamedTuple):
     comparisons: list[tuple[int, bool, float, int]]
     oblique: list[tuple[list[tuple[int, float]], float, int]]
     cells: dict[int, int]
+    decided: list[tuple[int, bool, float]] | None
+
+
+def _decided(
+    comparisons: list[tuple[int, bool, float, int]], lower: list[float], upper: list[float]
+) -> list[tuple[int, bool, float]] | None:
+    """Return (column, at least, number) of comparisons that inputs of the domain decide; None: one never holds."""
+    found = []
+    for column, negative, constant, _ in comparisons:
+        low, high = lower[column], upper[column]
+        if (-low if negative else high) <= constant:
+            continue  # always holds
+        if (-high if negative else low) > constant:
+            return None
+        found.append((column, negative, -constant if negative else constant))
+    return found
 
 
 def _bits(flags: Iterable[float]) -> int:
@@ -268,20 +285,13 @@ class Gate(nn.Module):
             return everything & ~_bits(member)
 
         lower, upper = domain.ends(kind)
+        stored = (buffers[name] for name in ("columns", "negative", f"constants_{kind}", "comparison_regions"))
+        comparisons = [(*row, left(member)) for *row, member in zip(*stored, strict=True)]
         self._numbers[kind] = _Numbers(
             lower,
             upper,
             everything,
-            [
-                (column, negative, constant, left(member))
-                for column, negative, constant, member in zip(
-                    buffers["columns"],
-                    buffers["negative"],
-                    buffers[f"constants_{kind}"],
-                    buffers["comparison_regions"],
-                    strict=True,
-                )
-            ],
+            comparisons,
             [
                 ([(column, value) for column, value in enumerate(row) if value], threshold, left(member))
                 for row, threshold, member in zip(
@@ -289,6 +299,7 @@ class Gate(nn.Module):
                 )
             ],
             {_bits(signature): number for number, signature in enumerate(buffers["signatures"])},
+            _decided(comparisons, lower, upper),
         )
         return self._numbers[kind]
 
@@ -300,6 +311,30 @@ class Gate(nn.Module):
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
         self._numbers.clear()
         super()._load_from_state_dict(*arguments, **options)
+
+    def inside_at(self, features: Tensor, domain: Domain) -> Tensor | None:
+        """Return what `inside` returns, from inputs that are not clamped yet; None: ask `inside`.
+
+        A few columns are compared one by one. An input beyond the domain is on the same side of every number in the
+        domain as its clamped value, and NaN, whose place is taken by the lower end, is at most each of them.
+        """
+        if self.has_oblique or len(cast(Tensor, self._buffers["columns"])) > _FEW_COLUMNS:
+            return None
+        kind = "float64" if features.dtype is torch.float64 else "float32"
+        comparisons = (self._numbers.get(kind) or self._read(kind, domain)).decided
+        if not comparisons:
+            return None
+        holds: Tensor | None = None
+        exceeds: Tensor | None = None
+        for column, at_least, number in comparisons:
+            values = features.select(1, column)
+            if at_least:
+                holds = values >= number if holds is None else holds.logical_and_(values >= number)
+            else:
+                exceeds = values > number if exceeds is None else exceeds.logical_or_(values > number)
+        if holds is None or exceeds is None:
+            return cast(Tensor, exceeds).logical_not_() if holds is None else holds
+        return holds > exceeds
 
     def inside(self, x: Tensor) -> Tensor:
         """Return whether the only region is active: (batch,) bool. x is clamped to the domain."""
@@ -512,11 +547,12 @@ class DeployedHead(FixedFormats):
         count, m, n = W.shape
         if count == 0 and free is not None:  # no rules: a plain network
             return nn.functional.linear(z, *free)
-        gate = cast(Gate, self._modules["gate"])
+        gate, domain = cast(Gate, self._modules["gate"]), cast(Domain, self._modules["domain"])
+        inside = gate.inside_at(features, domain) if gate.is_single and _eager(features) else None
         # Without a gate, constant heads never look at the inputs.
         x = features
-        if self.nan_safe_clip or not gate.is_trivial:
-            x = cast(Domain, self._modules["domain"]).clamp(features)
+        if self.nan_safe_clip or (inside is None and not gate.is_trivial):
+            x = domain.clamp(features)
         if self.nan_safe_clip:
             x32 = x if x.dtype is torch.float32 else x.to(torch.float32)
             clipped = (clipped_by or clip)(z, *limits(x32))
@@ -529,18 +565,19 @@ class DeployedHead(FixedFormats):
         choices = [y] if count == 1 else list(torch.split(y, m))
         if free is not None:
             choices.append(torch.addmm(free[1].unsqueeze(1), free[0], z.T))
-        picked = y.T if gate.is_trivial else self._pick(gate, x, choices)
+        picked = y.T if gate.is_trivial else self._pick(gate, x, choices, inside=inside)
         # In training NaN is to be seen: it ends the run.
         if self.nan_safe_clip or clipped_by is not None or (_eager(picked) and not _has_nan(picked)):
             return picked
-        return torch.where(picked.isnan().any(dim=1, keepdim=True), self._fallback(x), picked)
+        fallback = self._fallback(x if gate.is_trivial else domain.clamp(features))
+        return torch.where(picked.isnan().any(dim=1, keepdim=True), fallback, picked)
 
     @staticmethod
-    def _pick(gate: Gate, x: Tensor, choices: list[Tensor]) -> Tensor:
+    def _pick(gate: Gate, x: Tensor, choices: list[Tensor], *, inside: Tensor | None) -> Tensor:
         """Pick each row's outputs from those of all cells, (m, batch) each -> (batch, m)."""
         if gate.is_single:
             yes, no = gate.inside_outside
-            return torch.where(gate.inside(x), choices[yes], choices[no]).T
+            return torch.where(gate.inside(x) if inside is None else inside, choices[yes], choices[no]).T
         return torch.stack(choices)[gate(x), :, torch.arange(len(x), device=x.device)]
 
     def _fallback(self, x: Tensor) -> Tensor:

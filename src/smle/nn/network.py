@@ -228,7 +228,7 @@ class SafeNetwork(Float32Only):
         known = heads.constants(torch.float32)
 
         def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
-            return self.box.limits(x32, envelope, x_shift=known["x_shift"], x_scale=known["x_scale"])
+            return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
 
         certified, free = heads.forward(envelope)
         return self.deployed.outputs(

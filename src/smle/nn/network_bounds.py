@@ -48,31 +48,23 @@ class NetworkBox(Box):
                 bias = 0.5 * torch.rand(width, dtype=torch.float64)
             self.weights.append(nn.Parameter(weight.to(torch.float32)))
             self.biases.append(nn.Parameter(bias.to(torch.float32)))
-        self.center = nn.Parameter(torch.zeros(units))
-        self.center_map = nn.Parameter(torch.zeros(units, last))
+        self.center = nn.Parameter(torch.zeros(units, 1 + last))
         # About half of the width comes from h, so that it can take another shape without growing first.
-        self.raw_width = nn.Parameter(torch.full((units,), -1.0))
-        self.raw_width_map = nn.Parameter(torch.full((units, last), -2.5))
+        start = torch.full((units, 1 + last), -2.5)
+        start[:, 0] = -1.0
+        self.raw_width = nn.Parameter(start)
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width, affine in h, and the hidden layers."""
-        soft = nn.functional.softplus
-        parameters: list[Tensor] = [self.center, self.raw_width, self.center_map, self.raw_width_map]
-        center, width, center_map, width_map = (p.to(dtype) for p in parameters)
         hidden = tuple((w.to(dtype), b.to(dtype)) for w, b in zip(self.weights, self.biases, strict=True))
-        return Envelope(center, soft(width), center_map, soft(width_map), hidden=hidden)
+        return Envelope(self.center.to(dtype), nn.functional.softplus(self.raw_width.to(dtype)), hidden=hidden)
 
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the constants of the deployed program in the user's inputs; rounding keeps lower <= upper."""
         box = self.envelope(dtype)
-        assert box.center_slope is not None
-        assert box.half_slope is not None
-        result = {
-            "lower": box.center - box.half,
-            "lower_slope": box.center_slope - box.half_slope,
-            "upper": box.center + box.half,
-            "upper_slope": box.center_slope + box.half_slope,
-        }
+        result: dict[str, Tensor] = {}
+        for name, both in (("lower", box.center - box.half), ("upper", box.center + box.half)):
+            result |= {name: both[:, 0], f"{name}_slope": both[:, 1:]}
         for i, (weight, bias) in enumerate(box.hidden):
             if i == 0:
                 weight = weight / x_scale.to(dtype)
