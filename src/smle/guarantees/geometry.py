@@ -235,25 +235,32 @@ class Support:
         bounds, _ = region.price(slopes, mu)
         return bounds, mu, x
 
-    def _tighten(self, slopes: Array, mu: Array, x: Array) -> None:
+    @cached_property
+    def _ends(self) -> list[tuple[int, int, int, float, float]]:
+        """The rows that cut the domain's box: (column, side, row, its coefficient, its limit)."""
         region, d = self.region, len(self.region.domain.low)
         column = np.argmax(region.A != 0, axis=1)
         scale = region.A[np.arange(len(column)), column]
         limit = region.a / scale
+        found = []
         for i in range(d):
             for sign in (1, -1):
                 rows = np.flatnonzero((column == i) & (np.sign(scale) == sign))
                 if not len(rows):
                     continue
-                best = rows[np.argmin(limit[rows] * sign)]
+                best = int(rows[np.argmin(limit[rows] * sign)])
                 end = region.domain.high[i] if sign > 0 else region.domain.low[i]
-                if sign * limit[best] >= sign * end:
-                    continue
-                moved = slopes[:, i] * sign > 0
-                mu[moved, best] = np.abs(slopes[moved, i] / scale[best])
-                x[moved, i] = limit[best]
-                low_side = ~moved & ((x[:, i] - limit[best]) * sign > 0)
-                x[low_side, i] = limit[best]
+                if sign * limit[best] < sign * end:
+                    found.append((i, sign, best, float(scale[best]), float(limit[best])))
+        return found
+
+    def _tighten(self, slopes: Array, mu: Array, x: Array) -> None:
+        for i, sign, row, scale, limit in self._ends:
+            moved = slopes[:, i] * sign > 0
+            mu[moved, row] = np.abs(slopes[moved, i] / scale)
+            x[moved, i] = limit
+            low_side = ~moved & ((x[:, i] - limit) * sign > 0)
+            x[low_side, i] = limit
 
     def _solve(self, slope: Array, mu: Array, x: Array) -> None:
         region, domain = self.region, self.region.domain

@@ -271,7 +271,9 @@ def _nearest(rows: Sequence[tuple[int, Array, float]], outputs: Array, gram: Arr
         nu = np.zeros(len(rows))
         nu[working] = np.maximum(found.x, 0.0) * size
         left = excess * scale - nu[working] @ block
-        idle = np.setdiff1d(np.flatnonzero(left > 1e-9 * size), working)
+        missing = left > 1e-9 * size
+        missing[working] = False
+        idle = np.flatnonzero(missing)
         if not len(idle):
             break
         working = np.union1d(working[nu[working] > 0], idle)
@@ -284,6 +286,9 @@ def _nearest(rows: Sequence[tuple[int, Array, float]], outputs: Array, gram: Arr
 def _dual(K: Array, right: Array) -> Solution:
     """Minimize 1/2 nu' K nu - right . nu over nu >= 0."""
     count = len(right)
+    if count == 1 and K[0, 0] > 0:
+        nu = np.maximum(right / K[0, 0], 0.0)
+        return Solution(Status.OPTIMAL, x=nu, objective=float(0.5 * K[0, 0] * nu[0] ** 2 - right[0] * nu[0]))
     none = np.zeros(0)
     program = QuadraticProgram(
         (K + K.T) / 2, -right, np.zeros((0, count)), none, none, np.zeros(count), np.full(count, np.inf)
