@@ -147,30 +147,20 @@ class Domain(nn.Module):
 
 
 class _Numbers(NamedTuple):
-    """The constants of domain and gate as Python numbers, for a single row. Sets of regions are bits of an integer."""
+    """The constants of domain and gate as Python numbers, for a single row. Sets of regions are bits of an integer.
+
+    * `active`: the regions that some input of the domain may lie in.
+    * `comparisons`: (column, at least, number, regions that stay where it fails), those that inputs of the domain
+      decide: an input beyond the domain is on the same side of such a number as its clamped value, and NaN, whose place
+      is taken by the lower end, is at most each of them.
+    """
 
     lower: list[float]
     upper: list[float]
-    everything: int
+    active: int
     comparisons: list[tuple[int, bool, float, int]]
     oblique: list[tuple[list[tuple[int, float]], float, int]]
     cells: dict[int, int]
-    decided: list[tuple[int, bool, float]] | None
-
-
-def _decided(
-    comparisons: list[tuple[int, bool, float, int]], lower: list[float], upper: list[float]
-) -> list[tuple[int, bool, float]] | None:
-    """Return (column, at least, number) of comparisons that inputs of the domain decide; None: one never holds."""
-    found = []
-    for column, negative, constant, _ in comparisons:
-        low, high = lower[column], upper[column]
-        if (-low if negative else high) <= constant:
-            continue  # always holds
-        if (-high if negative else low) > constant:
-            return None
-        found.append((column, negative, -constant if negative else constant))
-    return found
 
 
 def _bits(flags: Iterable[float]) -> int:
@@ -261,15 +251,17 @@ class Gate(nn.Module):
         """
         kind = "float64" if x.dtype is torch.float64 else "float32"
         numbers = self._numbers.get(kind) or self._read(kind, domain)
-        values = [
-            low if not value >= low else high if value > high else value
-            for value, low, high in zip(x.tolist()[0], numbers.lower, numbers.upper, strict=True)
-        ]
-        active = numbers.everything
-        for column, negative, constant, left in numbers.comparisons:
+        values: list[float] = x.tolist()[0]
+        active = numbers.active
+        for column, at_least, number, left in numbers.comparisons:
             value = values[column]
-            if not (-value if negative else value) <= constant:
+            if not value >= number if at_least else value > number:
                 active &= left
+        if numbers.oblique:
+            values = [
+                low if not value >= low else high if value > high else value
+                for value, low, high in zip(values, numbers.lower, numbers.upper, strict=True)
+            ]
         for terms, threshold, left in numbers.oblique:
             if sum([values[column] * coefficient for column, coefficient in terms]) > threshold:
                 active &= left
@@ -285,12 +277,18 @@ class Gate(nn.Module):
             return everything & ~_bits(member)
 
         lower, upper = domain.ends(kind)
+        active, comparisons = everything, []
         stored = (buffers[name] for name in ("columns", "negative", f"constants_{kind}", "comparison_regions"))
-        comparisons = [(*row, left(member)) for *row, member in zip(*stored, strict=True)]
+        for column, negative, constant, member in zip(*stored, strict=True):
+            low, high = (-upper[column], -lower[column]) if negative else (lower[column], upper[column])
+            if low > constant:
+                active &= left(member)  # holds nowhere in the domain
+            elif high > constant:
+                comparisons.append((column, negative, -constant if negative else constant, left(member)))
         self._numbers[kind] = _Numbers(
             lower,
             upper,
-            everything,
+            active,
             comparisons,
             [
                 ([(column, value) for column, value in enumerate(row) if value], threshold, left(member))
@@ -299,7 +297,6 @@ class Gate(nn.Module):
                 )
             ],
             {_bits(signature): number for number, signature in enumerate(buffers["signatures"])},
-            _decided(comparisons, lower, upper),
         )
         return self._numbers[kind]
 
@@ -315,18 +312,17 @@ class Gate(nn.Module):
     def inside_at(self, features: Tensor, domain: Domain) -> Tensor | None:
         """Return what `inside` returns, from inputs that are not clamped yet; None: ask `inside`.
 
-        A few columns are compared one by one. An input beyond the domain is on the same side of every number in the
-        domain as its clamped value, and NaN, whose place is taken by the lower end, is at most each of them.
+        A few columns are compared one by one.
         """
         if self.has_oblique or len(cast(Tensor, self._buffers["columns"])) > _FEW_COLUMNS:
             return None
         kind = "float64" if features.dtype is torch.float64 else "float32"
-        comparisons = (self._numbers.get(kind) or self._read(kind, domain)).decided
-        if not comparisons:
+        numbers = self._numbers.get(kind) or self._read(kind, domain)
+        if not numbers.active or not numbers.comparisons:
             return None
         holds: Tensor | None = None
         exceeds: Tensor | None = None
-        for column, at_least, number in comparisons:
+        for column, at_least, number, _ in numbers.comparisons:
             values = features.select(1, column)
             if at_least:
                 holds = values >= number if holds is None else holds.logical_and_(values >= number)
