@@ -6,6 +6,8 @@ registered.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -18,7 +20,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BenchResult", "Environment", "Plot", "Table", "Timing", "environment", "interleaved", "write"]
+__all__ = [
+    "BenchResult",
+    "Environment",
+    "Plot",
+    "Table",
+    "Timing",
+    "environment",
+    "interleaved",
+    "keep_memory",
+    "write",
+]
 
 _PACKAGES = (
     "smle",
@@ -126,6 +138,18 @@ def interleaved(
         name: Timing(tuple(values), statistics.median(v / b for v, b in zip(values, base, strict=True)))
         for name, values in seconds.items()
     }
+
+
+def keep_memory() -> None:
+    """Let this process keep freed memory, where the C library is glibc.
+
+    Otherwise buffers of a few MB go back to the system after some calls and not after others, and which contender
+    pays for the page faults changes from run to run: up to half of the time of a batch of 8,192 rows.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+        libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the largest that it takes
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.assurance import DeployedNetwork
-from smle.bench.harness import BenchResult, Table, Timing, interleaved
+from smle.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
@@ -29,7 +27,7 @@ _LIMITS = {"no gate": (1.5, 1.1), "one gated rule": (2.0, 1.25)}
 def run(quick: bool = False) -> BenchResult:
     """Run all parts; `quick` takes few rounds."""
     passed: dict[str, bool] = {}
-    _keep_memory()
+    keep_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -40,18 +38,6 @@ def run(quick: bool = False) -> BenchResult:
     finally:
         torch.set_num_threads(threads)
     return BenchResult("inference", "Inference: cost of an answer", tables, passed=passed, quick=quick)
-
-
-def _keep_memory() -> None:
-    """Let this process keep freed memory, where the C library is glibc.
-
-    Otherwise buffers of a few MB go back to the system after some calls and not after others, and whether plain or safe
-    pays for the page faults changes from run to run: up to half of the time of a batch of 8,192.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-        libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the largest that it takes
 
 
 def _specification(gated: bool) -> Specification:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.bench.harness import interleaved
+from smle.bench.harness import interleaved, keep_memory
 from smle.bench.peer_env import quietly
 from smle.bench.peer_layers import NotStatableError
 from smle.bench.peer_methods import METHODS, Trained, train_method
@@ -120,6 +120,7 @@ def _measured(trained: Trained, case: Case, judge: Judge, border: FloatArray) ->
 
 def _costs(case: Case, answers: Mapping[str, Callable[[Tensor], Any]], *, rounds: int) -> dict[str, dict[str, float]]:
     """Return microseconds and ratios to the plain network by batch; a single row is one where a rule is active."""
+    keep_memory()
     spec = case.task.specification
     X = case.task.X_test.astype(np.float32)
     asked = np.zeros(len(X), dtype=bool)
