@@ -14,10 +14,10 @@ from torch import nn
 from smle.assurance import certify
 from smle.bench import available, run_bench
 from smle.bench.acasxu_attack import Effort, attack_embedding, attack_rule, corners
-from smle.bench.acasxu_corrector import corrector, fit_weights
 from smle.bench.acasxu_data import ADVICE, Task, advice, read_tasks, rule_box, sample_box, stand_in
 from smle.bench.sampling import Judge
 from smle.errors import DataError
+from smle.nn.corrector import fit_weights
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
@@ -35,7 +35,7 @@ def inside(task: Task, count: int, seed: int = 0) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def corrected(task: Task) -> SafeNetwork:
     boxes = [corners(rule_box(task.spec, rule)) for rule in range(len(task.spec.rules))]
-    return corrector(task.model, task.spec, np.concatenate([task.train, *inside(task, 500), *boxes]))
+    return SafeNetwork.correcting(task.model, task.spec, np.concatenate([task.train, *inside(task, 500), *boxes]))
 
 
 def answers(network: nn.Module, X: np.ndarray) -> np.ndarray:
@@ -76,14 +76,9 @@ def test_a_convex_requirement_changes_advice_only_where_it_was_broken(task: Task
     assert (advice(ours) == advice(original))[~wrong].all()
 
 
-def test_dependent_clauses_and_empty_cells_are_refused(task: Task) -> None:
-    text = "inputs: {x: [0, 1]}\noutputs: [a]\nrules:\n  - {name: r, when: x >= 0.5, then: 0 <= a <= 1}\n"
-    spec = Specification.from_yaml(text)
-    X = np.linspace(0, 1, 20, dtype=np.float32)[:, None]
-    with pytest.raises(ValueError, match="independent"):
-        corrector(nn.Linear(1, 1).requires_grad_(False), spec, X)
-    with pytest.raises(ValueError, match="points in every cell"):
-        corrector(task.model, task.spec, task.test[np.abs(task.test[:, 0]) < 0.29])
+def test_points_are_needed_in_every_region(task: Task) -> None:
+    with pytest.raises(ValueError, match=r"Got none where '.*' applies, for example at "):
+        SafeNetwork.correcting(task.model, task.spec, task.test[np.abs(task.test[:, 0]) < 0.29])
 
 
 def test_fitted_weights_beat_every_single_literal_and_the_even_mixture() -> None:

@@ -1,7 +1,7 @@
 """ACAS Xu: networks that provably obey their properties, and how often they give the original's advice.
 
-Two ways to the safe network: a corrector around the original (`acasxu_corrector`), and training under the gauge from
-the original's weights (`acasxu_distill`). Networks, properties and points are read from the folder that SMLE_DATA
+Two ways to the safe network: a corrector around the original (`SafeNetwork.correcting`), and training under the gauge
+from the original's weights (`acasxu_distill`). Networks, properties and points are read from the folder that SMLE_DATA
 names; `quick` uses a small generated network instead.
 """
 
@@ -18,7 +18,6 @@ import torch
 
 from smle.assurance import DeployedNetwork, certify
 from smle.bench.acasxu_attack import Effort, attack_borders, attack_embedding, attack_rule, corners
-from smle.bench.acasxu_corrector import corrector
 from smle.bench.acasxu_data import FloatArray, Task, advice, read_tasks, rule_box, sample_box, stand_in
 from smle.bench.acasxu_distill import distill
 from smle.bench.harness import BenchResult, Plot, Table, interleaved
@@ -107,7 +106,7 @@ def _make(task: Task, sizes: _Sizes) -> list[_Made]:
     inside = [sample_box(box, sizes.training_points, rng) for box in boxes]
     X = np.concatenate([task.train, *inside, *(corners(box) for box in boxes)])
     return [
-        _certified("corrector", partial(corrector, task.model, task.spec, X)),
+        _certified("corrector", partial(SafeNetwork.correcting, task.model, task.spec, X)),
         _certified("trained", partial(distill, task, X, epochs=sizes.epochs)),
     ]
 
