@@ -56,7 +56,8 @@ _ADVICE = "Train it under these rules instead (SafeNetwork.from_model), or state
 class _Coordinates:
     """t = C y with the box lower <= t <= upper of what was seen; the rules ask low <= t <= high.
 
-    Shapes: C (m, m), the others (m,); low and high are infinite where nothing is asked.
+    Shapes: C (m, m), the arrays (m,); low and high are infinite where nothing is asked: behind the first `asked`
+    coordinates. `left` counts what is asked along none of them.
     """
 
     C: Array
@@ -64,6 +65,19 @@ class _Coordinates:
     upper: Array
     low: Array
     high: Array
+    asked: int
+    left: int
+
+    def boxes(self) -> Iterator[tuple[Array, Array]]:
+        """Yield boxes that keep the rules with growing margins."""
+        box = self.boxed(0.0)
+        margin = 0.0 if box is None else _FIRST_MARGIN * float(np.abs(box).max())
+        for _ in range(_DOUBLINGS):
+            box = self.boxed(margin)
+            if box is None:
+                return
+            yield box
+            margin *= 2
 
     def boxed(self, margin: float) -> tuple[Array, Array] | None:
         """Return the box that keeps the rules with a margin, None if it is empty.
@@ -102,10 +116,9 @@ def correct(
     heads: list[Head | None] = [None] * len(over.heads)
     for c in range(count):
         seen = outputs[_examples_of(c, cells, polytopes)]
-        coordinates = _coordinates(requirement_of(polytopes, c).without_pairs().clauses, seen, polytopes, cell=c)
-        heads[c], lower, upper = _head(coordinates, over, c, polytopes=polytopes, first=m * (free + c))
+        heads[c], (C, lower, upper) = _certified(c, seen, over, polytopes=polytopes, first=m * (free + c))
         half = (upper - lower) / 2
-        weight[free + c], bias[free + c] = coordinates.C / half[:, None], -(upper + lower) / (2 * half)
+        weight[free + c], bias[free + c] = C / half[:, None], -(upper + lower) / (2 * half)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight.reshape(-1, m)))
         layer.bias.copy_(torch.from_numpy(bias.reshape(-1)))
@@ -190,50 +203,86 @@ def _names(arrangement: Arrangement, spec: Specification, cell: int) -> str:
 # --- Coordinates and heads
 
 
-def _coordinates(clauses: tuple[PlainClause, ...], seen: Array, polytopes: Polytopes, *, cell: int) -> _Coordinates:
-    """Return coordinates in which the clauses, under fitted weights, bound the first ones. Shape: seen (N, m)."""
-    m, who = seen.shape[1], f"Rules {_names(polytopes.arrangement, polytopes.spec, cell)}"
-    # Those that were broken most choose the directions; others may follow from them.
-    halves = sorted(_half_spaces(clauses, seen), key=lambda half: -float((seen @ half[0] - half[1]).max()))
-    rows, low, high, left = _directions(halves, m)
+def _certified(
+    cell: int, seen: Array, over: Overapproximation, *, polytopes: Polytopes, first: int
+) -> tuple[Head, tuple[Array, Array, Array]]:
+    """Return a proved head for a cell, with the coordinates C (m, m) that it reads and their box lower, upper (m,).
+
+    Args:
+        cell: Which cell.
+        seen: Outputs that occur in it (N, m).
+        over: Bounds and heads as they are.
+        polytopes: The regions.
+        first: Position of the cell's coordinates in the embedding.
+    """
+    spec, arrangement, m = polytopes.spec, polytopes.arrangement, seen.shape[1]
+    stated = list(_half_spaces(requirement_of(polytopes, cell).without_pairs().clauses, seen))
+    # One of the orders chooses the directions; what is asked along no direction has to follow.
+    broken_first = sorted(stated, key=lambda half: -float((seen @ half[0] - half[1]).max()))
+    problem, old = HeadProblem.of(over, spec, arrangement, cell), over.heads[cell]
+    assert old is not None
+    choices = [_coordinates(halves, seen) for halves in (broken_first, stated)]
+    for coordinates in choices:
+        inverse = np.linalg.inv(coordinates.C)
+        for lower, upper in coordinates.boxes():
+            W, b = np.zeros_like(old.W), inverse @ ((upper + lower) / 2)
+            W[:, first : first + m] = inverse * ((upper - lower) / 2)
+            head = replace(old, W=W, b=b.astype(np.float32))
+            if problem.safe(head):
+                return head, (coordinates.C, lower, upper)
+    who = f"Rules {_names(arrangement, spec, cell)}"
+    if choices[0].left:
+        raise ValueError(
+            f"Expected rules that limit independent combinations of the outputs. {who} apply together and limit "
+            f"{choices[0].asked + choices[0].left} combinations, of which {choices[0].asked} are independent: what "
+            f"they allow is no box in any coordinates. {_ADVICE}"
+        )
+    if choices[0].boxed(0.0) is None:
+        raise ValueError(f"{who} leave no room under the alternatives that suit the examples best. {_ADVICE}")
+    raise NotCertifiedError(
+        f"{who}: no margin that was tried covers the rounding of the head. Widen what the rules allow, or bring the "
+        "outputs to a smaller scale."
+    )
+
+
+def _coordinates(halves: Iterable[HalfSpace], seen: Array) -> _Coordinates:
+    """Return coordinates of which the first are limited by half-spaces. Shape: seen (N, m)."""
+    rows, low, high, left = _directions(halves, seen.shape[1])
     C = _completed(rows)
     t = seen @ C.T
     lower, upper = t.min(axis=0), t.max(axis=0)
     spare = _SPARE * (upper - lower) + 1e-3 * (float(np.abs(t).max()) or 1.0)
-    more = np.full(m - len(rows), np.inf)
-    found = _Coordinates(C, lower - spare, upper + spare, np.append(low, -more), np.append(high, more))
-    box = found.boxed(0.0)
-    if box is None:
-        raise ValueError(f"{who} leave no room together under the alternatives that suit the examples best. {_ADVICE}")
-    inverse = np.linalg.inv(C)
-    for g, h in left:
-        v = g @ inverse
-        if np.maximum(v * box[0], v * box[1]).sum() > h:
-            raise ValueError(
-                f"Expected rules that limit independent combinations of the outputs. {who} apply together and have "
-                f"{len(halves)} parts, of which {len(rows)} are independent for {m} outputs. {_ADVICE}"
-            )
-    return found
+    more = np.full(len(C) - len(rows), np.inf)
+    return _Coordinates(
+        C, lower - spare, upper + spare, np.append(low, -more), np.append(high, more), asked=len(rows), left=left
+    )
 
 
 def _half_spaces(clauses: Iterable[PlainClause], seen: Array) -> Iterator[HalfSpace]:
-    """Yield each clause as one half-space g.y <= h, ||g|| = 1: the combination of literals that is obeyed best."""
-    for clause in clauses:
+    """Yield half-spaces g.y <= h, ||g|| = 1, that imply the clauses: plain limits first, then alternatives.
+
+    Of alternatives the combination of literals that is obeyed best is asked, and nothing if one is asked already.
+    """
+    known: list[HalfSpace] = []
+    for clause in sorted(clauses, key=lambda clause: len(clause.literals)):
         g, h = np.zeros((len(clause.literals), seen.shape[1])), np.zeros(len(clause.literals))
         for j, literal in enumerate(clause.literals):
-            g[j, literal.outputs], h[j] = literal.g, literal.h
-        excess, sizes = seen @ g.T - h, np.linalg.norm(g, axis=1)
+            g[j, literal.outputs], h[j] = literal.g / literal.norm, literal.h / literal.norm
+        if any(limit <= h[j] and np.linalg.norm(row - g[j]) < _SAME for row, limit in known for j in range(len(g))):
+            continue
+        excess = seen @ g.T - h
         weights = fit_weights(excess)
-        if np.linalg.norm(weights @ g) < _CANCELED * (weights @ sizes):
-            weights = np.eye(len(g))[np.argmin(np.maximum(excess / sizes, 0).mean(axis=0))]
+        if np.linalg.norm(weights @ g) < _CANCELED:
+            weights = np.eye(len(g))[np.argmin(np.maximum(excess, 0).mean(axis=0))]
         norm = float(np.linalg.norm(weights @ g))
-        yield weights @ g / norm, float(weights @ h) / norm
+        known.append((weights @ g / norm, float(weights @ h) / norm))
+        yield known[-1]
 
 
-def _directions(halves: Iterable[HalfSpace], m: int) -> tuple[Array, Array, Array, list[HalfSpace]]:
-    """Return independent rows (k, m) with limits low, high (k,), and the half-spaces along none of them."""
+def _directions(halves: Iterable[HalfSpace], m: int) -> tuple[Array, Array, Array, int]:
+    """Return independent rows (k, m) with limits low, high (k,), and how many half-spaces lie along none."""
     rows, low, high = np.zeros((0, m)), np.zeros(0), np.zeros(0)
-    left: list[HalfSpace] = []
+    left = 0
     for g, h in halves:
         same = np.flatnonzero(np.linalg.norm(rows - g, axis=1) < _SAME)
         opposite = np.flatnonzero(np.linalg.norm(rows + g, axis=1) < _SAME)
@@ -242,7 +291,7 @@ def _directions(halves: Iterable[HalfSpace], m: int) -> tuple[Array, Array, Arra
             continue
         within = rows.T @ np.linalg.lstsq(rows.T, g, rcond=None)[0]
         if np.linalg.norm(g - within) < _INDEPENDENT:
-            left.append((g, h))
+            left += 1
             continue
         rows, low, high = np.vstack([rows, g]), np.append(low, -np.inf), np.append(high, h)
     return rows, low, high, left
@@ -256,37 +305,6 @@ def _completed(rows: Array) -> Array:
     if len(basis):
         basis[:, used] = np.linalg.svd(rows[:, used])[2][len(rows) :]
     return np.vstack([rows, basis, np.delete(np.eye(m), used, axis=0)])
-
-
-def _head(
-    coordinates: _Coordinates, over: Overapproximation, cell: int, *, polytopes: Polytopes, first: int
-) -> tuple[Head, Array, Array]:
-    """Return the head of a cell with the smallest margin (of those tried) that is proved, and its box.
-
-    `first` is the position of the cell's coordinates in the embedding.
-    """
-    spec, arrangement, m = polytopes.spec, polytopes.arrangement, len(coordinates.C)
-    problem = HeadProblem.of(over, spec, arrangement, cell)
-    inverse = np.linalg.inv(coordinates.C)
-    old, box = over.heads[cell], coordinates.boxed(0.0)
-    assert old is not None
-    assert box is not None
-    margin = _FIRST_MARGIN * float(np.abs(box).max())
-    for _ in range(_DOUBLINGS):
-        box = coordinates.boxed(margin)
-        if box is None:
-            break
-        lower, upper = box
-        W, b = np.zeros_like(old.W), inverse @ ((upper + lower) / 2)
-        W[:, first : first + m] = inverse * ((upper - lower) / 2)
-        head = replace(old, W=W, b=b.astype(np.float32))
-        if problem.safe(head):
-            return head, lower, upper
-        margin *= 2
-    raise NotCertifiedError(
-        f"Rules {_names(arrangement, spec, cell)}: no margin up to {margin:.3g} covers the rounding of the head. Widen "
-        "what the rules allow, or bring the outputs to a smaller scale."
-    )
 
 
 def fit_weights(excess: Array) -> Array:
