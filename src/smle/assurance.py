@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +46,11 @@ class DeployedNetwork(Float32Only):
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
         # Looking up parts as attributes takes longer than the arithmetic of one row.
-        backbone, head = cast(tuple[nn.Module, DeployedHead], self._modules.values())
-        if backbone_inputs:
-            return head.forward(features, backbone(*backbone_inputs))
-        return head.forward(features, backbone(features if features.dtype is torch.float32 else features.float()))
+        parts: dict[str, Any] = self._modules
+        if not backbone_inputs:
+            backbone_inputs = (features if features.dtype is torch.float32 else features.float(),)
+        outputs: Tensor = parts["head"].forward(features, parts["backbone"](*backbone_inputs))
+        return outputs
 
 
 def state_of(network: DeployedNetwork) -> dict[str, npt.NDArray[Any]]:

@@ -31,6 +31,7 @@ __all__ = ["DeployedHead", "Domain", "Gate", "clip", "require_full_precision"]
 
 _TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
 _FEATURE_TYPES = (torch.float32, torch.float64)
+_FEW_OUTPUTS = 32  # that are looked at more quickly in Python than by another call of torch
 _FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
 
 
@@ -48,9 +49,14 @@ def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return torch.where(raised <= upper, raised, upper)
 
 
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
+_is_autocast_enabled = torch.is_autocast_enabled
+_linear, _clamp, _isnan = nn.functional.linear, torch.clamp, math.isnan
+
+
 def _eager(tensor: Tensor) -> bool:
     """Whether Python may look at values: on a CPU, outside compilers and exporters."""
-    return tensor.is_cpu and not torch.compiler.is_compiling() and not torch._C._is_tracing()
+    return tensor.is_cpu and not _is_compiling() and not _is_tracing()
 
 
 def _has_nan(tensor: Tensor) -> bool:
@@ -84,7 +90,7 @@ def _matmul_precision(device: str) -> str:
 
 def _plain_arithmetic() -> bool:
     """Whether the CPU computes in full float32 precision without autocast, outside compilers; False is no verdict."""
-    if _PRECISION_OF is None or torch.is_autocast_enabled("cpu"):
+    if _PRECISION_OF is None or _is_autocast_enabled("cpu"):
         return False
     return _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
 
@@ -428,11 +434,13 @@ class _Row(NamedTuple):
     weight: Tensor
     bias: Tensor
     heads: list[tuple[Tensor, Tensor]]
+    is_short: bool
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor) -> _Row:
         with torch.inference_mode(False), torch.no_grad():
-            return cls(weight, bias, list(zip(weight.unbind(), bias.unbind(), strict=True)))
+            heads = list(zip(weight.unbind(), bias.unbind(), strict=True))
+        return cls(weight, bias, heads, bias.shape[1] <= _FEW_OUTPUTS)
 
 
 class DeployedHead(FixedFormats):
@@ -486,8 +494,8 @@ class DeployedHead(FixedFormats):
         Raises:
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
         """
-        single = embedding.shape[0] == 1 and not self.nan_safe_clip and _eager(embedding)
-        if single and embedding.dtype is torch.float32 and _plain_arithmetic() and features.dtype in _FEATURE_TYPES:
+        single = not self.nan_safe_clip and embedding.shape[0] == 1 and _eager(embedding)
+        if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and _plain_arithmetic():
             return self._one_row(features, embedding)
         device = "cpu" if embedding.is_cpu else embedding.device.type
         require_full_precision(device)
@@ -507,19 +515,18 @@ class DeployedHead(FixedFormats):
 
     def _one_row(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what `outputs` returns for a single row, computing only the head that serves it."""
-        modules = cast(dict[str, Any], self._modules)
-        gate, stored = modules["gate"], modules["heads"]._buffers
-        row = self._row
-        if row is None or row.weight is not stored["weight"] or row.bias is not stored["bias"]:
+        modules: dict[str, Any] = self._modules
+        gate, stored, row = modules["gate"], modules["heads"]._buffers, self._row
+        if row is None or row[0] is not stored["weight"] or row[1] is not stored["bias"]:
             row = self._row = _Row.of(stored["weight"], stored["bias"])
+        heads = row[2]
         cell = 0 if gate.is_trivial else gate.cell_of(features, modules["domain"])
-        if cell == len(row.heads):
+        if cell == len(heads):
             free = modules["free"]._buffers
-            return nn.functional.linear(z, free["weight"], free["bias"])
+            return _linear(z, free["weight"], free["bias"])
         box = modules["bounds"]._buffers
-        y = nn.functional.linear(torch.clamp(z, box["lower"], box["upper"]), *row.heads[cell])
-        # A few numbers are looked at more quickly in Python than by another call of torch.
-        suspicious = math.isnan(sum(y.tolist()[0])) if y.shape[1] <= 32 else _has_nan(y)
+        y = _linear(_clamp(z, box["lower"], box["upper"]), *heads[cell])
+        suspicious = _isnan(sum(y.tolist()[0])) if row[3] else _has_nan(y)
         if suspicious and bool(y.isnan().any()):
             fallback: Tensor = stored["fallback"][cell : cell + 1].clone()
             return fallback
