@@ -171,10 +171,9 @@ def _snapshot(target: Path) -> dict[str, bytes]:
 
     A writer moves a folder away before it removes files, so a folder that is in its place afterwards was whole.
     """
-    place = target
-    if not target.exists():
-        interrupted = _aside(target, "old")
-        place = interrupted[0] if interrupted else target
+    place, seen = target, target.exists()
+    if not seen and (interrupted := _aside(target, "old")):
+        place, seen = interrupted[0], True
     if os.open not in os.supports_dir_fd:
         return {name: (place / name).read_bytes() for name in _FILES if _needed(name) or (place / name).exists()}
     files: dict[str, bytes] = {}
@@ -182,6 +181,10 @@ def _snapshot(target: Path) -> dict[str, bytes]:
         handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     except NotADirectoryError:
         raise FileNotFoundError(place) from None
+    except FileNotFoundError:
+        if seen:  # a moment ago; so a writer is at work
+            raise _ReplacedError from None
+        raise
     try:
         for name in _FILES:
             with (

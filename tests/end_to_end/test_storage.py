@@ -166,6 +166,22 @@ def test_a_folder_replaced_between_two_files_is_read_again(braking_folder, monke
     assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
 
 
+def test_a_folder_that_is_gone_when_it_is_opened_is_looked_for_again(braking_folder, monkeypatch):
+    """However often a writer is quicker: the folder was there a moment ago, so it is replaced and not missing."""
+    real, missed = os.open, []
+
+    def open_late(path, *arguments, **options):
+        if path == braking_folder and len(missed) < 20:
+            missed.append(path)
+            raise FileNotFoundError(path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_late)
+    monkeypatch.setattr(os, "supports_dir_fd", {open_late})
+    assert read_record(braking_folder).certificate is not None
+    assert len(missed) == 20
+
+
 def test_no_pickle_in_the_folder(braking_folder):
     assert {p.name for p in braking_folder.iterdir()} == {
         "model.safetensors",
