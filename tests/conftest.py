@@ -1,12 +1,42 @@
-"""Shared fixtures: one small trained model for all tests that only look at it."""
+"""Shared fixtures: one small trained model for all tests that only look at it.
 
+Every run tries the same examples and draws the same numbers, on one thread, so that it fails only when the code
+changed. New examples: `pytest --hypothesis-profile=explore`.
+"""
+
+import random
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 from smle import SafeRegressor, Specification
 from smle.demo import BRAKING_RULES, braking_data
 
 torch.set_num_threads(1)
+threadpool_limits(1)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", parent=settings.get_profile("explore"), derandomize=True, database=None)
+settings.load_profile("repeatable")
+
+
+def _seed():
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    """Once more: the fixtures of a test may have been made for an earlier one."""
+    _seed()
 
 
 @pytest.fixture(scope="session")
