@@ -160,29 +160,44 @@ def test_checkpoint_options(files):
     assert not (files / "m").exists()
 
 
-def _start(files, *more):
-    command = [Path(sys.executable).with_name("smle"), "train", "data.csv", "rules.yaml", "-o", "m", *QUICK, *more]
+# The program, but it cannot end before it is stopped: it waits after the twentieth checkpoint.
+_WAITS = """
+import time
+import smle.training.loop as loop
+from smle.cli import main
+write, written = loop.write_checkpoint, []
+def write_and_wait(*arguments):
+    write(*arguments)
+    written.append(arguments)
+    if len(written) == 20:
+        time.sleep(3600)
+loop.write_checkpoint = write_and_wait
+main()
+"""
+
+
+def _start(files, *more, waits=False):
+    program = [sys.executable, "-c", _WAITS] if waits else [Path(sys.executable).with_name("smle")]
+    command = [*program, "train", "data.csv", "rules.yaml", "-o", "m", *QUICK, *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
     )
 
 
-def _wait_for(path):
-    for _ in range(600):
-        if path.exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} did not appear")
+def _wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None, f"the run ended before {path.name} was seen: {process.communicate()}"
+        time.sleep(0.01)
 
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_model(files):
     options = ("--epochs", "60", "--patience", "60", "--no-twin", "--checkpoint", "run.checkpoint")
-    process = _start(files, *options)
-    _wait_for(files / "run.checkpoint")
+    process = _start(files, *options, waits=True)
+    _wait_for(files / "run.checkpoint", process)
     process.send_signal(signal.SIGINT)
-    _, message = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=600)
     assert process.returncode == 130
     assert (
         message.strip().splitlines()[-1].startswith("interrupted: no model was written. To go on: smle train data.csv")
@@ -190,7 +205,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model(files):
     assert message.strip().endswith("--resume")
     assert not (files / "m").exists()
     process = _start(files, *options, "--resume")
-    _, message = process.communicate(timeout=120)
+    _, message = process.communicate(timeout=1200)
     assert process.returncode == 0, message
     assert message == ""  # quiet: not a terminal
     assert sorted(p.name for p in files.iterdir()) == ["data.csv", "m", "rules.yaml"]
@@ -205,8 +220,8 @@ def test_an_interrupted_run_goes_on_to_the_same_model(files):
 def test_a_killed_run_leaves_the_old_model(files):
     assert _train(files, *QUICK, "--epochs", 1).exit_code == 0
     before = {p.name: p.read_bytes() for p in (files / "m").iterdir()}
-    process = _start(files, "--epochs", "500", "--checkpoint", "run.checkpoint")
-    _wait_for(files / "run.checkpoint")
+    process = _start(files, "--epochs", "500", "--checkpoint", "run.checkpoint", waits=True)
+    _wait_for(files / "run.checkpoint", process)
     process.kill()
     process.communicate()
     assert {p.name: p.read_bytes() for p in (files / "m").iterdir()} == before

@@ -1,4 +1,7 @@
-"""A run that a test kills: trains with a checkpoint and writes the final weights. Arguments: checkpoint, result."""
+"""A run that a test kills: trains with a checkpoint and writes the final weights.
+
+Arguments: checkpoint, result; with `--wait`, it goes slowly and stops at epoch 15 until it is killed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def main(checkpoint: str | None, *, slowly: bool) -> dict[str, torch.Tensor]:
 
     def pause(info: EpochInfo) -> None:
         if slowly:
-            time.sleep(0.05)
+            time.sleep(3600 if info.epoch == 15 else 0.05)
 
     X, y = make_rows(BRAKING, 300)
     network = make_network(BRAKING, gauge=False)
@@ -31,4 +34,4 @@ def main(checkpoint: str | None, *, slowly: bool) -> dict[str, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    save_file(main(sys.argv[1], slowly=True), sys.argv[2])
+    save_file(main(sys.argv[1], slowly="--wait" in sys.argv), sys.argv[2])

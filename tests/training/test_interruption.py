@@ -30,9 +30,9 @@ def start(script: str, *arguments: str) -> subprocess.Popen[bytes]:
 def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     checkpoint, result = tmp_path / "checkpoint", tmp_path / "result"
     expected = killed_run.main(None, slowly=False)
-    process = start("killed_run.py", str(checkpoint), str(result))
-    deadline = time.monotonic() + 60
-    while not checkpoint.exists() and time.monotonic() < deadline:
+    process = start("killed_run.py", str(checkpoint), str(result), "--wait")
+    while not checkpoint.exists():
+        assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.005)
     time.sleep(random.uniform(0.0, 0.5))  # somewhere within a later epoch
     process.send_signal(signal.SIGKILL)
@@ -47,9 +47,9 @@ def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_two_processes_end_with_one_certified_model(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(HERE / "two_processes.py"), str(tmp_path)], env=environment, check=True, timeout=120)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = [*launcher, "--nproc-per-node=2", str(HERE / "two_processes.py"), str(tmp_path)]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=1200)
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert max(report["wrapped"] for report in reports) < 1e-4
     for enforcement in ("gauge", "pdcg"):
