@@ -3,11 +3,11 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 _FLAGS = (
     "--headless",
@@ -21,6 +21,7 @@ _FLAGS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
+_PATIENCE = 300  # seconds; on a busy machine a page may take long
 # Put the two pipes where the browser expects them, and become the browser.
 _WIRE = """
 import fcntl, os, sys
@@ -55,11 +56,12 @@ class Chromium:
         os.close(down[0])
         os.close(up[1])
         self._write, self._read = down[1], up[0]
-        self._buffer, self._count, self._session, self.errors = b"", 0, None, []
+        self._buffer, self._count, self._session, self._loaded, self.errors = b"", 0, None, set(), []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method, **params):
         """Send one command and return its result."""
@@ -79,6 +81,8 @@ class Chromium:
 
     def _next(self):
         while b"\0" not in self._buffer:
+            if not select.select([self._read], [], [], _PATIENCE)[0]:
+                raise RuntimeError(f"The browser said nothing for {_PATIENCE} s.")
             part = os.read(self._read, 1 << 20)
             if not part:
                 raise RuntimeError("The browser ended.")
@@ -96,6 +100,8 @@ class Chromium:
             self.errors.append(str(params["args"]))
         elif event == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.errors.append(params["entry"]["text"])
+        elif event == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
         elif event == "Network.requestWillBeSent":
             url = params["request"]["url"]
             if not url.startswith(("file:", "data:", "about:")):
@@ -109,11 +115,10 @@ class Chromium:
         )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        for _ in range(200):
-            if self.run("document.readyState === 'complete' && location.protocol === 'file:'"):
-                break
-            time.sleep(0.05)
+        # The page that was open before is complete as well: wait for the event of this very page.
+        loader = self.call("Page.navigate", url=path.resolve().as_uri())["loaderId"]
+        while loader not in self._loaded:
+            self._next()
         self.settle()
 
     def settle(self):
@@ -152,7 +157,7 @@ class Chromium:
         """End the browser that was started here."""
         os.close(self._write)
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
