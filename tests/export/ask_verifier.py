@@ -26,7 +26,7 @@ def vibecheck(network: Path) -> str:
     """Bound propagation with branch and bound; `unsat` is a proof."""
     from vibecheck.api import verify
 
-    result = verify(str(network), str(network.with_suffix(".vnnlib")), timeout=60, device="cpu")
+    result = verify(str(network), str(network.with_suffix(".vnnlib")), timeout=600, device="cpu")
     return {"unsat": "holds", "sat": "broken"}.get(result.verdict, result.verdict)
 
 

@@ -146,7 +146,7 @@ def broken_somewhere(place, spec: Specification) -> list[str]:
     from maraboupy import Marabou
 
     found = []
-    options = Marabou.createOptions(verbosity=0, timeoutInSeconds=60)
+    options = Marabou.createOptions(verbosity=0, timeoutInSeconds=600)
     for rule in spec.rules:
         for region in rule.regions:
             for clause in rule.requirement.expanded():
@@ -215,7 +215,7 @@ def python_with(package: str) -> str:
 def ask(package: str, places: list[Path]) -> set[str]:
     script = Path(__file__).with_name("ask_verifier.py")
     command = [python_with(package), script, package, *places]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr
     answers = [line for line in done.stdout.splitlines() if line.startswith("answer: ")]
     assert len(answers) == len(places)

@@ -92,12 +92,12 @@ def nested(function, leaf, times, first="b"):
     ids=lambda text: text[:20],
 )
 def test_hard_texts_are_read_or_refused_soon(then):
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         Specification.build(**GOOD, rules={"r": then})
     except RuleError as error:
         assert len(str(error)) < 1000  # noqa: PT017
-    assert time.perf_counter() - start < 15
+    assert time.process_time() - start < 60
 
 
 def test_little_room_on_the_stack_is_a_rule_error():
@@ -115,11 +115,11 @@ def test_little_room_on_the_stack_is_a_rule_error():
 
 
 def test_hard_yaml_is_refused_soon():
-    start = time.perf_counter()
+    start = time.process_time()
     for text in ("[" * 100_000, "{a: " * 100_000, "- " * 100_000, "? " * 10_000, "a: &a [*a, *a]", "\x00", "\ud800"):
         with pytest.raises(RuleError):
             Specification.from_yaml(text + "\n")
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 60
 
 
 def test_what_is_made_is_valid():
