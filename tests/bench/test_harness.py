@@ -3,44 +3,69 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from smle.bench import available, run_bench
+from smle.bench import available, harness, run_bench
 from smle.bench.guarantees import hundred_rules, problem
 from smle.bench.harness import BenchResult, Plot, Table, interleaved, write
 from smle.guarantees.verify import verify
 
 
-def test_contenders_take_turns() -> None:
+class Clock:
+    """Stands still except when told to go on: what is measured does not depend on the load of the machine."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(harness, "time", clock)
+    return clock
+
+
+def test_contenders_take_turns(clock: Clock) -> None:
     calls: list[str] = []
 
     def contender(name: str) -> Callable[[], None]:
         def call() -> None:
             calls.append(name)
-            time.sleep(0.011)
+            clock.now += 0.011 if name == "a" else 0.022
 
         return call
 
     timings = interleaved({"a": contender("a"), "b": contender("b")}, rounds=3)
     assert calls == ["a", "b", "a", "b", "b", "a", "a", "b"]
     assert timings["a"].ratio == 1.0
+    assert timings["b"].ratio == pytest.approx(2.0)
     assert len(timings["b"].seconds) == 3
 
 
-def test_a_short_contender_is_called_several_times_and_counted_per_call() -> None:
+def test_a_short_contender_is_called_several_times_and_counted_per_call(clock: Clock) -> None:
     calls: list[int] = []
-    timings = interleaved({"a": lambda: calls.append(0)}, rounds=2)
-    assert len(calls) > 10
-    assert timings["a"].median < 0.005
+
+    def call() -> None:
+        calls.append(0)
+        clock.now += 0.0009
+
+    timings = interleaved({"a": call}, rounds=2)
+    assert len(calls) == 1 + 2 * 11
+    assert timings["a"].median == pytest.approx(0.0009)
 
 
-def test_the_budget_ends_the_rounds_after_at_least_one() -> None:
-    timings = interleaved({"a": lambda: None}, rounds=1000, budget=0.0)
-    assert len(timings["a"].seconds) == 1
+def test_the_budget_ends_the_rounds_after_at_least_one(clock: Clock) -> None:
+    def call() -> None:
+        clock.now += 1.0
+
+    assert len(interleaved({"a": call}, rounds=1000, budget=0.0)["a"].seconds) == 1
+    assert len(interleaved({"a": call}, rounds=1000, budget=4.5)["a"].seconds) == 5
 
 
 def result() -> BenchResult:
