@@ -93,7 +93,7 @@ def paper(benchmark: str, n: int, m: int) -> Settings:
 
 
 def best(benchmark: str) -> Settings:
-    """Return our settings: the gauge, and for numbers a refit at the end."""
+    """Return our settings: the gauge, and a refit at the end."""
     options = TrainingOptions(
         learning_rate=1e-2, batch_size=256, max_epochs=500, patience=30, schedule="plateau", progress=False
     )
@@ -105,10 +105,9 @@ def best(benchmark: str) -> Settings:
         return Settings(
             backbone=Perceptron((64, 64, 64), 16), enforcement=Gauge, options=options, start=forecasting.step_heads
         )
+    # Widths, weight decay and share were chosen on held-out training rows; the test rows had no part in it.
     options = replace(options, learning_rate=3e-3, batch_size=64, optimizer=decaying_adam)
-    return Settings(
-        backbone=Perceptron((64,), 32), enforcement=Gauge, options=options, refit=False, enforced_share=0.75
-    )
+    return Settings(backbone=Perceptron((64, 64), 64), enforcement=Gauge, options=options, enforced_share=0.5)
 
 
 def decaying_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
