@@ -49,7 +49,7 @@ def settings_of(benchmark: str, preset: str, *, inputs: int, outputs: int, quick
 
 def keras_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
     """Return Adam with the defaults of Keras."""
-    return torch.optim.Adam(list(parameters), lr=rate, eps=1e-7)
+    return torch.optim.Adam(list(parameters), lr=rate, eps=1e-7, fused=True)
 
 
 def widths(benchmark: str, n: int, m: int) -> tuple[int, ...]:
@@ -112,4 +112,4 @@ def best(benchmark: str) -> Settings:
 
 def decaying_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
     """Return Adam with weight decay, for data sets of a few hundred rows."""
-    return torch.optim.AdamW(list(parameters), lr=rate, weight_decay=0.3)
+    return torch.optim.AdamW(list(parameters), lr=rate, weight_decay=0.3, fused=True)
