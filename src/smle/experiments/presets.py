@@ -105,9 +105,9 @@ def best(benchmark: str) -> Settings:
         return Settings(
             backbone=Perceptron((64, 64, 64), 16), enforcement=Gauge, options=options, start=forecasting.step_heads
         )
-    # All of this was chosen by cross-validation on training rows; the test rows had no part in it.
-    options = replace(options, learning_rate=1e-3, batch_size=64, warmup_epochs=500, optimizer=decaying_adam)
-    return Settings(backbone=Perceptron((64, 64), 64), enforcement=Gauge, options=options, enforced_share=0.5)
+    # Chosen on held-out training rows: smaller networks lose least there, and the refit helps.
+    options = replace(options, learning_rate=3e-3, batch_size=64, optimizer=decaying_adam)
+    return Settings(backbone=Perceptron((32, 32), 32), enforcement=Gauge, options=options, enforced_share=0.5)
 
 
 def decaying_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
