@@ -245,7 +245,7 @@ def _draw(plots: Sequence[Plot], path: Path) -> Path | None:
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    figure = Figure(figsize=(5.5 * len(plots), 4.2), layout="constrained")
+    figure = Figure(figsize=(5.5 * len(plots), 5.0), layout="constrained")
     for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
         for label, (x, y) in plot.series.items():
             axes.loglog(x, y, marker="o", label=label)
@@ -253,6 +253,6 @@ def _draw(plots: Sequence[Plot], path: Path) -> Path | None:
         axes.set_xlabel(plot.x)
         axes.set_ylabel(plot.y)
         axes.grid(visible=True, which="both", alpha=0.3)
-        axes.legend(fontsize="small", framealpha=0.5)
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
     figure.savefig(path, dpi=120)
     return path

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 __all__ = ["AffineBox", "Box", "Envelope", "FixedBox", "attentive_clip"]
 
 
+_NARROW = 0.0025  # what a side that is not wanted adds to the half-width at first
+
+
 class _AttentiveClip(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -125,15 +128,17 @@ class FixedBox(Box):
 
 
 class AffineBox(Box):
-    """l(x) <= z <= u(x), both affine and trained; they start as the constants -1 and 1.
+    """l(x) <= z <= u(x), both affine and trained.
 
+    They start around 0, the half-widths in turn as the constant 1 and as the given shapes (shapes, 1 + d), which are
+    positive on the domain (`smle.nn.shapes`).
     h(x') = w0 + wp (x' - low) + wm (high - x') with w0, wp, wm > 0: every affine function that is positive on the
     domain [low, high] has this form. Shapes: low, high (d,).
     """
 
     sides: Tensor
 
-    def __init__(self, units: int, low: Tensor, high: Tensor) -> None:
+    def __init__(self, units: int, low: Tensor, high: Tensor, *, shapes: Tensor | None = None) -> None:
         super().__init__()
         d = len(low)
         # (w0, wp, wm) -> offset and slopes of h
@@ -143,9 +148,16 @@ class AffineBox(Box):
         self.register_buffer("sides_float32", self.sides.to(torch.float32), persistent=False)
         # Two parameters and not four, since an optimizer pays for each.
         self.center = nn.Parameter(torch.zeros(units, 1 + d))
-        widths = torch.full((units, 1 + 2 * d), -6.0)
-        widths[:, 0] = 0.5413  # softplus gives 1
-        self.raw_widths = nn.Parameter(widths)
+        widths = torch.zeros(units, 1 + 2 * d, dtype=torch.float64)
+        widths[:, 0] = 1.0
+        shapes = torch.zeros(0, 1 + d) if shapes is None else shapes
+        for i, shape in enumerate(shapes):
+            rise, fall = shape[1:].clamp(min=0), (-shape[1:]).clamp(min=0)
+            unwanted = _NARROW * ((rise < _NARROW) | (fall < _NARROW)) * (high - low)
+            least = (shape[0] + (rise * low - fall * high).sum() - unwanted.sum()).clamp(min=_NARROW / 10)
+            widths[1 + i :: 1 + len(shapes)] = torch.cat([least.reshape(1), rise, fall])
+        widths[:, 1:] = widths[:, 1:].clamp(min=_NARROW)
+        self.raw_widths = nn.Parameter((widths + torch.log(-torch.expm1(-widths))).to(torch.float32))  # softplus^-1
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
         """Return center and half-width, affine in x'."""

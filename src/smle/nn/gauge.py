@@ -27,6 +27,7 @@ from smle.guarantees.relaxation import bisected
 from smle.nn.bounds import Box, Envelope
 from smle.nn.exclusion_gauge import ExclusionSteps
 from smle.nn.network_bounds import over_boxes
+from smle.nn.shapes import fitness
 
 __all__ = ["CellNeeds", "DirectHeads", "Frame", "FreeTensors", "Gauge", "HeadParameters", "HeadTensors"]
 
@@ -279,9 +280,19 @@ class Gauge(HeadParameters):
         self.raw_mu = nn.Parameter(torch.full(shape, -4.0)) if self.sees_inputs and rows else None
         self.register_buffer("middle", torch.from_numpy((ends[0] + ends[1]) / 2), persistent=False)
         self.register_buffer("side", torch.from_numpy((ends[1] - ends[0]) / 2), persistent=False)
+        if box.envelope().is_sloped and not box.cuts:
+            self._suit(cells, frame, box)
         self.exclusions = nn.ModuleDict(
             {str(i): self._exclusion_steps(i, cell, frame) for i, cell in enumerate(cells) if len(cell.pairs)}
         )
+
+    @torch.no_grad()
+    def _suit(self, cells: list[CellNeeds], frame: Frame, box: Box) -> None:
+        """Let each head start with the units whose width suits its cell."""
+        half = box.envelope(torch.float64).half.numpy()
+        for raw, cell in zip(self.raw_weight, cells, strict=False):  # the free head takes all
+            if len(cell.g):
+                raw.mul_(torch.from_numpy(fitness(cell, frame, half)).to(raw.dtype))
 
     def _exclusion_steps(self, head: int, cell: CellNeeds, frame: Frame) -> ExclusionSteps:
         zero = frame.y_shift / frame.y_scale

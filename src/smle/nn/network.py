@@ -17,10 +17,11 @@ from smle.guarantees.overapproximation import Overapproximation
 from smle.nn.bounds import AffineBox, Box, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
 from smle.nn.corrector import correct
-from smle.nn.gauge import DirectHeads, Frame, Gauge, HeadParameters
+from smle.nn.gauge import CellNeeds, DirectHeads, Frame, Gauge, HeadParameters
 from smle.nn.head import DeployedHead
 from smle.nn.network_bounds import NetworkBox
 from smle.nn.precision import Float32Only
+from smle.nn.shapes import moving_shapes
 from smle.rules import Specification
 
 __all__ = ["Rescale", "Rescaled", "SafeNetwork", "last_linear", "moves_with_inputs"]
@@ -110,8 +111,8 @@ class SafeNetwork(Float32Only):
         self.embedding = embedding
         self.held = False
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
-        self.box = self._make_box(bounds, embedding, frame)
         needs = cell_needs(spec, self.arrangement, prefer=prefer, outer=bounds == "network")
+        self.box = self._make_box(bounds, embedding, frame, needs if gauge else [])
         domain = Domain.of(spec)
         if gauge:
             self.heads: HeadParameters = Gauge(
@@ -136,12 +137,15 @@ class SafeNetwork(Float32Only):
             passthrough=passthrough,
         )
 
-    def _make_box(self, bounds: str, embedding: int, frame: Frame) -> Box:
+    def _make_box(self, bounds: str, embedding: int, frame: Frame, needs: list[CellNeeds]) -> Box:
         if bounds not in ("affine", "network"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)
-        low, high = (torch.from_numpy((end - frame.x_shift) / frame.x_scale) for end in (domain.low, domain.high))
-        return AffineBox(embedding, low, high) if bounds == "affine" else NetworkBox(embedding, low, high)
+        ends = [(end - frame.x_shift) / frame.x_scale for end in (domain.low, domain.high)]
+        low, high = (torch.from_numpy(end) for end in ends)
+        if bounds == "network":
+            return NetworkBox(embedding, low, high)
+        return AffineBox(embedding, low, high, shapes=torch.from_numpy(moving_shapes(needs, frame, *ends)))
 
     @classmethod
     def from_model(
