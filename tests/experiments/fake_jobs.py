@@ -14,6 +14,7 @@ class FakeJob:
     folder: str
     seconds: float = 0.0
     fails: bool = False
+    methods: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

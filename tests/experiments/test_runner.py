@@ -25,6 +25,14 @@ def names(results):
     return [row["name"] for row in results.rows]
 
 
+def test_jobs_with_lists_of_values_are_found_again(tmp_path):
+    jobs = make(tmp_path, 2, methods=("plain", "safe"))
+    run_jobs(jobs, solve, folder=tmp_path)
+    assert run_jobs(jobs, solve, folder=tmp_path).reused == 2
+    assert run_jobs(make(tmp_path, 2, methods=("plain",)), solve, folder=tmp_path).reused == 0
+    assert calls(tmp_path) == ["job0", "job1", "job0", "job1"]
+
+
 def test_every_result_is_a_file_with_its_origin(tmp_path):
     results = run_jobs(make(tmp_path, 3), solve, folder=tmp_path)
     assert names(results) == ["job0", "job1", "job2"]

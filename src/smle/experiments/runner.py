@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import sys
 import time
@@ -175,10 +176,14 @@ def _by_key(jobs: Sequence[Unit]) -> dict[str, Unit]:
 
 
 def _description(job: Any) -> dict[str, Any]:
-    """Return the job's fields, without the place of the data: it may differ when a run goes on elsewhere."""
+    """Return the job's fields as they come back from a file (tuples are lists there).
+
+    Without the place of the data: it may differ when a run goes on elsewhere.
+    """
     values = dataclasses.asdict(job)
     values.pop("data_dir", None)
-    return values
+    stored: dict[str, Any] = json.loads(json.dumps(values))
+    return stored
 
 
 def _mixture(outcomes: Sequence[Outcome], here: str) -> tuple[str, ...]:
