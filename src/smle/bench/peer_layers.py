@@ -50,7 +50,7 @@ class Guarded(nn.Module):
         sparse: bool = False,
     ) -> None:
         super().__init__()
-        self.backbone, self.last, self.sparse, self.size = backbone, last, sparse, size
+        self.backbone, self.last, self.sparse, self.size, self.folded = backbone, last, sparse, size, False
         self.register_buffer("shift", torch.tensor(shift, dtype=torch.float32))
         self.gates = nn.ModuleList(gate for gate, _ in layers)
         self.layers = nn.ModuleList(layer for _, layer in layers)
@@ -58,7 +58,9 @@ class Guarded(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs. Shapes: (batch, d) -> (batch, m)."""
         z = self.backbone(x)
-        f: Tensor = self.last(z) * self.size + self.get_buffer("shift")
+        f: Tensor = self.last(z)
+        if not self.folded:
+            f = f * self.size + self.get_buffer("shift")
         y = f
         for gate, layer in zip(self.gates, self.layers, strict=True):
             inside = gate(x)
@@ -69,6 +71,13 @@ class Guarded(nn.Module):
             else:
                 y = torch.where(inside, layer(z, f, x), y)
         return y
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Fold size and shift into the last layer, as one would before deployment."""
+        self.last.weight.mul_(self.size)
+        self.last.bias.mul_(self.size).add_(self.get_buffer("shift"))
+        self.folded = True
 
 
 # --- HardNet

@@ -108,6 +108,7 @@ def _network(method: str, case: Case, options: TrainingOptions, targets: Array, 
         epochs = _LATE
         options = replace(options, max_epochs=epochs, learning_rate=options.learning_rate / 10)
     seconds = _fit(network, case, options, targets, seed)
+    network.fold()
     return Trained(network, network, seconds, epochs)
 
 
