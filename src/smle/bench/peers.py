@@ -235,7 +235,7 @@ def _installs(installed: dict[str, Installed]) -> Table:
         lines.append((peer.package, version, story))
     lines += [
         ("HardNet-style", "", "written here from the published formula"),
-        ("smle, preprocess, postprocess", "", "yes"),
+        ("smle, preprocess, postprocess", "", "not released yet: from its repository"),
     ]
     return Table(
         "Does it install from PyPI?",
