@@ -199,6 +199,19 @@ def test_autocast_does_not_reach_the_head() -> None:
             assert network.train()(features).dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_reach_a_single_row(dtype: torch.dtype) -> None:
+    network = make_network(BRAKING).eval()
+    features, _ = make_rows(BRAKING, 64)
+    z = 1e3 * torch.randn(64, 8)
+    with torch.no_grad():
+        network.deployed.heads.weight.mul_(1e6)  # beyond the range of float16
+        for i in range(64):
+            plain = network.deployed(features[i : i + 1], z[i : i + 1])
+            with torch.autocast("cpu", dtype=dtype):
+                assert torch.equal(network.deployed(features[i : i + 1], z[i : i + 1]), plain)
+
+
 def _set_legacy() -> None:
     torch.set_float32_matmul_precision("medium")
 

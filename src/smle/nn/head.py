@@ -50,7 +50,6 @@ def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 
 _is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
-_is_autocast_enabled = torch.is_autocast_enabled
 _linear, _clamp, _isnan = nn.functional.linear, torch.clamp, math.isnan
 
 
@@ -88,11 +87,9 @@ def _matmul_precision(device: str) -> str:
     return _compiled_matmul_precision(device) if torch.compiler.is_compiling() else _read_matmul_precision(device)
 
 
-def _plain_arithmetic() -> bool:
-    """Whether the CPU computes in full float32 precision without autocast, outside compilers; False is no verdict."""
-    if _PRECISION_OF is None or _is_autocast_enabled("cpu"):
-        return False
-    return _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
+def _full_precision_on_cpu() -> bool:
+    """Whether the CPU multiplies matrices in full float32 precision, outside compilers; False is no verdict."""
+    return _PRECISION_OF is not None and _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
 
 
 def require_full_precision(device: str) -> None:
@@ -495,8 +492,15 @@ class DeployedHead(FixedFormats):
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
         """
         single = not self.nan_safe_clip and embedding.shape[0] == 1 and _eager(embedding)
-        if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and _plain_arithmetic():
-            return self._one_row(features, embedding)
+        if (
+            single
+            and embedding.dtype is torch.float32
+            and features.dtype in _FEATURE_TYPES
+            and _full_precision_on_cpu()
+        ):
+            y = self._one_row(features, embedding)
+            if y.dtype is torch.float32:  # under autocast it is another: then once more, below
+                return y
         device = "cpu" if embedding.is_cpu else embedding.device.type
         require_full_precision(device)
         if torch.is_autocast_enabled(device):
@@ -527,7 +531,7 @@ class DeployedHead(FixedFormats):
         box = modules["bounds"]._buffers
         y = _linear(_clamp(z, box["lower"], box["upper"]), *heads[cell])
         suspicious = _isnan(sum(y.tolist()[0])) if row[3] else _has_nan(y)
-        if suspicious and bool(y.isnan().any()):
+        if suspicious and y.dtype is torch.float32 and bool(y.isnan().any()):
             fallback: Tensor = stored["fallback"][cell : cell + 1].clone()
             return fallback
         return y
