@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from operator import mul
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -162,7 +163,7 @@ class _Numbers(NamedTuple):
     upper: list[float]
     active: int
     comparisons: list[tuple[int, bool, float, int]]
-    oblique: list[tuple[list[tuple[int, float]], float, int]]
+    oblique: list[tuple[list[float], float, int]]
     cells: dict[int, int]
 
 
@@ -265,8 +266,8 @@ class Gate(nn.Module):
                 low if not value >= low else high if value > high else value
                 for value, low, high in zip(values, numbers.lower, numbers.upper, strict=True)
             ]
-        for terms, threshold, left in numbers.oblique:
-            if sum([values[column] * coefficient for column, coefficient in terms]) > threshold:
+        for coefficients, threshold, left in numbers.oblique:
+            if sum(map(mul, values, coefficients)) > threshold:
                 active &= left
         return numbers.cells.get(active, self.most_constrained)
 
@@ -294,7 +295,7 @@ class Gate(nn.Module):
             active,
             comparisons,
             [
-                ([(column, value) for column, value in enumerate(row) if value], threshold, left(member))
+                (row, threshold, left(member))
                 for row, threshold, member in zip(
                     buffers["coefficients"], buffers["thresholds"], buffers["oblique_regions"], strict=True
                 )
