@@ -1,12 +1,15 @@
 """verify, project and certify on networks with any backbone."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import smle
-from smle import Specification
+from smle import Specification, assurance
 from smle.bench.sampling import Judge, hard_points
 from smle.errors import CertificateError, NotCertifiedError
 from smle.nn import SafeNetwork
@@ -97,3 +100,24 @@ def test_a_certificate_is_for_its_own_weights():
     certificate.tensors[name] = tensor._replace(data=bytes([tensor.data[0] ^ 1]) + tensor.data[1:])
     with pytest.raises(CertificateError, match="digest"):
         certificate.check()
+
+
+def test_nothing_is_corrected_or_projected_that_the_exact_checker_does_not_accept(monkeypatch) -> None:
+    """A builder or a projection that is wrong about its heads is found out before the network is handed over."""
+    spec = Specification.from_yaml("inputs: {a: [-1, 1]}\noutputs: [y]\nrules:\n  - {name: r, then: y <= 0.5}\n")
+    network = SafeNetwork(nn.Linear(1, 4), spec, embedding=4, bounds="fixed").eval()
+    over = network.overapproximation()
+    head = over.heads[0]
+    assert head is not None
+    unsafe = replace(over, heads=(replace(head, b=head.b + 10),))
+    monkeypatch.setattr(assurance, "project_heads", lambda *_, **__: SimpleNamespace(succeeded=True, over=unsafe))
+    with pytest.raises(NotCertifiedError):
+        assurance.project(network)
+
+    def broken(*_: object) -> SafeNetwork:
+        network.hold(unsafe)
+        return network
+
+    monkeypatch.setattr(assurance, "corrected", broken)
+    with pytest.raises(NotCertifiedError):
+        assurance.correct(nn.Linear(1, 1), spec, torch.zeros(5, 1))

@@ -13,16 +13,27 @@ _HOME = {
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
     "certify": "smle.assurance",
+    "correct": "smle.assurance",
     "diagnose": "smle.diagnosis",
     "load": "smle.estimators",
     "project": "smle.assurance",
     "verify": "smle.assurance",
 }
 
-__all__ = ["SafeClassifier", "SafeRegressor", "Specification", "certify", "diagnose", "load", "project", "verify"]
+__all__ = [
+    "SafeClassifier",
+    "SafeRegressor",
+    "Specification",
+    "certify",
+    "correct",
+    "diagnose",
+    "load",
+    "project",
+    "verify",
+]
 
 if TYPE_CHECKING:
-    from smle.assurance import certify, project, verify
+    from smle.assurance import certify, correct, project, verify
     from smle.diagnosis import diagnose
     from smle.estimators import SafeClassifier, SafeRegressor, load
     from smle.rules import Specification

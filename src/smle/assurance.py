@@ -19,12 +19,22 @@ from smle.guarantees.cells import Arrangement, distinct
 from smle.guarantees.project import project as project_heads
 from smle.guarantees.verdict import Verdicts
 from smle.guarantees.verify import verify as verify_overapproximation
+from smle.nn.corrector import corrected
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.rules import Specification
 
-__all__ = ["DeployedNetwork", "arrangement_of", "certify", "project", "require_same_rules", "state_of", "verify"]
+__all__ = [
+    "DeployedNetwork",
+    "arrangement_of",
+    "certify",
+    "correct",
+    "project",
+    "require_same_rules",
+    "state_of",
+    "verify",
+]
 
 
 class DeployedNetwork(Float32Only):
@@ -93,7 +103,7 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
         margin: Extra room to keep in every clause, in the units of its left-hand side.
 
     Raises:
-        NotCertifiedError: If no safe heads were found.
+        NotCertifiedError: If no safe heads were found, or the exact checker does not accept them.
     """
     safe = copy.deepcopy(network)
     safe.eval()
@@ -102,7 +112,43 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
         reasons = [head.reason for head in result.heads if head is not None and head.reason]
         raise NotCertifiedError(f"No safe heads were found near the given ones. {' '.join(reasons[:1])}".strip())
     safe.hold(result.over)
-    return safe
+    return _accepted(safe)
+
+
+def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike) -> SafeNetwork:
+    """Make a model obey rules without training: a network that answers as the model, corrected where rules ask it.
+
+    Where no rule applies the answers are the model's, bit for bit. Where rules apply, answers that they allow stay
+    within float32 rounding, others move to the border. Of a rule with alternatives (`or`, `!=`, exclusions) one convex
+    part is kept, fitted to the examples: answers outside it move although the rule allows them. There, too, answers are
+    limited to the range seen in `examples`, widened by its own width on either side. NaN from the model becomes a safe
+    constant there. The model is copied, in eval mode, and not changed.
+
+    Args:
+        model: Maps inputs (batch, d) to outputs (batch, m) in float32, in the order of `spec.columns` and
+            `spec.targets` (logits for labels, scores for choices).
+        spec: The rules, without inputs in `then`.
+        examples: Inputs (rows, d) that show which outputs occur, some of them wherever a rule applies. No targets.
+
+    Returns:
+        The network in eval mode, accepted by the exact checker; nothing in it is left to train.
+
+    Raises:
+        ValueError: If rules mention inputs in `then`, or limit more combinations of the outputs at once than are
+            independent; if examples, or the model's answers to them, have the wrong shape or are not finite; if a
+            rule applies to no example.
+        TypeError: If the model is not in float32.
+        ContradictionError: If rules leave no room together.
+        NotCertifiedError: If they leave no room for rounding, or the exact checker does not accept the network.
+    """
+    return _accepted(corrected(model, spec, examples))
+
+
+def _accepted(network: SafeNetwork) -> SafeNetwork:
+    """Hand over a network only if the exact checker accepts it; without rules there is nothing to prove."""
+    if network.spec.rules:
+        certify(network)
+    return network
 
 
 def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement:

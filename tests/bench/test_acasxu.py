@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from smle.assurance import certify
+from smle.assurance import certify, correct
 from smle.bench import available, run_bench
 from smle.bench.acasxu_attack import Effort, attack_embedding, attack_rule, corners
 from smle.bench.acasxu_data import ADVICE, Task, advice, read_tasks, rule_box, sample_box, stand_in
@@ -35,7 +35,7 @@ def inside(task: Task, count: int, seed: int = 0) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def corrected(task: Task) -> SafeNetwork:
     boxes = [corners(rule_box(task.spec, rule)) for rule in range(len(task.spec.rules))]
-    return SafeNetwork.correcting(task.model, task.spec, np.concatenate([task.train, *inside(task, 500), *boxes]))
+    return correct(task.model, task.spec, np.concatenate([task.train, *inside(task, 500), *boxes]))
 
 
 def answers(network: nn.Module, X: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def test_a_convex_requirement_changes_advice_only_where_it_was_broken(task: Task
 
 def test_points_are_needed_in_every_region(task: Task) -> None:
     with pytest.raises(ValueError, match=r"Got none where '.*' applies, for example at "):
-        SafeNetwork.correcting(task.model, task.spec, task.test[np.abs(task.test[:, 0]) < 0.29])
+        correct(task.model, task.spec, task.test[np.abs(task.test[:, 0]) < 0.29])
 
 
 def test_fitted_weights_beat_every_single_literal_and_the_even_mixture() -> None:

@@ -1,4 +1,4 @@
-"""SafeNetwork.correcting: the model's answers where rules allow them, certified ones elsewhere, refusals that help."""
+"""smle.correct: the model's answers where rules allow them, certified ones elsewhere, refusals that help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from smle.assurance import certify, verify
+from smle.assurance import certify, correct, verify
 from smle.bench.sampling import Judge, hard_points
 from smle.errors import ContradictionError, RuleError
 from smle.export import check_onnx, write_network
@@ -94,7 +94,7 @@ def breaking(spec: Specification, X: Tensor, y: np.ndarray) -> np.ndarray:
 def corrected(text: str, seed: int = 0) -> tuple[Specification, nn.Module, SafeNetwork]:
     spec = spec_of(text)
     model = wild_model(len(spec.targets), seed)
-    return spec, model, SafeNetwork.correcting(model, spec, inputs(400, seed=seed + 1))
+    return spec, model, correct(model, spec, inputs(400, seed=seed + 1))
 
 
 # --- laws
@@ -141,7 +141,7 @@ def test_alternatives_are_fitted_to_what_occurs() -> None:
         model = nn.Sequential(wild_model(1, scale=0.02), nn.Linear(1, 1)).requires_grad_(False)
         model[1].weight.fill_(1.0)
         model[1].bias.fill_(0.15 * sign)
-        network = SafeNetwork.correcting(model, spec, X)
+        network = correct(model, spec, X)
         kept = ~breaking(spec, X, answers(model, X))
         assert kept.mean() > 0.9
         assert np.abs(answers(network, X) - answers(model, X))[kept].max() < 1e-6
@@ -162,7 +162,7 @@ def test_answers_beyond_what_was_seen_are_limited_to_the_widened_range_in_region
     model = nn.Linear(2, 2, bias=False).requires_grad_(False)
     model.weight.copy_(torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
     examples = torch.tensor([[0.5, -0.1], [0.5, 0.1]])  # outputs from -0.1 to 0.1
-    network = SafeNetwork.correcting(model, spec, examples)
+    network = correct(model, spec, examples)
     X = torch.tensor([[0.5, 1.0], [0.5, 0.25], [-0.5, 1.0]])
     np.testing.assert_allclose(answers(network, X), [[0.3, -0.3], [0.25, -0.25], [1, -1]], atol=2e-4)
 
@@ -189,7 +189,7 @@ def test_whatever_the_model_and_the_limits(
     model, X = wild_model(2, seed, scale=scale), inputs(300, seed=seed)
     network, refusal = None, ""
     try:
-        network = SafeNetwork.correcting(model, spec, X)
+        network = correct(model, spec, X)
     except ValueError as error:
         refusal = "" if isinstance(error, ContradictionError) else str(error)
     if network is None:
@@ -225,7 +225,7 @@ def test_the_model_is_copied_in_eval_mode_and_not_changed() -> None:
     spec = spec_of(RULES["one region"])
     model = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2)).train()
     before = copy.deepcopy(model.state_dict())
-    network = SafeNetwork.correcting(model, spec, inputs(100).requires_grad_(True))
+    network = correct(model, spec, inputs(100).requires_grad_(True))
     assert model.training
     assert all(p.requires_grad for p in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -250,7 +250,7 @@ def test_nan_from_the_model_becomes_a_safe_constant_in_regions() -> None:
             return torch.where(x > 0.9, torch.nan, x)
 
     spec = spec_of(RULES["one region"])
-    network = SafeNetwork.correcting(Sometimes(), spec, 0.8 * inputs(200))
+    network = correct(Sometimes(), spec, 0.8 * inputs(200))
     X = torch.tensor([[0.95, 0.0], [0.5, 0.95], [-0.5, 0.95]])
     y = answers(network, X)
     assert not breaking(spec, X, y)[:2].any()
@@ -267,7 +267,7 @@ def test_without_rules_the_network_is_the_model() -> None:
 def test_arrays_and_tensors_are_the_same_examples() -> None:
     spec, X = spec_of(RULES["one region"]), inputs(100)
     model = wild_model(2)
-    first, second = (SafeNetwork.correcting(model, spec, x) for x in (X, X.numpy().tolist()))
+    first, second = (correct(model, spec, x) for x in (X, X.numpy().tolist()))
     np.testing.assert_array_equal(answers(first, X), answers(second, X))
 
 
@@ -294,7 +294,7 @@ TRIANGLE = "outputs: [p, q]\nrules:\n  - {name: sum, then: p >= 0 and q >= 0 and
 )  # fmt: skip
 def test_refusals_say_what_to_do(text: str, model: nn.Module, examples: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SafeNetwork.correcting(model, spec_of(text), examples)
+        correct(model, spec_of(text), examples)
 
 
 def test_alternatives_that_exclude_each_other_are_refused() -> None:
@@ -303,14 +303,14 @@ def test_alternatives_that_exclude_each_other_are_refused() -> None:
     model.weight.zero_()
     model.bias.fill_(2.0)  # r asks p <= 0 then, and s asks p >= 5
     with pytest.raises(ValueError, match=r"'r', 's' leave no room under the alternatives"):
-        SafeNetwork.correcting(model, spec_of(rules), inputs(50))
+        correct(model, spec_of(rules), inputs(50))
 
 
 def test_other_formats_are_refused() -> None:
     with pytest.raises(TypeError, match=r"float64\. Call model\.float\(\)"):
-        SafeNetwork.correcting(wild_model(2).double(), spec_of(RULES["one region"]), inputs(50))
+        correct(wild_model(2).double(), spec_of(RULES["one region"]), inputs(50))
     with pytest.raises(TypeError, match=r"return float32\. Got torch\.int64"):
-        SafeNetwork.correcting(Rounded(), spec_of(RULES["one region"]), inputs(50))
+        correct(Rounded(), spec_of(RULES["one region"]), inputs(50))
 
 
 class Rounded(nn.Module):

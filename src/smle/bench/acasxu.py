@@ -1,6 +1,6 @@
 """ACAS Xu: networks that provably obey their properties, and how often they give the original's advice.
 
-Two ways to the safe network: a corrector around the original (`SafeNetwork.correcting`), and training under the gauge
+Two ways to the safe network: a corrector around the original (`smle.correct`), and training under the gauge
 from the original's weights (`acasxu_distill`). Networks, properties and points are read from the folder that SMLE_DATA
 names; `quick` uses a small generated network instead.
 """
@@ -22,6 +22,7 @@ from smle.bench.acasxu_data import FloatArray, Task, advice, read_tasks, rule_bo
 from smle.bench.acasxu_distill import distill
 from smle.bench.harness import BenchResult, Plot, Table, interleaved
 from smle.bench.sampling import Judge
+from smle.nn.corrector import corrected
 from smle.nn.network import SafeNetwork
 
 __all__ = ["run"]
@@ -106,7 +107,7 @@ def _make(task: Task, sizes: _Sizes) -> list[_Made]:
     inside = [sample_box(box, sizes.training_points, rng) for box in boxes]
     X = np.concatenate([task.train, *inside, *(corners(box) for box in boxes)])
     return [
-        _certified("corrector", partial(SafeNetwork.correcting, task.model, task.spec, X)),
+        _certified("corrector", partial(corrected, task.model, task.spec, X)),
         _certified("trained", partial(distill, task, X, epochs=sizes.epochs)),
     ]
 

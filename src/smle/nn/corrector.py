@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +31,11 @@ from smle.guarantees.obligations import binding_rules
 from smle.guarantees.overapproximation import Head, Overapproximation
 from smle.guarantees.requirement import PlainClause, Polytopes, requirement_of
 from smle.guarantees.wording import point_text
+from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.solvers import LinearProgram, Status, solve
 
-if TYPE_CHECKING:
-    from smle.nn.network import SafeNetwork
-
-__all__ = ["correct", "fit_weights"]
+__all__ = ["corrected", "fit_weights"]
 
 Array = npt.NDArray[np.float64]
 HalfSpace = tuple[Array, float]
@@ -91,10 +88,8 @@ class _Coordinates:
         return (lower, upper) if (lower < upper).all() else None
 
 
-def correct(
-    model: nn.Module, spec: Specification, *, examples: Tensor | npt.ArrayLike, kind: type[SafeNetwork]
-) -> SafeNetwork:
-    """Return a network of the given kind; see `SafeNetwork.correcting`."""
+def corrected(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike) -> SafeNetwork:
+    """Return the corrected network, proved in floats; `smle.correct` has it checked exactly."""
     _require_outputs_only(spec)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     model = copy.deepcopy(model).cpu().eval()
@@ -103,7 +98,7 @@ def correct(
     arrangement, m = arrange(spec), len(spec.targets)
     free, count = int(arrangement.free_cell), len(arrangement.cells) - arrangement.free_cell
     layer = nn.Linear(m, m * (free + count))
-    network = kind(
+    network = SafeNetwork(
         nn.Sequential(model, layer), spec, embedding=m * (free + count), bounds="fixed", gauge=False,
         passthrough=False, arrangement=arrangement,
     ).eval()  # fmt: skip

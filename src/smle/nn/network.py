@@ -16,7 +16,6 @@ from smle.guarantees.geometry import Domain
 from smle.guarantees.overapproximation import Overapproximation
 from smle.nn.bounds import AffineBox, Box, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
-from smle.nn.corrector import correct
 from smle.nn.gauge import CellNeeds, DirectHeads, Frame, Gauge, HeadParameters
 from smle.nn.head import DeployedHead
 from smle.nn.network_bounds import NetworkBox
@@ -186,35 +185,6 @@ class SafeNetwork(Float32Only):
         if last.out_features == len(spec.targets):
             network._take_over(last)
         return network
-
-    @classmethod
-    def correcting(cls, model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike) -> SafeNetwork:
-        """Make a model obey rules without training: a network that answers as the model, corrected where rules ask it.
-
-        Where no rule applies the answers are the model's, bit for bit. Where rules apply, answers that they allow stay
-        within float32 rounding, others move to the border. Of a rule with alternatives (`or`, `!=`, exclusions) one
-        convex part is kept, fitted to the examples: answers outside it move although the rule allows them. There, too,
-        answers are limited to the range seen in `examples`, widened by its own width on either side. NaN from the
-        model becomes a safe constant there. The model is copied, in eval mode, and not changed.
-
-        Args:
-            model: Maps inputs (batch, d) to outputs (batch, m) in float32, in the order of `spec.columns` and
-                `spec.targets` (logits for labels, scores for choices).
-            spec: The rules, without inputs in `then`.
-            examples: Inputs (rows, d) that show which outputs occur, some of them wherever a rule applies. No targets.
-
-        Returns:
-            The network in eval mode, ready for `smle.certify`; nothing in it is left to train.
-
-        Raises:
-            ValueError: If rules mention inputs in `then`, or limit more combinations of the outputs at once than are
-                independent; if examples, or the model's answers to them, have the wrong shape or are not finite; if a
-                rule applies to no example.
-            TypeError: If the model is not in float32.
-            ContradictionError: If rules leave no room together.
-            NotCertifiedError: If they leave no room for rounding.
-        """
-        return correct(model, spec, examples=examples, kind=cls)
 
     @torch.no_grad()
     def _place_bounds(self, example: tuple[Any, ...]) -> None:
