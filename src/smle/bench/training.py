@@ -35,7 +35,7 @@ _NETWORKS = {
 
 _KINDS = {
     "constant (-1, 1)": ("fixed", 1.5, 2.0),
-    "constant, trained": ("constant", None, None),
+    "constant, trained": ("constant", 1.5, 2.0),
     "affine": ("affine", 2.0, 3.0),
 }
 """Bounds, and the ratios that are asked for: compiled, eager."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from smle.guarantees.relaxation import bisected
 from smle.nn.bounds import Box, Envelope
+from smle.nn.constant_heads import Constants
 from smle.nn.exclusion_gauge import ExclusionSteps
 from smle.nn.network_bounds import over_boxes
 from smle.nn.shapes import fitness
@@ -125,6 +126,7 @@ class HeadParameters(nn.Module):
     def __init__(self, cells: list[CellNeeds], frame: Frame, *, units: int, passthrough: bool, free: bool) -> None:
         super().__init__()
         self._kept: dict[torch.dtype, dict[str, Tensor]] = {}
+        self._closed_form: Constants | None = None
         self.certified, self.has_free = len(cells), free
         cells = [*cells, CellNeeds.none(frame)] if free else cells
         heads, m, d = len(cells), len(frame.y_scale), len(frame.x_scale)
@@ -163,14 +165,22 @@ class HeadParameters(nn.Module):
         known["standard_offset"] = pad(-known["x_shift"] / known["x_scale"], (1, 0), value=1.0)
         return known
 
-    def _apply(self, fn: Any, recurse: bool = True) -> HeadParameters:
+    def _forget(self) -> None:
         self._kept.clear()
+        self._closed_form = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> HeadParameters:
+        self._forget()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
-        self._kept.clear()
+        self._forget()
         super()._load_from_state_dict(*arguments, **options)
+
+    def closed_form(self, envelope: Envelope) -> Constants | None:
+        """Return what `smle.nn.constant_heads` needs to take over; None: it cannot."""
+        return None
 
     def step(self, envelope: Envelope) -> Tensor | None:
         """Return how far towards the raw head the head goes from the center; None: all the way.
@@ -317,6 +327,27 @@ class Gauge(HeadParameters):
             known["room"] = self._room(known["clause_slack"], known["size"], known["still"])
             known["floor"] = known["room"].clamp(min=_TINY)
         return known
+
+    def closed_form(self, envelope: Envelope) -> Constants | None:
+        """Return what `smle.nn.constant_heads` needs to take over; None: it cannot.
+
+        It can in eager mode on a CPU, between constant bounds, with one literal per clause and no long exclusions.
+        """
+        simple = envelope.unit and self.raw_lambda is None and not self.sees_inputs and not self.exclusions
+        if not simple or not self.certified or self.relaxed or not self.raw_weight.is_cpu:
+            return None
+        if torch.compiler.is_compiling() or self.raw_weight.dtype is not torch.float32:
+            return None
+        if self._closed_form is None:
+            known = self.constants(torch.float32)
+            g = known["combined"]
+            self._closed_form = Constants(
+                g=g.numpy(),
+                g_size=torch.cat([g, known["size"]], dim=2).numpy(),
+                **{name: known[name].numpy() for name in ("room", "floor", "center", "resting", "y_scale")},
+                certified=self.certified,
+            )
+        return self._closed_form
 
     @staticmethod
     def _room(slack: Tensor, size: Tensor, still: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from smle.guarantees.overapproximation import (
     NetworkBounds,
     Overapproximation,
 )
+from smle.nn.constant_heads import Places
 from smle.nn.precision import FixedFormats, require_float32
 from smle.rules import Specification
 
@@ -579,6 +580,16 @@ class DeployedHead(FixedFormats):
             return picked
         fallback = self._fallback(x if gate.is_trivial else domain.clamp(features))
         return torch.where(picked.isnan().any(dim=1, keepdim=True), fallback, picked)
+
+    def places(self, features: Tensor) -> Places | None:
+        """Return which head serves each row, where there are at most two; None: more, or not to be looked up here."""
+        gate, domain = cast(Gate, self._modules["gate"]), cast(Domain, self._modules["domain"])
+        if gate.is_trivial:
+            return Places(None, (0,))
+        if not gate.is_single or not _eager(features):
+            return None
+        inside = gate.inside_at(features, domain)
+        return Places(gate.inside(domain.clamp(features)) if inside is None else inside, gate.inside_outside)
 
     @staticmethod
     def _pick(gate: Gate, x: Tensor, choices: list[Tensor], *, inside: Tensor | None) -> Tensor:

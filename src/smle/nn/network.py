@@ -14,7 +14,8 @@ from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
 from smle.guarantees.geometry import Domain
 from smle.guarantees.overapproximation import Overapproximation
-from smle.nn.bounds import AffineBox, Box, FixedBox, attentive_clip
+from smle.nn import constant_heads
+from smle.nn.bounds import AffineBox, Box, Envelope, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
 from smle.nn.gauge import CellNeeds, DirectHeads, Frame, Gauge, HeadParameters
 from smle.nn.head import DeployedHead
@@ -228,21 +229,26 @@ class SafeNetwork(Float32Only):
             return self._train_outputs(features, z)
 
     def _train_outputs(self, features: Tensor, z: Tensor) -> Tensor:
+        z = z if z.dtype is torch.float32 else z.to(torch.float32)
         heads, envelope = self.heads, self.box.envelope()
-        known = heads.constants(torch.float32)
+        known = heads.closed_form(envelope)
+        places = None if known is None else self.deployed.places(features)
+        if known is None or places is None:
+            return self._general_outputs(features, z, envelope)
+
+        def general(z: Tensor) -> Tensor:
+            return self._general_outputs(features, z, envelope)
+
+        return constant_heads.outputs(z, heads.raw_weight, heads.raw_bias, known=known, places=places, general=general)
+
+    def _general_outputs(self, features: Tensor, z: Tensor, envelope: Envelope) -> Tensor:
+        known = self.heads.constants(torch.float32)
 
         def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
             return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
 
-        certified, free = heads.forward(envelope)
-        return self.deployed.outputs(
-            features,
-            z if z.dtype is torch.float32 else z.to(torch.float32),
-            limits=limits,
-            heads=certified,
-            free=free,
-            clipped_by=attentive_clip,
-        )
+        certified, free = self.heads.forward(envelope)
+        return self.deployed.outputs(features, z, limits=limits, heads=certified, free=free, clipped_by=attentive_clip)
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""
