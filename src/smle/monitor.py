@@ -20,7 +20,7 @@ import torch
 from smle.assurance import DeployedNetwork
 from smle.errors import ModelFormatError
 from smle.guarantees.cells import distinct
-from smle.nn.head import Gate
+from smle.nn.gate import Gate
 from smle.rules import Specification
 from smle.tables import in_domain
 

@@ -8,7 +8,7 @@ from smle import SafeRegressor, Specification
 from smle.bench.sampling import Judge, hard_points
 from smle.estimators import without_rules
 from smle.guarantees.cells import arrange
-from smle.nn.head import Domain, Gate
+from smle.nn.gate import Domain, Gate
 
 COUNT = 60_000
 

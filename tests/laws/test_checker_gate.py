@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from smle.exact import BINARY32, BINARY64, nearest
 from smle.guarantees.cells import arrange
-from smle.nn.head import Domain, Gate
+from smle.nn.gate import Domain, Gate
 from smle.rules import Specification
 
 SPEC = Specification.from_yaml("""

@@ -9,8 +9,10 @@ from safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows
 from torch import Tensor
 
 from smle.bench.sampling import Judge, hard_points
+from smle.nn import clip as clip_module
 from smle.nn import head as head_module
-from smle.nn.head import DeployedHead, clip
+from smle.nn.clip import clip
+from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
@@ -91,7 +93,8 @@ def test_program_equals_reference(
     name: str, bounds: str, dtype: torch.dtype, eager: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not eager:  # what compilers and exporters see
-        monkeypatch.setattr(head_module, "_eager", lambda tensor: False)
+        for module in (clip_module, head_module):
+            monkeypatch.setattr(module, "eager", lambda tensor: False)
     spec = SPECIFICATIONS[name]
     network = make_network(spec, bounds=bounds).eval()
     features, _ = make_rows(spec, 64)
@@ -179,7 +182,7 @@ def test_clip_is_the_double_where() -> None:
 def test_clip_has_the_gradient_of_the_double_where(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = []
     for eager in (True, False):
-        monkeypatch.setattr(head_module, "_eager", lambda tensor, eager=eager: eager)
+        monkeypatch.setattr(clip_module, "eager", lambda tensor, eager=eager: eager)
         z = torch.linspace(-2, 2, 9).reshape(1, 9).requires_grad_()
         lower, upper = torch.full((9,), -1.0, requires_grad=True), torch.full((9,), 1.0, requires_grad=True)
         (clip(z, lower, upper) * torch.arange(9)).sum().backward()

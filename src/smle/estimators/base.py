@@ -25,8 +25,8 @@ from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.backbones import MLP
+from smle.nn.gate import Gate
 from smle.nn.gauge import Frame
-from smle.nn.head import Gate
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record

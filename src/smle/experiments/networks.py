@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from smle.experiments.tasks import Array, Task
 from smle.guarantees.cells import arrange
 from smle.nn.backbones import MLP, Standardize
+from smle.nn.gate import Gate
 from smle.nn.gauge import Frame
-from smle.nn.head import Gate
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement import Enforcement
 from smle.training.loop import History, train

@@ -6,17 +6,13 @@ The state of `DeployedHead` is, name by name, the tensors that docs/certificate-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
-from operator import mul
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from smle.exact import BINARY32, BINARY64, Binary, previous
 from smle.guarantees.cells import Arrangement
-from smle.guarantees.guard import domain_box, guard_rows
 from smle.guarantees.overapproximation import (
     AffineBounds,
     Bounds,
@@ -25,338 +21,17 @@ from smle.guarantees.overapproximation import (
     NetworkBounds,
     Overapproximation,
 )
+from smle.nn.clip import clip, eager, has_nan
 from smle.nn.constant_heads import Places
-from smle.nn.precision import FixedFormats, require_float32
+from smle.nn.gate import Domain, Gate
+from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
 from smle.rules import Specification
 
-__all__ = ["DeployedHead", "Domain", "Gate", "clip", "require_full_precision"]
+__all__ = ["DeployedHead"]
 
-_TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
 _FEATURE_TYPES = (torch.float32, torch.float64)
 _FEW_OUTPUTS = 32  # that are looked at more quickly in Python than by another call of torch
-_FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
-
-
-def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Clip z into [lower, upper]; NaN becomes lower, and where lower > upper the result is upper.
-
-    This is the one definition of clip. It does not lean on how a runtime's Min and Max treat NaN.
-    """
-    if _eager(z):
-        # The same numbers in fewer passes: clamp differs in NaN only, and a sum without NaN has no NaN in it.
-        clamped = torch.clamp(z, lower, upper)
-        if not _has_nan(clamped):
-            return clamped
-    raised = torch.where(z >= lower, z, lower)
-    return torch.where(raised <= upper, raised, upper)
-
-
-_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
 _linear, _clamp, _isnan = nn.functional.linear, torch.clamp, math.isnan
-
-
-def _eager(tensor: Tensor) -> bool:
-    """Whether Python may look at values: on a CPU, outside compilers and exporters."""
-    return tensor.is_cpu and not _is_compiling() and not _is_tracing()
-
-
-def _has_nan(tensor: Tensor) -> bool:
-    """Whether there may be a NaN; False is certain."""
-    return math.isnan((tensor.detach() if tensor.requires_grad else tensor).sum().item())
-
-
-# What torch.backends.mkldnn.matmul.fp32_precision (cuda.matmul) reads, at a quarter of the time. Older versions of
-# torch have one setting for all devices.
-_PRECISION_OF = getattr(torch._C, "_get_fp32_precision_getter", None)
-
-
-_FULL_PRECISION = frozenset({"none", "ieee", "highest"})
-
-
-def _read_matmul_precision(device: str) -> str:
-    if _PRECISION_OF is None:
-        return torch.get_float32_matmul_precision()
-    return str(_PRECISION_OF("mkldnn" if device == "cpu" else "cuda", "matmul"))
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _compiled_matmul_precision(device: str) -> str:
-    """Read the setting when a program is compiled (again)."""
-    return _read_matmul_precision(device)
-
-
-def _matmul_precision(device: str) -> str:
-    return _compiled_matmul_precision(device) if torch.compiler.is_compiling() else _read_matmul_precision(device)
-
-
-def _full_precision_on_cpu() -> bool:
-    """Whether the CPU multiplies matrices in full float32 precision, outside compilers; False is no verdict."""
-    return _PRECISION_OF is not None and _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
-
-
-def require_full_precision(device: str) -> None:
-    """Require float32 arithmetic without shortcuts (TF32, bfloat16) in matrix products.
-
-    Raises:
-        RuntimeError: If torch was told to use them.
-    """
-    precision = _matmul_precision(device)
-    if precision not in _FULL_PRECISION:
-        raise RuntimeError(
-            f"Expected full float32 precision in matrix products: what was certified is float32 arithmetic. Got "
-            f"'{precision}'. Call torch.set_float32_matmul_precision('highest')."
-        )
-
-
-def _column(values: list[Fraction], dtype: torch.dtype) -> Tensor:
-    return torch.tensor([float(v) for v in values], dtype=dtype)
-
-
-class Domain(nn.Module):
-    """Clamps inputs to the domain in their own float format, so that guard and bounds never see NaN."""
-
-    lower_float32: Tensor
-    upper_float32: Tensor
-    lower_float64: Tensor
-    upper_float64: Tensor
-
-    def __init__(self, spec: Specification) -> None:
-        super().__init__()
-        for fmt, dtype in _TYPES:
-            lower, upper = domain_box(spec, fmt)
-            self.register_buffer(f"lower_{fmt.name}", _column(list(lower), dtype))
-            self.register_buffer(f"upper_{fmt.name}", _column(list(upper), dtype))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x clamped to the domain, same shape and type (batch, d)."""
-        return self.clamp(x)
-
-    def clamp(self, x: Tensor) -> Tensor:
-        """Return x clamped to the domain, same shape and type (batch, d)."""
-        ends = cast(dict[str, Tensor], self._buffers)
-        if x.dtype is torch.float64:
-            return clip(x, ends["lower_float64"], ends["upper_float64"])
-        return clip(x, ends["lower_float32"], ends["upper_float32"])
-
-    def ends(self, kind: str) -> tuple[list[float], list[float]]:
-        """Return lower and upper ends for `float32` or `float64`, as numbers."""
-        lower, upper = (cast(Tensor, self._buffers[f"{end}_{kind}"]).tolist() for end in ("lower", "upper"))
-        return lower, upper
-
-    def contains(self, x: Tensor) -> Tensor:
-        """Return which rows lie in the domain: (batch,) bool. NaN does not."""
-        double = x.dtype == torch.float64
-        lower = self.lower_float64 if double else self.lower_float32
-        upper = self.upper_float64 if double else self.upper_float32
-        return ((x >= lower) & (x <= upper)).all(dim=1)
-
-
-class _Numbers(NamedTuple):
-    """The constants of domain and gate as Python numbers, for a single row. Sets of regions are bits of an integer.
-
-    * `active`: the regions that some input of the domain may lie in.
-    * `comparisons`: (column, at least, number, regions that stay where it fails), those that inputs of the domain
-      decide: an input beyond the domain is on the same side of such a number as its clamped value, and NaN, whose place
-      is taken by the lower end, is at most each of them.
-    """
-
-    lower: list[float]
-    upper: list[float]
-    active: int
-    comparisons: list[tuple[int, bool, float, int]]
-    oblique: list[tuple[list[float], float, int]]
-    cells: dict[int, int]
-
-
-def _bits(flags: Iterable[float]) -> int:
-    return sum(1 << position for position, flag in enumerate(flags) if flag)
-
-
-class Gate(nn.Module):
-    """Finds the cell of each input. Each half-space is evaluated once; the bits pick one head.
-
-    Comparisons with one input are exact in the input's own format; oblique rows are float32 with slack.
-    """
-
-    constants_float32: Tensor
-    constants_float64: Tensor
-    coefficients: Tensor
-    thresholds: Tensor
-    signatures: Tensor
-    columns: Tensor
-    negative: Tensor
-    comparison_regions: Tensor
-    oblique_regions: Tensor
-    targets: Tensor
-
-    def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
-        super().__init__()
-        self._numbers: dict[str, _Numbers] = {}
-        guard = guard_rows(arrangement, spec)
-        used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
-        comparisons = [row for row in used if guard[row].is_comparison]
-        oblique = [row for row in used if not guard[row].is_comparison]
-        for position, (fmt, dtype) in enumerate(_TYPES):
-            constants = []
-            for row in comparisons:
-                constant = guard[row].constants[position]
-                constants.append(previous(constant, fmt) if guard[row].strict else constant)
-            self.register_buffer(f"constants_{fmt.name}", _column(constants, dtype))
-        coefficients = torch.zeros(len(oblique), len(spec.columns))
-        for position, row in enumerate(oblique):
-            for (column, _), value in zip(guard[row].coefficients, guard[row].stored, strict=True):
-                coefficients[position, column] = float(value)
-        self.register_buffer("coefficients", coefficients)
-        thresholds = [guard[row].threshold or Fraction(0) for row in oblique]
-        self.register_buffer("thresholds", _column(thresholds, torch.float32))
-        bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
-        signatures = torch.tensor(bits, dtype=torch.uint8).reshape(len(arrangement.cells), len(arrangement.gated))
-        self.register_buffer("signatures", signatures)
-        # What follows is derived from the rules and not stored.
-        derived = [guard[row].coefficients[0] for row in comparisons]
-        self.register_buffer("columns", torch.tensor([c for c, _ in derived], dtype=torch.long), persistent=False)
-        self.register_buffer("negative", torch.tensor([v < 0 for _, v in derived], dtype=torch.bool), persistent=False)
-        for name, rows in (("comparison_regions", comparisons), ("oblique_regions", oblique)):
-            member = [[float(row in arrangement.regions[region]) for region in arrangement.gated] for row in rows]
-            matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(arrangement.gated))
-            self.register_buffer(name, matrix, persistent=False)
-        self.register_buffer("targets", signatures.sum(dim=1).to(torch.float32), persistent=False)
-        self.most_constrained = int(self.targets.argmax())
-        # With one region the gate has two answers: the cell inside and the cell outside.
-        places = {tuple(row): number for number, row in enumerate(bits)}
-        self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
-        self.has_oblique = bool(oblique)
-        self.is_trivial = len(arrangement.gated) == 0
-        self.is_single = len(arrangement.gated) == 1
-
-    def active(self, x: Tensor) -> Tensor:
-        """Return which gated regions are active: (batch, regions) bool. x is clamped to the domain."""
-        outside = (~self._compared(x)).to(torch.float32) @ self.comparison_regions
-        if self.has_oblique:
-            outside = outside + self._above(x).to(torch.float32) @ self.oblique_regions
-        return outside == 0
-
-    def _compared(self, x: Tensor) -> Tensor:
-        """Return which comparisons hold, (batch, comparisons), in the input's own format."""
-        buffers = cast(dict[str, Tensor], self._buffers)
-        chosen = x.index_select(1, buffers["columns"])
-        # Turning the sign is exact; a product might flush subnormal numbers to zero.
-        signed = torch.where(buffers["negative"], -chosen, chosen)
-        return signed <= buffers["constants_float64" if x.dtype is torch.float64 else "constants_float32"]
-
-    def _above(self, x: Tensor) -> Tensor:
-        """Return which oblique rows are exceeded, (batch, oblique), in float32."""
-        return x.to(torch.float32) @ self.coefficients.T > self.thresholds
-
-    def cell_of(self, x: Tensor, domain: Domain) -> int:
-        """Return the cell of a single input (1, d), by comparing numbers instead of tensors.
-
-        Comparisons give the same answer. Sums of oblique rows are formed in float64: their error is smaller than
-        that of float32 sums, for which their thresholds have slack.
-        """
-        kind = "float64" if x.dtype is torch.float64 else "float32"
-        numbers = self._numbers.get(kind) or self._read(kind, domain)
-        values: list[float] = x.tolist()[0]
-        active = numbers.active
-        for column, at_least, number, left in numbers.comparisons:
-            value = values[column]
-            if not value >= number if at_least else value > number:
-                active &= left
-        if numbers.oblique:
-            values = [
-                low if not value >= low else high if value > high else value
-                for value, low, high in zip(values, numbers.lower, numbers.upper, strict=True)
-            ]
-        for coefficients, threshold, left in numbers.oblique:
-            if sum(map(mul, values, coefficients)) > threshold:
-                active &= left
-        return numbers.cells.get(active, self.most_constrained)
-
-    def _read(self, kind: str, domain: Domain) -> _Numbers:
-        """Read the stored constants as numbers; they are kept until the state changes."""
-        buffers = {name: cast(Tensor, value).tolist() for name, value in self._buffers.items()}
-        everything = (1 << len(buffers["signatures"][0])) - 1
-
-        def left(member: list[float]) -> int:
-            """Return the regions that stay active where a row fails, as bits."""
-            return everything & ~_bits(member)
-
-        lower, upper = domain.ends(kind)
-        active, comparisons = everything, []
-        stored = (buffers[name] for name in ("columns", "negative", f"constants_{kind}", "comparison_regions"))
-        for column, negative, constant, member in zip(*stored, strict=True):
-            low, high = (-upper[column], -lower[column]) if negative else (lower[column], upper[column])
-            if low > constant:
-                active &= left(member)  # holds nowhere in the domain
-            elif high > constant:
-                comparisons.append((column, negative, -constant if negative else constant, left(member)))
-        self._numbers[kind] = _Numbers(
-            lower,
-            upper,
-            active,
-            comparisons,
-            [
-                (row, threshold, left(member))
-                for row, threshold, member in zip(
-                    buffers["coefficients"], buffers["thresholds"], buffers["oblique_regions"], strict=True
-                )
-            ],
-            {_bits(signature): number for number, signature in enumerate(buffers["signatures"])},
-        )
-        return self._numbers[kind]
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Gate:
-        self._numbers.clear()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
-
-    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
-        self._numbers.clear()
-        super()._load_from_state_dict(*arguments, **options)
-
-    def inside_at(self, features: Tensor, domain: Domain) -> Tensor | None:
-        """Return what `inside` returns, from inputs that are not clamped yet; None: ask `inside`.
-
-        A few columns are compared one by one.
-        """
-        if self.has_oblique or len(cast(Tensor, self._buffers["columns"])) > _FEW_COLUMNS:
-            return None
-        kind = "float64" if features.dtype is torch.float64 else "float32"
-        numbers = self._numbers.get(kind) or self._read(kind, domain)
-        if not numbers.active or not numbers.comparisons:
-            return None
-        holds: Tensor | None = None
-        exceeds: Tensor | None = None
-        for column, at_least, number, _ in numbers.comparisons:
-            values = features.select(1, column)
-            if at_least:
-                holds = values >= number if holds is None else holds.logical_and_(values >= number)
-            else:
-                exceeds = values > number if exceeds is None else exceeds.logical_or_(values > number)
-        if holds is None or exceeds is None:
-            return cast(Tensor, exceeds).logical_not_() if holds is None else holds
-        return holds > exceeds
-
-    def inside(self, x: Tensor) -> Tensor:
-        """Return whether the only region is active: (batch,) bool. x is clamped to the domain."""
-        if not self.has_oblique:
-            return self._compared(x).all(dim=1)
-        below = ~self._above(x).any(dim=1)
-        return self._compared(x).all(dim=1) & below if len(self.columns) else below
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the index of the cell of each input: (batch,). x is clamped to the domain."""
-        if self.is_single:
-            yes, no = self.inside_outside
-            inside = self.inside(x)
-            return torch.full_like(inside, no, dtype=torch.long).masked_fill(inside, yes)
-        bits = self.active(x).to(torch.float32)
-        signatures = self.signatures.to(torch.float32)
-        # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
-        match = bits @ (2 * signatures).T - self.targets == bits.sum(dim=1, keepdim=True)
-        found = match.to(torch.float32).argmax(dim=1)
-        # The certificate proves that every signature has a head; should one not, the strictest serves.
-        return torch.where(match.any(dim=1), found, self.most_constrained)
 
 
 class _Hidden(nn.Module):
@@ -493,13 +168,8 @@ class DeployedHead(FixedFormats):
         Raises:
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
         """
-        single = not self.nan_safe_clip and embedding.shape[0] == 1 and _eager(embedding)
-        if (
-            single
-            and embedding.dtype is torch.float32
-            and features.dtype in _FEATURE_TYPES
-            and _full_precision_on_cpu()
-        ):
+        single = not self.nan_safe_clip and embedding.shape[0] == 1 and eager(embedding)
+        if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and full_precision_on_cpu():
             y = self._one_row(features, embedding)
             if y.dtype is torch.float32:  # under autocast it is another: then once more, below
                 return y
@@ -532,7 +202,7 @@ class DeployedHead(FixedFormats):
             return _linear(z, free["weight"], free["bias"])
         box = modules["bounds"]._buffers
         y = _linear(_clamp(z, box["lower"], box["upper"]), *heads[cell])
-        suspicious = _isnan(sum(y.tolist()[0])) if row[3] else _has_nan(y)
+        suspicious = _isnan(sum(y.tolist()[0])) if row[3] else has_nan(y)
         if suspicious and y.dtype is torch.float32 and bool(y.isnan().any()):
             fallback: Tensor = stored["fallback"][cell : cell + 1].clone()
             return fallback
@@ -557,7 +227,7 @@ class DeployedHead(FixedFormats):
         if count == 0 and free is not None:  # no rules: a plain network
             return nn.functional.linear(z, *free)
         gate, domain = cast(Gate, self._modules["gate"]), cast(Domain, self._modules["domain"])
-        inside = gate.inside_at(features, domain) if gate.is_single and _eager(features) else None
+        inside = gate.inside_at(features, domain) if gate.is_single and eager(features) else None
         # Without a gate, constant heads never look at the inputs.
         x = features
         if self.nan_safe_clip or (inside is None and not gate.is_trivial):
@@ -576,7 +246,7 @@ class DeployedHead(FixedFormats):
             choices.append(torch.addmm(free[1].unsqueeze(1), free[0], z.T))
         picked = y.T if gate.is_trivial else self._pick(gate, x, choices, inside=inside)
         # In training NaN is to be seen: it ends the run.
-        if self.nan_safe_clip or clipped_by is not None or (_eager(picked) and not _has_nan(picked)):
+        if self.nan_safe_clip or clipped_by is not None or (eager(picked) and not has_nan(picked)):
             return picked
         fallback = self._fallback(x if gate.is_trivial else domain.clamp(features))
         return torch.where(picked.isnan().any(dim=1, keepdim=True), fallback, picked)
@@ -586,7 +256,7 @@ class DeployedHead(FixedFormats):
         gate, domain = cast(Gate, self._modules["gate"]), cast(Domain, self._modules["domain"])
         if gate.is_trivial:
             return Places(None, (0,))
-        if not gate.is_single or not _eager(features):
+        if not gate.is_single or not eager(features):
             return None
         inside = gate.inside_at(features, domain)
         return Places(gate.inside(domain.clamp(features)) if inside is None else inside, gate.inside_outside)

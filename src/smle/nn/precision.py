@@ -11,7 +11,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FixedFormats", "Float32Only", "require_float32"]
+__all__ = ["FixedFormats", "Float32Only", "full_precision_on_cpu", "require_float32", "require_full_precision"]
 
 _FLOAT64 = "_float64"
 """Constants for float64 inputs, which are compared in their own format, have names that end like this."""
@@ -65,3 +65,46 @@ def require_float32(tensors: Iterable[tuple[str, Tensor]]) -> None:
                 f"Expected '{name}' of the certified head in {expected}. Got {tensor.dtype}. Other precisions have no "
                 "certificate: convert the backbone alone, and train or load the head again."
             )
+
+
+# What torch.backends.mkldnn.matmul.fp32_precision (cuda.matmul) reads, at a quarter of the time. Older versions of
+# torch have one setting for all devices.
+_PRECISION_OF = getattr(torch._C, "_get_fp32_precision_getter", None)
+
+
+_FULL_PRECISION = frozenset({"none", "ieee", "highest"})
+
+
+def _read_matmul_precision(device: str) -> str:
+    if _PRECISION_OF is None:
+        return torch.get_float32_matmul_precision()
+    return str(_PRECISION_OF("mkldnn" if device == "cpu" else "cuda", "matmul"))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _compiled_matmul_precision(device: str) -> str:
+    """Read the setting when a program is compiled (again)."""
+    return _read_matmul_precision(device)
+
+
+def _matmul_precision(device: str) -> str:
+    return _compiled_matmul_precision(device) if torch.compiler.is_compiling() else _read_matmul_precision(device)
+
+
+def full_precision_on_cpu() -> bool:
+    """Whether the CPU multiplies matrices in full float32 precision, outside compilers; False is no verdict."""
+    return _PRECISION_OF is not None and _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
+
+
+def require_full_precision(device: str) -> None:
+    """Require float32 arithmetic without shortcuts (TF32, bfloat16) in matrix products.
+
+    Raises:
+        RuntimeError: If torch was told to use them.
+    """
+    precision = _matmul_precision(device)
+    if precision not in _FULL_PRECISION:
+        raise RuntimeError(
+            f"Expected full float32 precision in matrix products: what was certified is float32 arithmetic. Got "
+            f"'{precision}'. Call torch.set_float32_matmul_precision('highest')."
+        )

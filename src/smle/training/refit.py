@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from smle.guarantees.refit import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
-from smle.nn.head import clip
+from smle.nn.clip import clip
 from smle.nn.network import SafeNetwork
 
 __all__ = ["RefitResult", "refit_network"]

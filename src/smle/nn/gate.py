@@ -1,0 +1,276 @@
+"""Domain and gate of the deployed program: which cell an input lies in, decided as the certificate assumes.
+
+The buffers of both are, name by name, tensors that docs/certificate-format.md prescribes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from operator import mul
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from smle.exact import BINARY32, BINARY64, Binary, previous
+from smle.guarantees.cells import Arrangement
+from smle.guarantees.guard import domain_box, guard_rows
+from smle.nn.clip import clip
+from smle.rules import Specification
+
+__all__ = ["Domain", "Gate"]
+
+_TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
+_FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
+
+
+def _column(values: list[Fraction], dtype: torch.dtype) -> Tensor:
+    return torch.tensor([float(v) for v in values], dtype=dtype)
+
+
+class Domain(nn.Module):
+    """Clamps inputs to the domain in their own float format, so that guard and bounds never see NaN."""
+
+    lower_float32: Tensor
+    upper_float32: Tensor
+    lower_float64: Tensor
+    upper_float64: Tensor
+
+    def __init__(self, spec: Specification) -> None:
+        super().__init__()
+        for fmt, dtype in _TYPES:
+            lower, upper = domain_box(spec, fmt)
+            self.register_buffer(f"lower_{fmt.name}", _column(list(lower), dtype))
+            self.register_buffer(f"upper_{fmt.name}", _column(list(upper), dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x clamped to the domain, same shape and type (batch, d)."""
+        return self.clamp(x)
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """Return x clamped to the domain, same shape and type (batch, d)."""
+        ends = cast(dict[str, Tensor], self._buffers)
+        if x.dtype is torch.float64:
+            return clip(x, ends["lower_float64"], ends["upper_float64"])
+        return clip(x, ends["lower_float32"], ends["upper_float32"])
+
+    def ends(self, kind: str) -> tuple[list[float], list[float]]:
+        """Return lower and upper ends for `float32` or `float64`, as numbers."""
+        lower, upper = (cast(Tensor, self._buffers[f"{end}_{kind}"]).tolist() for end in ("lower", "upper"))
+        return lower, upper
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Return which rows lie in the domain: (batch,) bool. NaN does not."""
+        double = x.dtype == torch.float64
+        lower = self.lower_float64 if double else self.lower_float32
+        upper = self.upper_float64 if double else self.upper_float32
+        return ((x >= lower) & (x <= upper)).all(dim=1)
+
+
+class _Numbers(NamedTuple):
+    """The constants of domain and gate as Python numbers, for a single row. Sets of regions are bits of an integer.
+
+    * `active`: the regions that some input of the domain may lie in.
+    * `comparisons`: (column, at least, number, regions that stay where it fails), those that inputs of the domain
+      decide: an input beyond the domain is on the same side of such a number as its clamped value, and NaN, whose place
+      is taken by the lower end, is at most each of them.
+    """
+
+    lower: list[float]
+    upper: list[float]
+    active: int
+    comparisons: list[tuple[int, bool, float, int]]
+    oblique: list[tuple[list[float], float, int]]
+    cells: dict[int, int]
+
+
+def _bits(flags: Iterable[float]) -> int:
+    return sum(1 << position for position, flag in enumerate(flags) if flag)
+
+
+class Gate(nn.Module):
+    """Finds the cell of each input. Each half-space is evaluated once; the bits pick one head.
+
+    Comparisons with one input are exact in the input's own format; oblique rows are float32 with slack.
+    """
+
+    constants_float32: Tensor
+    constants_float64: Tensor
+    coefficients: Tensor
+    thresholds: Tensor
+    signatures: Tensor
+    columns: Tensor
+    negative: Tensor
+    comparison_regions: Tensor
+    oblique_regions: Tensor
+    targets: Tensor
+
+    def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
+        super().__init__()
+        self._numbers: dict[str, _Numbers] = {}
+        guard = guard_rows(arrangement, spec)
+        used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
+        comparisons = [row for row in used if guard[row].is_comparison]
+        oblique = [row for row in used if not guard[row].is_comparison]
+        for position, (fmt, dtype) in enumerate(_TYPES):
+            constants = []
+            for row in comparisons:
+                constant = guard[row].constants[position]
+                constants.append(previous(constant, fmt) if guard[row].strict else constant)
+            self.register_buffer(f"constants_{fmt.name}", _column(constants, dtype))
+        coefficients = torch.zeros(len(oblique), len(spec.columns))
+        for position, row in enumerate(oblique):
+            for (column, _), value in zip(guard[row].coefficients, guard[row].stored, strict=True):
+                coefficients[position, column] = float(value)
+        self.register_buffer("coefficients", coefficients)
+        thresholds = [guard[row].threshold or Fraction(0) for row in oblique]
+        self.register_buffer("thresholds", _column(thresholds, torch.float32))
+        bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
+        signatures = torch.tensor(bits, dtype=torch.uint8).reshape(len(arrangement.cells), len(arrangement.gated))
+        self.register_buffer("signatures", signatures)
+        # What follows is derived from the rules and not stored.
+        derived = [guard[row].coefficients[0] for row in comparisons]
+        self.register_buffer("columns", torch.tensor([c for c, _ in derived], dtype=torch.long), persistent=False)
+        self.register_buffer("negative", torch.tensor([v < 0 for _, v in derived], dtype=torch.bool), persistent=False)
+        for name, rows in (("comparison_regions", comparisons), ("oblique_regions", oblique)):
+            member = [[float(row in arrangement.regions[region]) for region in arrangement.gated] for row in rows]
+            matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(arrangement.gated))
+            self.register_buffer(name, matrix, persistent=False)
+        self.register_buffer("targets", signatures.sum(dim=1).to(torch.float32), persistent=False)
+        self.most_constrained = int(self.targets.argmax())
+        # With one region the gate has two answers: the cell inside and the cell outside.
+        places = {tuple(row): number for number, row in enumerate(bits)}
+        self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
+        self.has_oblique = bool(oblique)
+        self.is_trivial = len(arrangement.gated) == 0
+        self.is_single = len(arrangement.gated) == 1
+
+    def active(self, x: Tensor) -> Tensor:
+        """Return which gated regions are active: (batch, regions) bool. x is clamped to the domain."""
+        outside = (~self._compared(x)).to(torch.float32) @ self.comparison_regions
+        if self.has_oblique:
+            outside = outside + self._above(x).to(torch.float32) @ self.oblique_regions
+        return outside == 0
+
+    def _compared(self, x: Tensor) -> Tensor:
+        """Return which comparisons hold, (batch, comparisons), in the input's own format."""
+        buffers = cast(dict[str, Tensor], self._buffers)
+        chosen = x.index_select(1, buffers["columns"])
+        # Turning the sign is exact; a product might flush subnormal numbers to zero.
+        signed = torch.where(buffers["negative"], -chosen, chosen)
+        return signed <= buffers["constants_float64" if x.dtype is torch.float64 else "constants_float32"]
+
+    def _above(self, x: Tensor) -> Tensor:
+        """Return which oblique rows are exceeded, (batch, oblique), in float32."""
+        return x.to(torch.float32) @ self.coefficients.T > self.thresholds
+
+    def cell_of(self, x: Tensor, domain: Domain) -> int:
+        """Return the cell of a single input (1, d), by comparing numbers instead of tensors.
+
+        Comparisons give the same answer. Sums of oblique rows are formed in float64: their error is smaller than
+        that of float32 sums, for which their thresholds have slack.
+        """
+        kind = "float64" if x.dtype is torch.float64 else "float32"
+        numbers = self._numbers.get(kind) or self._read(kind, domain)
+        values: list[float] = x.tolist()[0]
+        active = numbers.active
+        for column, at_least, number, left in numbers.comparisons:
+            value = values[column]
+            if not value >= number if at_least else value > number:
+                active &= left
+        if numbers.oblique:
+            values = [
+                low if not value >= low else high if value > high else value
+                for value, low, high in zip(values, numbers.lower, numbers.upper, strict=True)
+            ]
+        for coefficients, threshold, left in numbers.oblique:
+            if sum(map(mul, values, coefficients)) > threshold:
+                active &= left
+        return numbers.cells.get(active, self.most_constrained)
+
+    def _read(self, kind: str, domain: Domain) -> _Numbers:
+        """Read the stored constants as numbers; they are kept until the state changes."""
+        buffers = {name: cast(Tensor, value).tolist() for name, value in self._buffers.items()}
+        everything = (1 << len(buffers["signatures"][0])) - 1
+
+        def left(member: list[float]) -> int:
+            """Return the regions that stay active where a row fails, as bits."""
+            return everything & ~_bits(member)
+
+        lower, upper = domain.ends(kind)
+        active, comparisons = everything, []
+        stored = (buffers[name] for name in ("columns", "negative", f"constants_{kind}", "comparison_regions"))
+        for column, negative, constant, member in zip(*stored, strict=True):
+            low, high = (-upper[column], -lower[column]) if negative else (lower[column], upper[column])
+            if low > constant:
+                active &= left(member)  # holds nowhere in the domain
+            elif high > constant:
+                comparisons.append((column, negative, -constant if negative else constant, left(member)))
+        self._numbers[kind] = _Numbers(
+            lower,
+            upper,
+            active,
+            comparisons,
+            [
+                (row, threshold, left(member))
+                for row, threshold, member in zip(
+                    buffers["coefficients"], buffers["thresholds"], buffers["oblique_regions"], strict=True
+                )
+            ],
+            {_bits(signature): number for number, signature in enumerate(buffers["signatures"])},
+        )
+        return self._numbers[kind]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Gate:
+        self._numbers.clear()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        self._numbers.clear()
+        super()._load_from_state_dict(*arguments, **options)
+
+    def inside_at(self, features: Tensor, domain: Domain) -> Tensor | None:
+        """Return what `inside` returns, from inputs that are not clamped yet; None: ask `inside`.
+
+        A few columns are compared one by one.
+        """
+        if self.has_oblique or len(cast(Tensor, self._buffers["columns"])) > _FEW_COLUMNS:
+            return None
+        kind = "float64" if features.dtype is torch.float64 else "float32"
+        numbers = self._numbers.get(kind) or self._read(kind, domain)
+        if not numbers.active or not numbers.comparisons:
+            return None
+        holds: Tensor | None = None
+        exceeds: Tensor | None = None
+        for column, at_least, number, _ in numbers.comparisons:
+            values = features.select(1, column)
+            if at_least:
+                holds = values >= number if holds is None else holds.logical_and_(values >= number)
+            else:
+                exceeds = values > number if exceeds is None else exceeds.logical_or_(values > number)
+        if holds is None or exceeds is None:
+            return cast(Tensor, exceeds).logical_not_() if holds is None else holds
+        return holds > exceeds
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Return whether the only region is active: (batch,) bool. x is clamped to the domain."""
+        if not self.has_oblique:
+            return self._compared(x).all(dim=1)
+        below = ~self._above(x).any(dim=1)
+        return self._compared(x).all(dim=1) & below if len(self.columns) else below
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the index of the cell of each input: (batch,). x is clamped to the domain."""
+        if self.is_single:
+            yes, no = self.inside_outside
+            inside = self.inside(x)
+            return torch.full_like(inside, no, dtype=torch.long).masked_fill(inside, yes)
+        bits = self.active(x).to(torch.float32)
+        signatures = self.signatures.to(torch.float32)
+        # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
+        match = bits @ (2 * signatures).T - self.targets == bits.sum(dim=1, keepdim=True)
+        found = match.to(torch.float32).argmax(dim=1)
+        # The certificate proves that every signature has a head; should one not, the strictest serves.
+        return torch.where(match.any(dim=1), found, self.most_constrained)
