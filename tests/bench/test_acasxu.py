@@ -17,7 +17,7 @@ from smle.bench.acasxu_attack import Effort, attack_embedding, attack_rule, corn
 from smle.bench.acasxu_data import ADVICE, Task, advice, read_tasks, rule_box, sample_box, stand_in
 from smle.bench.sampling import Judge
 from smle.errors import DataError
-from smle.nn.corrector import fit_weights
+from smle.nn.limits import fit_weights
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 

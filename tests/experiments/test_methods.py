@@ -9,7 +9,7 @@ import torch
 
 from smle.errors import DataError
 from smle.experiments import ablation, presets
-from smle.experiments.methods import METHODS, Job, _taught, jobs, load_task, solve
+from smle.experiments.methods import METHODS, Job, jobs, load_task, solve
 from smle.experiments.networks import PaperLayers, Perceptron
 from smle.experiments.pdcg import CountedPDCG
 from smle.experiments.published import ABLATION
@@ -123,27 +123,3 @@ def test_skip_adds_a_linear_map():
     middle = network((x[:1] + x[1:2]) / 2)
     assert torch.allclose(middle, (network(x[:1]) + network(x[1:2])) / 2, atol=1e-5)
     assert not torch.allclose(network(x[:1]), network(x[1:2]))
-
-
-def test_what_a_teacher_says_obeys_and_stays_soft():
-    """Of two excluded labels the less likely one is turned; all other probabilities are the teacher's."""
-    task = load_task(
-        Job(
-            "classification",
-            jobs(["classification"], preset="best", seeds=[0], quick=True)[0].task,
-            "best",
-            "main",
-            0,
-            quick=True,
-        )
-    )
-    torch.manual_seed(0)
-    teacher = torch.nn.Linear(task.X.shape[1], task.y.shape[1])
-    torch.nn.init.constant_(teacher.bias, 0.5)  # most labels on: pairs are broken
-    said = torch.sigmoid(teacher(torch.tensor(task.X, dtype=torch.float32))).detach().numpy()
-    taught = _taught(task, teacher)
-    assert task.broken(task.X, said - 0.5).any()
-    assert not task.broken(task.X, taught - 0.5).any()
-    turned = (taught > 0.5) != (said > 0.5)
-    np.testing.assert_allclose(taught[~turned], said[~turned], atol=1e-6)
-    np.testing.assert_allclose(taught[turned], 1 - said[turned], atol=1e-6)

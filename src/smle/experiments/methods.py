@@ -21,6 +21,7 @@ from smle.experiments.pdcg import CountedPDCG
 from smle.experiments.presets import BENCHMARKS, settings_of
 from smle.experiments.tasks import Array, Task
 from smle.guarantees.nearest import nearest_outputs
+from smle.nn.corrector import corrected
 from smle.training.loop import History
 
 __all__ = ["METHODS", "Job", "jobs", "load_task", "solve"]
@@ -186,19 +187,16 @@ def _preprocess(task: Task, settings: Settings, seed: int) -> _Method:
     return _Method(predict(task.X_test), network, facts, predict)
 
 
-def _plain_answers(task: Task, network: nn.Module, X: Array) -> Array:
-    """Return what a plain network answers, labels as probabilities."""
-    outputs = _plain_outputs(network, X)
-    return 0.5 * (1.0 + np.tanh(outputs / 2)) if task.has_labels else outputs
-
-
 def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     clock = _Clock()
     network, history = _trained(task, settings, task.y, seed)
     facts = {**clock.stop(), "epochs": len(history.loss)}
 
     def predict(X: Array) -> Array:
-        return _allowed(task, X, _plain_answers(task, network, X))
+        outputs = _plain_outputs(network, X)
+        if task.has_labels:
+            outputs = 0.5 * (1.0 + np.tanh(outputs / 2))
+        return _allowed(task, X, outputs)
 
     def answer(x: Tensor) -> Array:
         return predict(x.numpy())
@@ -214,12 +212,13 @@ def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple
 
 def _smle(task: Task, settings: Settings, seed: int) -> _Method:
     enforcement, clock = settings.enforcement(), _Clock()
-    share = settings.enforced_share
-    targets = share * _enforced(task) + (1 - share) * task.y if share else task.y
-    if settings.taught_share:
-        taught = _taught(task, _trained(task, settings, task.y, seed)[0])
-        targets = settings.taught_share * taught + (1 - settings.taught_share) * targets
-    network, history = train_safe(task, settings, targets, enforcement, seed=seed)
+    if settings.corrects:
+        plain, history = _trained(task, settings, task.y, seed)
+        network = corrected(plain, task.specification, task.X)
+    else:
+        share = settings.enforced_share
+        targets = share * _enforced(task) + (1 - share) * task.y if share else task.y
+        network, history = train_safe(task, settings, targets, enforcement, seed=seed)
     facts: dict[str, Any] = {**clock.stop(), "epochs": len(history.loss)}
     started = time.perf_counter()
     proved = certify(network).check()
@@ -238,15 +237,6 @@ def _smle(task: Task, settings: Settings, seed: int) -> _Method:
             return np.asarray(deployed(torch.tensor(X)).numpy().astype(np.float64))
 
     return _Method(predict(task.X_test), deployed, facts, predict)
-
-
-def _taught(task: Task, teacher: nn.Module) -> Array:
-    """Return what a plain network answers on the training rows, made to obey: probabilities of labels stay soft."""
-    answers = _plain_answers(task, teacher, task.X)
-    nearest = nearest_outputs(task.specification, task.X, answers)
-    if not task.has_labels:
-        return nearest
-    return np.where((nearest > 0.5) == (answers > 0.5), answers, 1 - answers)
 
 
 def _timings(task: Task, answers: dict[str, Callable[[Tensor], Any]]) -> dict[str, dict[str, float]]:

@@ -131,7 +131,8 @@ class Settings:
     * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
     * `enforced_share`: safe networks are trained on this share of the nearest targets that obey the property, and the
       rest of the original ones; 1 in the paper.
-    * `taught_share`: this share of a safe network's targets is what a plain network answers, made to obey the property.
+    * `corrects`: a plain network, trained on the original targets, is made safe by `smle.correct`; nothing else above
+      that concerns safe networks has a meaning then.
     """
 
     backbone: Perceptron | PaperLayers
@@ -142,7 +143,7 @@ class Settings:
     start: Callable[[Array, int], tuple[Array, Array]] | None = None
     scaled: bool = True
     enforced_share: float = 1.0
-    taught_share: float = 0.0
+    corrects: bool = False
 
 
 def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) -> tuple[nn.Module, History]:

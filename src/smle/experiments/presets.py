@@ -93,7 +93,7 @@ def paper(benchmark: str, n: int, m: int) -> Settings:
 
 
 def best(benchmark: str) -> Settings:
-    """Return our settings: the gauge, and a refit at the end."""
+    """Return our settings: the gauge, and a refit at the end; for labels a network that is corrected when trained."""
     options = TrainingOptions(
         learning_rate=1e-2, batch_size=256, max_epochs=500, patience=30, schedule="plateau", progress=False
     )
@@ -105,11 +105,10 @@ def best(benchmark: str) -> Settings:
         return Settings(
             backbone=Perceptron((64, 64, 64), 16), enforcement=Gauge, options=options, start=forecasting.step_heads
         )
-    # Chosen on held-out training rows: smaller networks lose least there; the refit and a plain teacher help.
+    # Chosen on held-out training rows: smaller networks lose least there. Made safe at the end, they decide as their
+    # post-processed answers do; trained under exclusions they lose up to two percent of the labels.
     options = replace(options, learning_rate=3e-3, batch_size=64, optimizer=decaying_adam)
-    return Settings(
-        backbone=Perceptron((32, 32), 32), enforcement=Gauge, options=options, enforced_share=0.5, taught_share=0.5
-    )
+    return Settings(backbone=Perceptron((32, 32), 32), enforcement=Gauge, options=options, corrects=True)
 
 
 def decaying_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
