@@ -17,6 +17,11 @@ from smle.assurance import certify, correct, verify
 from smle.bench.sampling import Judge, hard_points
 from smle.errors import ContradictionError, RuleError
 from smle.export import check_onnx, write_network
+from smle.guarantees.cells import arrange
+from smle.guarantees.nearest import label_columns, nearest_outputs
+from smle.guarantees.requirement import Polytopes, requirement_of
+from smle.nn import corrector as corrector_module
+from smle.nn.duels import turned_pairs
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
@@ -155,6 +160,73 @@ def test_a_pair_of_labels_loses_only_the_weaker_one() -> None:
     assert 0 < both.sum() < len(X)
     np.testing.assert_array_equal(after[~both], before[~both])
     assert (after[both].sum(axis=1) <= before[both].sum(axis=1) - 1).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["three pairs of labels", "labels that imply"])
+def test_labels_in_conflict_are_decided_as_the_nearest_allowed_ones(name: str, seed: int) -> None:
+    spec, model, network = corrected(ALTERNATIVES[name], seed)
+    X = inputs(2000, seed=seed + 7)
+    logits = answers(model, X).astype(np.float64)
+    nearest = nearest_outputs(spec, X.numpy(), 0.5 * (1 + np.tanh(logits / 2))) > 0.5
+    assert breaking(spec, X, logits.astype(np.float32)).mean() > 0.05
+    assert ((answers(network, X) >= 0) != nearest).mean() < 0.01
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12),
+    st.integers(0, 31),
+    st.sampled_from(["", "when: a >= 0.1, "]),
+    st.sampled_from([1e-3, 1.0, 1e3]),
+)
+def test_whatever_the_labels_and_their_conflicts(
+    seed: int, pairs: list[tuple[int, int]], turned: int, when: str, scale: float
+) -> None:
+    """Any number of pairs among five labels, some of them of the absence of a label."""
+    sides = [f"not l{i}" if turned >> i & 1 else f"l{i}" for i in range(5)]
+    parts = [f"not ({sides[i]} and {sides[k]})" for i, k in pairs if i != k]
+    if not parts:
+        return
+    spec = spec_of(f"labels: [l0, l1, l2, l3, l4]\nrules:\n  - {{name: r, {when}then: {' and '.join(parts)}}}\n")
+    model, X = wild_model(5, seed, scale=scale), inputs(300, seed=seed)
+    network = correct(model, spec, X)
+    certify(network).check()
+    Z = inputs(500, seed=seed + 1)
+    original, ours = answers(model, Z), answers(network, Z)
+    assert not breaking(spec, Z, ours).any()
+    kept = ~breaking(spec, Z, original)
+    assert ((ours >= 0) != (original >= 0))[kept].mean() < 0.05
+
+
+def test_a_label_without_conflicts_keeps_its_logit() -> None:
+    spec = spec_of("labels: [p, q, r, s]\nrules:\n  - {name: n, never_together: [[p, q], [p, r], [q, r]]}\n")
+    model, X = wild_model(4), inputs(400)
+    network = correct(model, spec, X)
+    np.testing.assert_allclose(answers(network, X)[:, 3], answers(model, X)[:, 3], atol=1e-5)
+
+
+def test_a_label_that_is_wanted_on_and_off_is_no_duel() -> None:
+    """`a implies b` and `not (b and c)` turn b both ways; limits may still serve, and otherwise it is refused."""
+    spec = spec_of("labels: [p, q, r]\nrules:\n  - {name: n, then: (p implies q) and not (q and r)}\n")
+    clauses = requirement_of(Polytopes(spec, arrange(spec)), 0).without_pairs().clauses
+    assert turned_pairs(clauses, label_columns(spec)) is None
+    network = correct(wild_model(3), spec, inputs(400))
+    assert not breaking(spec, inputs(500, seed=2), answers(network, inputs(500, seed=2))).any()
+
+
+def test_too_many_exclusions_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corrector_module, "_NUMBERS", 8)
+    with pytest.raises(ValueError, match=r"Expected fewer exclusions\. Got 3 among 3 outputs"):
+        corrected(ALTERNATIVES["three pairs of labels"])
+
+
+def test_linear_layers_at_the_end_become_one() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 8), nn.ReLU()), nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3)))
+    spec = spec_of(ALTERNATIVES["three pairs of labels"])
+    network = correct(model, spec, inputs(200))
+    assert [type(layer) for layer in network.backbone] == [nn.Linear, nn.ReLU, nn.Linear]
 
 
 def test_answers_beyond_what_was_seen_are_limited_to_the_widened_range_in_regions_alone() -> None:

@@ -219,8 +219,8 @@ def _plans(cell: int, seen: Array, features: Tensor, *, polytopes: Polytopes) ->
         return plans
     if len(turned[0]) * m > _NUMBERS:
         raise ValueError(
-            f"Expected fewer exclusions. Got {len(turned[0])} among {m} outputs: the layer that decides them would have "
-            f"more than {_NUMBERS:,} weights. {_ADVICE}"
+            f"Expected fewer exclusions. Got {len(turned[0])} among {m} outputs: the layer that decides them would "
+            f"have more than {_NUMBERS:,} weights. {_ADVICE}"
         )
     answers = np.where(labels, 0.5 * (1 + np.tanh(seen / 2)), seen)
     wanted = nearest_outputs(spec, features.numpy(), answers)[:, labels] > 0.5
