@@ -122,8 +122,8 @@ def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayL
     within float32 rounding, others move to the border. Labels that exclude or imply each other: those that lose are
     pushed far below zero, as the nearest allowed answers to the examples say. Of other rules with alternatives (`or`,
     `!=`) one convex part is kept, fitted to the examples: answers outside it move although the rule allows them. There,
-    too, answers are limited to the range seen in `examples`, widened by its own width on either side. NaN from the model
-    becomes a safe constant there. The model is copied, in eval mode, and not changed.
+    too, answers are limited to the range seen in `examples`, widened by its own width on either side. NaN from the
+    model becomes a safe constant there. The model is copied, in eval mode, and not changed.
 
     Args:
         model: Maps inputs (batch, d) to outputs (batch, m) in float32, in the order of `spec.columns` and
