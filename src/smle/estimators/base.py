@@ -25,6 +25,7 @@ from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.backbones import MLP
+from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate
 from smle.nn.gauge import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
@@ -61,7 +62,9 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share of the rows that is held out for early stopping.
         schedule: Of the learning rate: `plateau`, `cosine` or None.
-        enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
+        enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object. `correct`:
+            trained without rules on the targets as they are, then made safe as by `smle.correct`; `embedding`,
+            `bounds`, `refit`, `gate` and `enforce_targets` have no meaning then.
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
         enforce_targets: Train on the nearest targets that obey the rules.
@@ -174,11 +177,13 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
         require_in_domain(spec, encoded, "training rows")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        arrangement = arrange(spec)
-        enforced = self._enforce(spec, encoded, targets) if self.enforce_targets and spec.rules else targets
-        enforcement = enforcement_of(self.enforcement)
-        network = self._network(spec, arrangement, encoded, enforced, seed, gauge=enforcement.gauge)
-        self.history_ = self._train(network, torch.tensor(encoded), enforced, weight, enforcement, seed)
+        if self.enforcement == "correct" and spec.rules:
+            network = self._corrected(spec, encoded, targets, weight, seed)
+        else:
+            enforced = self._enforce(spec, encoded, targets) if self.enforce_targets and spec.rules else targets
+            enforcement = enforcement_of("gauge" if self.enforcement == "correct" else self.enforcement)
+            network = self._network(spec, arrange(spec), encoded, enforced, seed, gauge=enforcement.gauge)
+            self.history_ = self._train(network, torch.tensor(encoded), enforced, weight, enforcement, seed)
         self.specification_ = spec
         self.n_features_in_ = len(spec.inputs)
         if column_names(X) is not None:
@@ -189,6 +194,19 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         if spec.rules:
             self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
         return self
+
+    def _corrected(
+        self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
+    ) -> SafeNetwork:
+        """Train without rules, and make the result safe."""
+        plain = without_rules(spec)
+        network = self._network(plain, arrange(plain), X, targets, seed, gauge=True)
+        self.history_ = self._train(network, torch.tensor(X), targets, weight, enforcement_of("gauge"), seed)
+        free = network.eval().deployed.free
+        assert free is not None
+        last = torch.nn.Linear(free.weight.shape[1], free.weight.shape[0])
+        last.load_state_dict({"weight": free.weight, "bias": free.bias})
+        return corrected(torch.nn.Sequential(network.backbone, last), spec, inputs_like(X), fold=True)
 
     def _encoded(
         self, spec: Specification, X: Any, y: Any, sample_weight: Any
@@ -243,7 +261,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             loss=self._loss(targets),
             options=options,
             seed=seed,
-            title="training" if network.spec.rules else "plain twin",
+            title="training" if network.spec.rules or self.enforcement == "correct" else "plain twin",
             enforcement=enforcement if network.spec.rules else None,
             validation=(X[held], y[held]) if weights is None else [(X[held], y[held], weights[held])],
             sample_weight=None if weights is None else weights[kept],
@@ -314,11 +332,16 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             X,
             targets,
             kind=type(self).__name__,
-            architecture={"backbone": "mlp", "hidden": list(self.hidden), "embedding": self.embedding},
+            architecture={"backbone": "mlp", "hidden": list(self.hidden), "embedding": self._units},
             seed=seed,
             history=self.history_,
             usage=self.usage_of(X),
         )
+
+    @property
+    def _units(self) -> int:
+        """Width of the embedding that is deployed."""
+        return len(self.network_.head.bounds.lower)
 
     def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
         """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
@@ -426,7 +449,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
 
     def with_specification(self, spec: Specification) -> Self:
         """Return an unfitted estimator of the same shape for other rules over the same columns."""
-        other = type(self)(spec, hidden=tuple(self.hidden), embedding=self.embedding, bounds=self.bounds)
+        other = type(self)(spec, hidden=tuple(self.hidden), embedding=self._units, bounds=self.bounds)
         other.specification_, other.n_features_in_ = spec, self.n_features_in_
         other._read_specification(None, None)
         other._restore(self.description_)

@@ -45,8 +45,8 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "validation_share": (lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1"),
     "schedule": (lambda v: v is None or _named("plateau", "cosine")(v), "'plateau', 'cosine' or None"),
     "enforcement": (
-        lambda v: isinstance(v, Enforcement) or _named("gauge", "pdcg", "exact")(v),
-        "'gauge', 'pdcg', 'exact' or an Enforcement",
+        lambda v: isinstance(v, Enforcement) or _named("gauge", "pdcg", "exact", "correct")(v),
+        "'gauge', 'pdcg', 'exact', 'correct' or an Enforcement",
     ),
     "refit": (_flag, "True or False"),
     "gate": (_flag, "True or False"),

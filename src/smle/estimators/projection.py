@@ -88,7 +88,7 @@ def _with_rules(model: SafeEstimator, spec: Specification) -> SafeNetwork:
     network = SafeNetwork(
         deployed.backbone,
         spec,
-        embedding=model.embedding,
+        embedding=len(head.bounds.lower),
         bounds="network" if head.network else "affine" if head.affine else "fixed",
         gate=not single,
         passthrough=True if head.heads.passthrough is not None else None,

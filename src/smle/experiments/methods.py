@@ -21,14 +21,13 @@ from smle.experiments.pdcg import CountedPDCG
 from smle.experiments.presets import BENCHMARKS, settings_of
 from smle.experiments.tasks import Array, Task
 from smle.guarantees.nearest import nearest_outputs
-from smle.nn.corrector import corrected
+from smle.nn.corrector import corrected, inputs_like
 from smle.training.loop import History
 
 __all__ = ["METHODS", "Job", "jobs", "load_task", "solve"]
 
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 
-_BETWEEN = 5
 _CALLS, _BLOCK = 240, 20  # single examples timed per method, and per turn of a method
 
 
@@ -215,7 +214,7 @@ def _smle(task: Task, settings: Settings, seed: int) -> _Method:
     enforcement, clock = settings.enforcement(), _Clock()
     if settings.corrects:
         plain, history = _trained(task, settings, task.y, seed)
-        network = corrected(plain, task.specification, _inputs_like(task.X))
+        network = corrected(plain, task.specification, inputs_like(task.X))
     else:
         share = settings.enforced_share
         targets = share * _enforced(task) + (1 - share) * task.y if share else task.y
@@ -238,14 +237,6 @@ def _smle(task: Task, settings: Settings, seed: int) -> _Method:
             return np.asarray(deployed(torch.tensor(X)).numpy().astype(np.float64))
 
     return _Method(predict(task.X_test), deployed, facts, predict)
-
-
-def _inputs_like(X: Array) -> Array:
-    """Return inputs and five times as many between two of them: answers to them show a corrector what occurs."""
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(len(X), size=(2, _BETWEEN * len(X)))
-    share = rng.random((len(first), 1))
-    return np.concatenate([X, share * X[first] + (1 - share) * X[second]])
 
 
 def _timings(task: Task, answers: dict[str, Callable[[Tensor], Any]]) -> dict[str, dict[str, float]]:

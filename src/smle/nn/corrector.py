@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +35,23 @@ from smle.nn.limits import Block, Limits, half_spaces, limits
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
-__all__ = ["corrected"]
+__all__ = ["corrected", "inputs_like"]
 
 Array = npt.NDArray[np.float64]
 _CLOSE = 0.005  # share of labels: limits move logits less than duels, and are preferred if they decide as well
 _NUMBERS = 20_000_000
+_BETWEEN = 5
 _ADVICE = "Train it under these rules instead (SafeNetwork.from_model), or state fewer rules."
 
 
-def corrected(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike) -> SafeNetwork:
-    """Return the corrected network, proved in floats; `smle.correct` has it checked exactly."""
+def corrected(
+    model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike, *, fold: bool = False
+) -> SafeNetwork:
+    """Return the corrected network, proved in floats; `smle.correct` has it checked exactly.
+
+    `fold`: linear layers at the end become one in any case, although answers where no rule applies are then rounded
+    in another way than the model's.
+    """
     _require_outputs_only(spec)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     model = copy.deepcopy(model).cpu().eval()
@@ -67,7 +75,7 @@ def corrected(model: nn.Module, spec: Specification, examples: Tensor | npt.Arra
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(np.concatenate([np.zeros((0, m)), *(block.M for block in blocks)])))
         layer.bias.copy_(torch.from_numpy(np.concatenate([np.zeros(0), *(block.c for block in blocks)])))
-    backbone = nn.Sequential(model, layer) if free else _folded(model, layer)
+    backbone = _folded(model, layer) if fold or not free else nn.Sequential(model, layer)
     network = _network(backbone, spec, layer.out_features, arrangement)
     over = network.overapproximation()
     heads: list[Head | None] = [None] * len(over.heads)
@@ -78,6 +86,14 @@ def corrected(model: nn.Module, spec: Specification, examples: Tensor | npt.Arra
     passed = torch.eye(m, layer.out_features), torch.zeros(m)
     network.hold(replace(over, heads=tuple(heads)), passed if free else None)
     return network.requires_grad_(False).to(device)
+
+
+def inputs_like(X: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return inputs (N, d) and five times as many between two of them: more examples of what a model answers."""
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(len(X), size=(2, _BETWEEN * len(X)))
+    share = rng.random((len(first), 1))
+    return np.concatenate([X, share * X[first] + (1 - share) * X[second]])
 
 
 def _network(backbone: nn.Module, spec: Specification, units: int, arrangement: Arrangement) -> SafeNetwork:
