@@ -19,10 +19,12 @@ from smle.guarantees.cells import Arrangement, distinct
 from smle.guarantees.project import project as project_heads
 from smle.guarantees.verdict import Verdicts
 from smle.guarantees.verify import verify as verify_overapproximation
+from smle.nn.clip import eager
 from smle.nn.corrector import corrected
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
+from smle.nn.quick import Quick
 from smle.rules import Specification
 
 __all__ = [
@@ -44,6 +46,7 @@ class DeployedNetwork(Float32Only):
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self._quick = Quick.of(backbone)
         self.requires_grad_(False)
         self.eval()
 
@@ -57,9 +60,14 @@ class DeployedNetwork(Float32Only):
         """Return the outputs (batch, m)."""
         # Looking up parts as attributes takes longer than the arithmetic of one row.
         parts: dict[str, Any] = self._modules
-        if not backbone_inputs:
-            backbone_inputs = (features if features.dtype is torch.float32 else features.float(),)
-        outputs: Tensor = parts["head"].forward(features, parts["backbone"](*backbone_inputs))
+        if backbone_inputs:
+            z = parts["backbone"](*backbone_inputs)
+        else:
+            x = features if features.dtype is torch.float32 else features.float()
+            z = self._quick(x) if self._quick is not None and eager(x) else None
+            if z is None:
+                z = parts["backbone"](x)
+        outputs: Tensor = parts["head"].forward(features, z)
         return outputs
 
 
