@@ -168,7 +168,7 @@ class DeployedHead(FixedFormats):
         Raises:
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
         """
-        single = not self.nan_safe_clip and embedding.shape[0] == 1 and eager(embedding)
+        single = embedding.shape[0] == 1 and eager(embedding)
         if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and full_precision_on_cpu():
             y = self._one_row(features, embedding)
             if y.dtype is torch.float32:  # under autocast it is another: then once more, below
@@ -200,6 +200,8 @@ class DeployedHead(FixedFormats):
         if cell == len(heads):
             free = modules["free"]._buffers
             return _linear(z, free["weight"], free["bias"])
+        if self.nan_safe_clip:
+            return self._one_sloped_row(features, z, cell)
         box = modules["bounds"]._buffers
         y = _linear(_clamp(z, box["lower"], box["upper"]), *heads[cell])
         suspicious = _isnan(sum(y.tolist()[0])) if row[3] else has_nan(y)
@@ -207,6 +209,15 @@ class DeployedHead(FixedFormats):
             fallback: Tensor = stored["fallback"][cell : cell + 1].clone()
             return fallback
         return y
+
+    def _one_sloped_row(self, features: Tensor, z: Tensor, cell: int) -> Tensor:
+        """Return the outputs of a single row by the head of its cell, where bounds or heads look at the input."""
+        assert self._row is not None
+        x = self._modules["domain"].clamp(features)  # type: ignore[union-attr, operator]
+        x32 = x if x.dtype is torch.float32 else x.to(torch.float32)
+        y = _linear(clip(z, *self.limits(x32)), *self._row.heads[cell])
+        passthrough = _buffers(self, "heads")["passthrough"]
+        return y if passthrough is None else torch.addmm(y, x32, passthrough[cell].T)
 
     def outputs(
         self,
