@@ -47,7 +47,7 @@ def test_equals_the_general_gauge(monkeypatch, spec, gate, bounds, size):
 
 
 def test_is_not_taken_where_it_does_not_hold():
-    """Several cells, several literals in a clause, bounds that move, another device, heads without rules."""
+    """Several cells and literals in a clause, bounds that move, a phase without rules."""
     for spec, bounds in ((BRAKING, "constant"), (ONE_RULE, "affine"), (ONE_RULE, "network")):
         network = _network(spec, size=1.0, bounds=bounds)
         constants = network.heads.closed_form(network.box.envelope())

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["Constants", "Places", "outputs"]
+__all__ = ["Constants", "Places", "Step", "outputs"]
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +53,14 @@ class Places(NamedTuple):
 
     inside: Tensor | None
     inside_outside: tuple[int, ...]
+
+
+class Step(NamedTuple):
+    """What a step needs besides its tensors. `general` computes the same from z, in terms that autograd knows."""
+
+    known: Constants
+    places: Places
+    general: Callable[[Tensor], Tensor]
 
 
 class _Gauged(NamedTuple):
@@ -90,15 +98,8 @@ class _Gauged(NamedTuple):
 
 class _Outputs(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        raw_weight: Tensor,
-        raw_bias: Tensor,
-        known: Constants,
-        places: Places,
-        general: Callable[[Tensor], Tensor],
-    ) -> Tensor:
+    def forward(ctx: Any, z: Tensor, raw_weight: Tensor, raw_bias: Tensor, step: Step) -> Tensor:
+        known, places, _ = step
         gauged = _Gauged.of(raw_weight.numpy(), raw_bias.numpy(), known)
         clipped = torch.clamp(z, -1.0, 1.0)
         weight, bias = torch.from_numpy(gauged.weight), torch.from_numpy(gauged.bias)
@@ -111,8 +112,7 @@ class _Outputs(torch.autograd.Function):
         choices = [head(number) for number in places.inside_outside]
         y = choices[0] if places.inside is None else torch.where(places.inside, choices[0], choices[1])
         ctx.save_for_backward(z, clipped, raw_weight, raw_bias)
-        ctx.gauged, ctx.weight, ctx.known, ctx.places = gauged, weight, known, places
-        ctx.general = general
+        ctx.gauged, ctx.weight, ctx.step = gauged, weight, step
         return y.T
 
     @staticmethod
@@ -121,9 +121,9 @@ class _Outputs(torch.autograd.Function):
         if torch.is_grad_enabled():  # the gradient is to be differentiated
             wanted = ctx.needs_input_grad
             of = [tensor for tensor, needed in zip((z, raw_weight, raw_bias), wanted, strict=False) if needed]
-            found = iter(torch.autograd.grad(ctx.general(z), of, gradients[0], create_graph=True))
+            found = iter(torch.autograd.grad(ctx.step.general(z), of, gradients[0], create_graph=True))
             return tuple(next(found) if needed else None for needed in wanted)
-        known, places, weight = ctx.known, ctx.places, ctx.weight
+        (known, places, _), weight = ctx.step, ctx.weight
         to_y = gradients[0].T
         parts = [to_y] if places.inside is None else [of_inside := to_y * places.inside, to_y - of_inside]
         to_weight, to_bias = np.zeros_like(ctx.gauged.weight), np.zeros_like(ctx.gauged.bias)
@@ -138,21 +138,10 @@ class _Outputs(torch.autograd.Function):
                     to_served.masked_fill_((z - clipped) * to_served < 0, 0.0)
                 to_z = to_served if to_z is None else to_z.add_(to_served)
         raw = ctx.gauged.gradient(to_weight, to_bias, raw_weight.numpy(), known)
-        return to_z, torch.from_numpy(raw[0]), torch.from_numpy(raw[1]), None, None, None
+        return to_z, torch.from_numpy(raw[0]), torch.from_numpy(raw[1]), None
 
 
-def outputs(
-    z: Tensor,
-    raw_weight: Tensor,
-    raw_bias: Tensor,
-    *,
-    known: Constants,
-    places: Places,
-    general: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """Return the outputs (batch, m) of embeddings (batch, n), for raw parameters (heads, m, n) and (heads, m).
-
-    `general` computes the same from z, in terms that autograd knows.
-    """
-    y: Tensor = _Outputs.apply(z, raw_weight, raw_bias, known, places, general)  # type: ignore[no-untyped-call]
+def outputs(z: Tensor, raw_weight: Tensor, raw_bias: Tensor, step: Step) -> Tensor:
+    """Return the outputs (batch, m) of embeddings (batch, n), for raw parameters (heads, m, n) and (heads, m)."""
+    y: Tensor = _Outputs.apply(z, raw_weight, raw_bias, step)  # type: ignore[no-untyped-call]
     return y

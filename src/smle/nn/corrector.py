@@ -1,10 +1,10 @@
 """A safe network around a given one that leaves its answers alone wherever the chosen part of the rules allows them.
 
 Behind the original outputs comes one more linear layer, whose units are clipped and read by a certified head per cell;
-the free cell's head passes the original outputs through. Two constructions say what layer and head are, and prove
-themselves by rows and columns that cancel: coordinates in which rules are a box (`smle.nn.limits`), and duels of labels
-that exclude each other (`smle.nn.duels`). Where both apply, the one whose labels are nearer to the nearest allowed ones
-on the examples is taken.
+the free cell's head passes the original outputs through. Two constructions say what layer and head are: coordinates in
+which rules are a box (`smle.nn.limits`), and duels of labels that exclude each other (`smle.nn.duels`). The heads are
+proved like any others. Where both apply, the one whose labels are nearer to the nearest allowed ones on the examples is
+taken.
 """
 
 from __future__ import annotations
@@ -239,15 +239,13 @@ def _plans(cell: int, seen: Array, features: Tensor, *, polytopes: Polytopes) ->
             f"have more than {_NUMBERS:,} weights. {_ADVICE}"
         )
     answers = np.where(labels, 0.5 * (1 + np.tanh(seen / 2)), seen)
-    wanted = nearest_outputs(spec, features.numpy(), answers)[:, labels] > 0.5
-    full = np.zeros(seen.shape, dtype=bool)
-    full[:, labels] = wanted
+    wanted = (nearest_outputs(spec, features.numpy(), answers) > 0.5) & labels
 
     def misses(plan: Limits | Duels) -> float:
         block = next(plan.blocks(), None)
-        return np.inf if block is None else float(((block(seen)[:, labels] >= 0) != wanted).mean())
+        return np.inf if block is None else float(((block(seen) >= 0) != wanted)[:, labels].mean())
 
-    fought = duels(*turned, seen, full)
+    fought = duels(*turned, seen, wanted)
     if plans and misses(plans[0]) <= misses(fought) + _CLOSE:
         return [*plans, fought]
     return [fought, *plans]

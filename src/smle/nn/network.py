@@ -239,7 +239,8 @@ class SafeNetwork(Float32Only):
         def general(z: Tensor) -> Tensor:
             return self._general_outputs(features, z, envelope)
 
-        return constant_heads.outputs(z, heads.raw_weight, heads.raw_bias, known=known, places=places, general=general)
+        step = constant_heads.Step(known, places, general)
+        return constant_heads.outputs(z, heads.raw_weight, heads.raw_bias, step)
 
     def _general_outputs(self, features: Tensor, z: Tensor, envelope: Envelope) -> Tensor:
         known = self.heads.constants(torch.float32)
