@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from smle.assurance import verify
 from smle.errors import DataError, TrainingError
 from smle.nn.network import SafeNetwork
-from smle.training.batches import split_rows
+from smle.training.batches import Rows, split_rows
 from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from smle.training.loop import EpochInfo, History, TrainingOptions, train
 
@@ -130,6 +130,91 @@ def test_warm_start_has_no_rules_and_the_end_has() -> None:
         assert verify(network).hold
 
 
+def test_final_epochs_see_all_rows_and_are_kept() -> None:
+    held = X[split_rows(len(X), share=0.2, seed=0)[1]]
+    seen: list[tuple[bool, bool]] = []  # (a final epoch, a row that was held out was trained on)
+    trained: list[Tensor] = []
+
+    class Watching(SafeNetwork):
+        def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+            if self.training:
+                trained.append(x)
+            return super().forward(x, *others)
+
+    def watch(info: EpochInfo) -> None:
+        rows = torch.cat(trained)
+        seen.append((info.final, bool((rows[:, None] == held[:1]).all(dim=-1).any())))
+        assert len(rows) == (240 if info.final else 192)
+        trained.clear()
+
+    for enforcement in ("gauge", "pdcg"):
+        seen.clear()
+        network = make_network(EVERYWHERE, gauge=enforcement == "gauge")
+        network.__class__ = Watching
+        settings = options(max_epochs=4, patience=1, final_epochs=3)
+        _, history = run(network, enforcement=enforcement, options=settings)
+        trained.clear()
+        searched = len(history.loss) - 3
+        assert history.final_epochs == 3
+        assert history.best_epoch < searched
+        assert history.learning_rate[searched] == pytest.approx(1e-3)
+        assert history.learning_rate[-1] < 1e-3
+        assert verify(network).hold
+        again = make_network(EVERYWHERE, gauge=enforcement == "gauge")
+        again.__class__ = Watching
+        run(again, enforcement=enforcement, options=settings, callbacks=[watch])
+        assert seen == [(False, False)] * searched + [(True, True)] * 3
+        assert torch.equal(weights(network), weights(again))
+        before, _ = run(make_network(EVERYWHERE, gauge=enforcement == "gauge"), enforcement=enforcement,
+                        options=options(max_epochs=4, patience=1))  # fmt: skip
+        assert not torch.equal(weights(network), weights(before))
+
+
+def test_final_epochs_start_from_the_best_weights() -> None:
+    def nearly_still(parameters: object, rate: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-12 if rate < 5e-3 else rate)  # type: ignore[arg-type]
+
+    best, before = run(validation=WORSE, options=options(optimizer=nearly_still))
+    network, history = run(validation=WORSE, options=options(optimizer=nearly_still, final_epochs=2))
+    last, _ = run(validation=WORSE, options=options(optimizer=nearly_still, keep="last"))
+    assert history.loss[:-2] == before.loss
+    torch.testing.assert_close(weights(network), weights(best), rtol=1e-6, atol=1e-9)
+    assert float((weights(network) - weights(last)).abs().max()) > 1e-4
+
+
+def test_final_epochs_keep_weights_of_rows() -> None:
+    weight = torch.linspace(0.0, 2.0, len(X))
+    network, history = run(sample_weight=weight, options=options(final_epochs=2), loss=lambda p, y: (p - y) ** 2)
+    assert history.final_epochs == 2
+    assert verify(network).hold
+    rows = Rows(X[:2], Y[:2], torch.tensor([0.5, 2.0])).joined(Rows(X[2:3], Y[2:3]))
+    assert rows.weight is not None
+    assert rows.weight.tolist() == [0.5, 2.0, 1.0]
+    assert torch.equal(rows.inputs[0], X[:3])
+
+
+def test_final_epochs_need_rows_in_memory() -> None:
+    loader = DataLoader(TensorDataset(X, Y), batch_size=32)
+    network = make_network(EVERYWHERE)
+    for data, validation in (((loader,), None), ((X, Y), loader)):
+        with pytest.raises(ValueError, match="final_epochs"):
+            train(network, *data, loss=squared, options=options(final_epochs=1), validation=validation)
+
+
+def test_a_callback_ends_training_without_final_epochs() -> None:
+    _, history = run(callbacks=[lambda info: info.epoch == 1], options=options(final_epochs=3))
+    assert (len(history.loss), history.final_epochs, history.stopped) == (2, 0, "callback")
+    _, history = run(callbacks=[lambda info: info.final], options=options(final_epochs=3))
+    assert (len(history.loss), history.final_epochs, history.stopped) == (6, 1, "max_epochs")
+
+
+def test_final_epochs_only_below_a_loss() -> None:
+    _, plain = run()
+    for limit, expected in ((plain.best, 0), (plain.best * 1.001, 2)):
+        _, history = run(options=options(final_epochs=2, final_below=limit))
+        assert history.final_epochs == expected
+
+
 def test_schedule_and_optimizer_are_used() -> None:
     def momentum(parameters: object, rate: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9)  # type: ignore[arg-type]
@@ -208,6 +293,7 @@ def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
         ("keep", "all"),
         ("schedule", "linear"),
         ("warmup_epochs", -1),
+        ("final_epochs", -1),
     ],
 )
 def test_bad_options_are_named(name: str, value: object) -> None:
@@ -219,7 +305,7 @@ def test_bad_options_are_named(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("enforcement", ["gauge", "pdcg"])
-@pytest.mark.parametrize("stop", [0, 2])
+@pytest.mark.parametrize("stop", [0, 2, 5, 6])
 def test_run_goes_on_from_a_checkpoint(tmp_path: object, enforcement: str, stop: int) -> None:
     def fresh() -> SafeNetwork:
         return make_network(EVERYWHERE, gauge=enforcement == "gauge")
@@ -232,7 +318,7 @@ def test_run_goes_on_from_a_checkpoint(tmp_path: object, enforcement: str, stop:
             raise StopHereError
 
     path = tmp_path / "run" / "checkpoint"  # type: ignore[operator]
-    common = {"enforcement": enforcement, "options": options(warmup_epochs=2, schedule="cosine")}
+    common = {"enforcement": enforcement, "options": options(warmup_epochs=2, final_epochs=2, schedule="cosine")}
     whole, expected = run(fresh(), **common)
     with pytest.raises(StopHereError):
         run(fresh(), checkpoint=path, callbacks=[interrupt], **common)

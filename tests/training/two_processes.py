@@ -18,7 +18,7 @@ from smle.assurance import certify
 from smle.nn.network import SafeNetwork
 from smle.training.loop import TrainingOptions, train
 
-OPTIONS = TrainingOptions(max_epochs=4, batch_size=33, learning_rate=1e-2, progress=False)
+OPTIONS = TrainingOptions(max_epochs=4, final_epochs=2, batch_size=33, learning_rate=1e-2, progress=False)
 
 
 def run(enforcement: str, *, checkpoint: str | None = None) -> tuple[SafeNetwork, list[float]]:

@@ -23,6 +23,7 @@ class TrainSettings:
     batch_size: int = 256
     epochs: int = 500
     patience: int = 50
+    final_epochs: int | None = None
     seed: int = 0
     gate: bool = True
     refit: bool = True
@@ -71,6 +72,7 @@ class TrainSettings:
             "batch_size": self.batch_size,
             "max_epochs": self.epochs,
             "patience": self.patience,
+            "final_epochs": self.final_epochs,
             "random_state": self.seed,
             "gate": self.gate,
             "refit": self.refit,

@@ -69,6 +69,13 @@ def train(
         int | None,
         typer.Option(help="Epochs without a better validation loss before it ends.", show_default=_default("patience")),
     ] = None,
+    final_epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs at the end on all training rows; 0: none.",
+            show_default="an eighth of --epochs for numbers with little noise",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed.", show_default=_default("seed"))] = None,
     gate: Annotated[
         bool | None,

@@ -72,6 +72,7 @@ def short_history(history: History) -> dict[str, Any]:
     return {
         "epochs": epochs,
         "best_epoch": history.best_epoch + 1,
+        "final_epochs": history.final_epochs,
         "stopped": history.stopped,
         "seconds": round(history.seconds, 3),
         "epoch": [i + 1 for i in kept],

@@ -131,7 +131,6 @@ class Settings:
     * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
     * `enforced_share`: safe networks are trained on this share of the nearest targets that obey the property, and the
       rest of the original ones; 1 in the paper.
-    * `finish`: how training goes on, after early stopping, on all rows with those held out before; None: not at all.
     * `corrects`: a plain network, trained on the original targets, is made safe by `smle.correct`; nothing else above
       that concerns safe networks has a meaning then.
     """
@@ -144,7 +143,6 @@ class Settings:
     start: Callable[[Array, int], tuple[Array, Array]] | None = None
     scaled: bool = True
     enforced_share: float = 1.0
-    finish: TrainingOptions | None = None
     corrects: bool = False
 
 
@@ -165,12 +163,6 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
         network, X.float(), y.float(), loss=_loss(task), options=settings.options, seed=seed, title="plain",
         validation=(held[0].float(), held[1].float()),
     )  # fmt: skip
-    if settings.finish is not None:
-        rows, wanted = torch.cat([X, held[0]]).float(), torch.cat([y, held[1]]).float()
-        train(
-            network, rows, wanted, loss=_loss(task), options=settings.finish, seed=seed, title="plain, all rows",
-            validation=(held[0].float(), held[1].float()),
-        )  # fmt: skip
     with torch.no_grad():
         last.weight.mul_(size)
         last.bias.mul_(size).add_(torch.tensor(shift, dtype=torch.float32))
@@ -188,11 +180,6 @@ def train_safe(
         network, X, y.float(), loss=loss, options=settings.options, seed=seed, title="safe",
         enforcement=enforcement, validation=(held[0], held[1].float()),
     )  # fmt: skip
-    if settings.finish is not None:
-        train(
-            network, torch.cat([X, held[0]]), torch.cat([y, held[1]]).float(), loss=loss, options=settings.finish,
-            seed=seed, title="safe, all rows", enforcement=enforcement, validation=(held[0], held[1].float()),
-        )  # fmt: skip
     if settings.refit:
         refit_network(network, X, y, loss="logistic" if task.has_labels else "squared", validation=held)
     return network, history

@@ -41,8 +41,9 @@ def settings_of(benchmark: str, preset: str, *, inputs: int, outputs: int, quick
     if not quick:
         return found
     warmup = min(found.options.warmup_epochs, _QUICK_EPOCHS)
-    finish = None if found.finish is None else replace(found.finish, max_epochs=_QUICK_EPOCHS)
-    return replace(found, options=replace(found.options, max_epochs=_QUICK_EPOCHS, warmup_epochs=warmup), finish=finish)
+    final = min(found.options.final_epochs, _QUICK_EPOCHS)
+    options = replace(found.options, max_epochs=_QUICK_EPOCHS, warmup_epochs=warmup, final_epochs=final)
+    return replace(found, options=options)
 
 
 # --- the paper's
@@ -100,14 +101,11 @@ def best(benchmark: str) -> Settings:
     )
     if benchmark == "synthetic":
         # The score compares with the targets as they are, so they are what the loss should see.
-        options = replace(options, patience=50)
         # Without noise every row counts: the last epochs see those held out before, and leave nothing to refit.
-        finish = replace(options, learning_rate=1e-3, max_epochs=60, patience=None, schedule="cosine", keep="last")
         return Settings(
             backbone=Perceptron((64, 64, 64), 64),
             enforcement=Gauge,
-            options=options,
-            finish=finish,
+            options=replace(options, patience=50, final_epochs=60),
             refit=False,
             enforced_share=0.0,
         )

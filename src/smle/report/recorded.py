@@ -26,7 +26,7 @@ class RecordedScores:
 
 @dataclass(frozen=True)
 class History:
-    """Losses by epoch; `best` is the epoch that was kept."""
+    """Losses by epoch; `best` is the epoch with the best validation loss, `final` counts the last ones on all rows."""
 
     epoch: tuple[float, ...]
     loss: tuple[float, ...]
@@ -35,6 +35,7 @@ class History:
     epochs: int | None
     seconds: float | None
     stopped: str
+    final: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def history_of(description: Mapping[str, Any]) -> History | None:
         _whole(history.get("epochs")),
         _number(history.get("seconds")),
         text_of(history.get("stopped")),
+        _whole(history.get("final_epochs")) or 0,
     )
 
 

@@ -178,7 +178,8 @@ def history(record: History) -> Markup | None:
     if record.loss:
         parts.append(axes.path(record.epoch, record.loss, "line quiet"))
     if record.validation:
-        parts.append(axes.path(record.epoch, record.validation, "line"))
+        searched = sum(epoch <= record.epoch[-1] - record.final for epoch in record.epoch)  # then nothing is held out
+        parts.append(axes.path(record.epoch[:searched], record.validation[:searched], "line"))
     if record.best is not None and record.epoch[0] <= record.best <= record.epoch[-1]:
         x = round(axes.at_x(record.best), 1)
         parts.append(_tag("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="marker"))

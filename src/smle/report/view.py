@@ -234,12 +234,17 @@ def history_view(description: Mapping[str, Any]) -> dict[str, Any]:
     if record is not None and drawing is not None:
         parts = ["Validation loss (strong) and training loss (thin)"]
         if record.best is not None:
-            parts.append(f"dashed: epoch {number(record.best)}, which was kept")
+            kept = "the best" if record.final else "which was kept"
+            parts.append(f"dashed: epoch {number(record.best)}, {kept}")
         if record.epochs is not None:
             parts.append(f"{record.epochs} epochs")
         if record.seconds is not None:
             parts.append(f"{record.seconds:.1f} s")
         if record.stopped:
             parts.append(f"ended by {record.stopped.replace('_', ' ')}")
+        if record.final:
+            parts.append(
+                f"the last {record.final} went on from the best, on all rows with none held out, and were kept"
+            )
         caption = "; ".join(parts) + "."
     return {"history": drawing, "history_caption": caption}

@@ -74,6 +74,14 @@ class Rows:
         weight = None if self.weight is None else self.weight[rows]
         return Rows(tuple(part[rows] for part in self.inputs), self.targets[rows], weight)
 
+    def joined(self, other: Rows) -> Rows:
+        """Return the rows of both. Rows without a weight have a weight of 1 beside others that have one."""
+        weight = None
+        if self.weight is not None or other.weight is not None:
+            weight = torch.cat([torch.ones(len(r)) if r.weight is None else r.weight for r in (self, other)])
+        inputs = tuple(torch.cat(pair) for pair in zip(self.inputs, other.inputs, strict=True))
+        return Rows(inputs, torch.cat([self.targets, other.targets]), weight)
+
     def _batch(self, rows: Tensor) -> Batch:
         weight = None if self.weight is None else self.weight[rows]
         return Batch(tuple(part[rows] for part in self.inputs), self.targets[rows], weight)

@@ -78,7 +78,7 @@ def train(
 
 
 class _Run:
-    """The state of one run. Phase 0 is without rules, phase 1 with them."""
+    """The state of one run. Phase 0 is without rules, phase 1 with them, phase 2 on all rows."""
 
     def __init__(
         self, network: nn.Module, loss: Loss, options: TrainingOptions, *,
@@ -99,6 +99,7 @@ class _Run:
         if validation is None and isinstance(data, Rows) and len(data) > 1:
             kept, held = split_rows(len(data), share=self.options.validation_share, seed=self.seed)
             self.data, self.validation = data.take(kept), data.take(held)
+        self.all_rows: Batches = self.data if self.options.final_epochs == 0 else _joined(self.data, self.validation)
 
     def set_enforcement(self, choice: str | Enforcement | None) -> None:
         """Take over the enforcement."""
@@ -110,7 +111,7 @@ class _Run:
         self.enforcement.start(self.network)
 
     def execute(self) -> History:
-        """Train through both phases, going on from a checkpoint if there is one, and finish."""
+        """Train through all phases, going on from a checkpoint if there is one, and finish."""
         self.network.to(self.device)
         self.group.broadcast(self.network)
         self.new_phase()
@@ -119,7 +120,8 @@ class _Run:
         started = time.monotonic() - self.history.seconds
         options = self.options
         shown = options.progress if self.group.is_first else False
-        with Bar(self.title, options.warmup_epochs + options.max_epochs, shown=shown) as bar:
+        total = options.warmup_epochs + options.max_epochs + options.final_epochs
+        with Bar(self.title, total, shown=shown) as bar:
             while not self.finished:
                 self.relax(self.phase == 0)
                 self.epoch()
@@ -137,9 +139,12 @@ class _Run:
 
     def new_phase(self) -> None:
         """Start with a new optimizer and no best epoch."""
-        self.optimizer = self.options.make_optimizer(self.network.parameters())
-        epochs = self.options.warmup_epochs if self.phase == 0 else self.options.max_epochs
-        self.schedule = self.options.make_schedule(self.optimizer, epochs)
+        options = self.options.final_phase() if self.phase == 2 else self.options
+        self.optimizer = options.make_optimizer(self.network.parameters())
+        self.limit = options.warmup_epochs if self.phase == 0 else options.max_epochs
+        self.schedule = options.make_schedule(self.optimizer, self.limit)
+        if self.phase == 2:
+            self.generator.manual_seed(self.seed + 1)  # the same order, however long it took to get here
         self.first_epoch, self.best = len(self.history.loss), math.inf
         self.best_state = copy.deepcopy(self.network.state_dict())
 
@@ -155,7 +160,8 @@ class _Run:
         history, number = self.history, len(self.history.loss)
         history.learning_rate.append(float(self.optimizer.param_groups[0]["lr"]))
         history.loss.append(self.gradient_steps(number))
-        if self.enforcement is not None and self.phase == 1:
+        history.final_epochs += self.phase == 2
+        if self.enforcement is not None and self.phase:
             self.enforce(self.enforcement.after_epoch)
         self.network.eval()
         value = history.loss[-1] if self.validation is None else self.evaluate(self.validation)
@@ -164,7 +170,7 @@ class _Run:
         if self.enforcement is not None and isinstance(self.network, SafeNetwork):
             history.safety_name, safety = self.enforcement.margin(self.network)
             history.safety.append(safety)
-        if value < self.best:
+        if value < self.best and self.phase < 2:
             self.best, history.best_epoch = value, number
             self.best_state = copy.deepcopy(self.network.state_dict())
         if isinstance(self.schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -177,7 +183,8 @@ class _Run:
         """Take the steps of an epoch; return the mean loss. All processes take the same number of steps."""
         self.network.train()
         total = weight = 0.0
-        batches = self.data.shuffled(self.options.batch_size, self.generator, self.group)
+        data = self.all_rows if self.phase == 2 else self.data
+        batches = data.shuffled(self.options.batch_size, self.generator, self.group)
         while True:
             batch = next(batches, None)
             self.optimizer.zero_grad(set_to_none=True)
@@ -189,7 +196,7 @@ class _Run:
             self.group.average_gradients(self.network.parameters(), rows / all_rows)
             self.optimizer.step()
             self.step += 1
-            if self.enforcement is not None and self.phase == 1:
+            if self.enforcement is not None and self.phase:
                 self.enforce(self.enforcement.after_step, self.step)
             total, weight = total + all_value, weight + all_rows
         if not weight:
@@ -249,15 +256,15 @@ class _Run:
         """Decide whether the phase is over, and write a checkpoint."""
         history, options = self.history, self.options
         done = len(history.loss) - self.first_epoch
-        limit = options.warmup_epochs if self.phase == 0 else options.max_epochs
-        info = EpochInfo(len(history.loss) - 1, history, self.network, self.phase == 0)
+        info = EpochInfo(len(history.loss) - 1, history, self.network, self.phase == 0, self.phase == 2)
+        patience = None if self.phase == 2 else options.patience
         asked = sum(bool(callback(info)) for callback in self.callbacks)
         stopped = ""
         if self.group.sums(asked)[0]:
             stopped = "callback"
-        elif options.patience is not None and len(history.loss) - 1 - history.best_epoch >= options.patience:
+        elif patience is not None and len(history.loss) - 1 - history.best_epoch >= patience:
             stopped = "patience"
-        elif done >= limit:
+        elif done >= self.limit:
             stopped = "max_epochs"
         if stopped:
             self.end_phase(stopped)
@@ -266,13 +273,21 @@ class _Run:
 
     def end_phase(self, stopped: str) -> None:
         """Restore the weights to keep and go to the next phase."""
-        if self.options.keep == "best":
+        if self.options.keep == "best" and self.phase < 2:
             self.network.load_state_dict(self.best_state)
-        if self.phase == 0 and stopped != "callback":
-            self.phase, self.history.warmup_epochs = 1, len(self.history.loss)
+        if self.phase == 0:
+            self.history.warmup_epochs = len(self.history.loss)
+        if self.phase < 2:
+            self.history.stopped = stopped
+        goes_on = self.phase == 0 or (self.phase == 1 and self.wants_final_epochs())
+        self.finished = stopped == "callback" or not goes_on
+        if not self.finished:
+            self.phase += 1
             self.new_phase()
-            return
-        self.finished, self.history.stopped = True, stopped
+
+    def wants_final_epochs(self) -> bool:
+        """Whether there are epochs on all rows to come."""
+        return self.options.final_epochs > 0 and self.best < self.options.final_below
 
     def finish(self) -> None:
         """Make the heads safe, on the first process, and give everyone its network."""
@@ -359,6 +374,13 @@ def _validation(given: tuple[Inputs, Tensor] | Loader) -> Batches:
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Tensor):
         return batches_of(given[0], given[1])
     return batches_of(given, None)
+
+
+def _joined(data: Batches, validation: Batches | None) -> Batches:
+    """Return all rows, for the final epochs."""
+    if not isinstance(data, Rows) or not isinstance(validation, Rows | None):
+        raise ValueError("Expected rows in memory for final_epochs, validation included. Got a loader.")
+    return data if validation is None else data.joined(validation)
 
 
 def _plain(value: Any) -> Any:

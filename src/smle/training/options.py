@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,9 @@ class TrainingOptions:
     * `keep`: `best` restores the weights of the best validation loss, `last` keeps those of the last epoch.
     * `warmup_epochs`: at most so many epochs without rules first, with the same patience; then training with
       rules starts from there with a new optimizer.
+    * `final_epochs`: so many epochs at the end on all rows, those held out included, from the weights kept before,
+      with a tenth of the learning rate that falls to zero as a cosine. What they end with is kept. For rows in memory.
+      `final_below`: only if the best validation loss is below this.
     * `validation_share`: rows held out if no validation set is given.
     * `threads` of torch; None: one for small networks, as torch has it for others. `device`: `auto`, `cpu`, ...
     * `checkpoint_every`: epochs between two checkpoints. `progress`: show a bar; None: only on a terminal.
@@ -48,6 +51,8 @@ class TrainingOptions:
     schedule: str | ScheduleFactory | None = None
     keep: str = "best"
     warmup_epochs: int = 0
+    final_epochs: int = 0
+    final_below: float = math.inf
     threads: int | None = None
     device: str = "auto"
     checkpoint_every: int = 1
@@ -59,12 +64,18 @@ class TrainingOptions:
                 raise ValueError(f"Expected {name} > 0. Got {value}.")
         if not 0 < self.validation_share < 1:
             raise ValueError(f"Expected 0 < validation_share < 1. Got {self.validation_share}.")
-        if self.warmup_epochs < 0:
-            raise ValueError(f"Expected warmup_epochs >= 0. Got {self.warmup_epochs}.")
+        for name in ("warmup_epochs", "final_epochs"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Expected {name} >= 0. Got {getattr(self, name)}.")
         if self.keep not in ("best", "last"):
             raise ValueError(f"Expected keep to be 'best' or 'last'. Got {self.keep!r}.")
         if isinstance(self.schedule, str) and self.schedule not in ("cosine", "plateau"):
             raise ValueError(f"Expected schedule to be 'plateau', 'cosine', a function or None. Got {self.schedule!r}.")
+
+    def final_phase(self) -> TrainingOptions:
+        """Return the options of the final epochs."""
+        rate = self.learning_rate / 10
+        return replace(self, learning_rate=rate, schedule="cosine", max_epochs=self.final_epochs, final_epochs=0)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer for given parameters."""
@@ -103,7 +114,9 @@ class History:
 
     * `safety`: what the enforcement reports per epoch; `safety_name` says what it is: `step`, the share of the way
       to the raw heads that the gauge allows, or `margin`, the worst margin of the heads at that time.
-    * `stopped`: `patience`, `max_epochs` or `callback`.
+    * `final_epochs`: how many of them, the last, were on all rows; what is called validation loss there is no longer
+      one of rows held out.
+    * `stopped`: what ended the search for the best epoch: `patience`, `max_epochs` or `callback`.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -112,6 +125,7 @@ class History:
     safety_name: str = ""
     learning_rate: list[float] = field(default_factory=list)
     warmup_epochs: int = 0
+    final_epochs: int = 0
     best_epoch: int = 0
     seconds: float = 0.0
     stopped: str = ""
@@ -124,12 +138,13 @@ class History:
 
 @dataclass(frozen=True)
 class EpochInfo:
-    """What a callback gets after each epoch; `epoch` counts from 0."""
+    """What a callback gets after each epoch; `epoch` counts from 0. `final`: it was one on all rows."""
 
     epoch: int
     history: History
     network: nn.Module
     warmup: bool
+    final: bool = False
 
 
 Callback = Callable[[EpochInfo], bool | None]
