@@ -1,4 +1,4 @@
-"""Sample weights and parameters of the estimators."""
+"""Sample weights, final epochs and parameters of the estimators."""
 
 import numpy as np
 import pandas as pd
@@ -52,6 +52,23 @@ def test_heavy_labels_pull(rows):
     assert model.predict(X)[:, 0].mean() > 0.9
 
 
+def test_final_epochs_where_there_is_little_noise(rows):
+    X, noise = rows
+    clear = 0.7 * X["a"].to_numpy()
+    fitted = {
+        "clear": SafeRegressor(SPEC, **QUICK).fit(X, clear),
+        "noisy": SafeRegressor(SPEC, **QUICK).fit(X, noise),
+        "asked": SafeRegressor(SPEC, **QUICK, final_epochs=2).fit(X, noise),
+        "none": SafeRegressor(SPEC, **QUICK, final_epochs=0).fit(X, clear),
+        "constant": SafeRegressor(SPEC, **QUICK).fit(X, np.full(300, 3.0)),
+        "labels": SafeClassifier(LABELS, **QUICK).fit(X, np.stack([clear > 3, clear < 2], axis=1).astype(int)),
+    }
+    found = {name: model.history_.final_epochs for name, model in fitted.items()}
+    assert found == {"clear": 30 // 8, "noisy": 0, "asked": 2, "none": 0, "constant": 0, "labels": 0}
+    assert fitted["clear"].description_["history"]["final_epochs"] == 3
+    assert all(model.certificate_.check() for model in fitted.values())
+
+
 @pytest.mark.parametrize("weight", [np.zeros(300), -np.ones(300), np.full(300, np.nan)])
 def test_bad_weights_are_refused(rows, weight):
     X, y = rows
@@ -69,6 +86,7 @@ WRONG = {
     "patience": [0, "long"],
     "validation_share": [0, 1, 2.0],
     "schedule": ["linear", 3],
+    "final_epochs": [-1, 1.5, "all", True, False],
     "enforcement": ["hope", None],
     "refit": ["yes", 1],
     "gate": [None],

@@ -1,5 +1,6 @@
 """What the page says: margins, corners, ranges, figures, words."""
 
+import re
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from smle.report.measured import measure
 from smle.report.ranges import output_ranges
 from smle.report.recorded import history_of, scores_of, training_of
 from smle.report.statements import Witnesses, keys_of, rule_verdicts
+from smle.report.view import history_view
 from smle.report.wording import formula, margin_text, number, readable, requirement_lines, share, words
 from smle.rules import Specification
 from smle.tables import encode_inputs
@@ -214,6 +216,20 @@ def test_a_recorded_history_is_drawn():
     drawing = str(svg.history(record))
     assert drawing.count("<polyline") == 2
     assert "marker" in drawing
+
+
+def test_final_epochs_are_told_and_have_no_validation_line():
+    series = {"epoch": [1, 2, 3, 5], "loss": [3.0, 2.0, 1.0, 0.5], "validation_loss": [4.0, 2.0, 3.0, 0.1]}
+    recorded = {**series, "best_epoch": 2, "epochs": 5, "stopped": "patience"}
+    searched = history_view({"history": recorded})
+    assert "epoch 2, which was kept" in searched["history_caption"]
+    both = history_view({"history": {**recorded, "final_epochs": 2}})
+    assert "epoch 2, the best" in both["history_caption"]
+    assert "the last 2 went on from the best, on all rows" in both["history_caption"]
+    lines = [re.findall(r'<polyline[^>]*points="([^"]*)"', str(view["history"])) for view in (searched, both)]
+    assert [[len(points.split()) for points in found] for found in lines] == [[4, 4], [4, 3]]
+    for odd in (-3, 99, "many", None, 1e9):
+        assert history_view({"history": {**recorded, "final_epochs": odd}}) == searched
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30), st.lists(st.floats(0, 1), min_size=2, max_size=30))

@@ -44,7 +44,7 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "patience": (lambda v: v is None or _whole(v), "a positive whole number or None"),
     "validation_share": (lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1"),
     "schedule": (lambda v: v is None or _named("plateau", "cosine")(v), "'plateau', 'cosine' or None"),
-    "final_epochs": (lambda v: v is None or _whole(v) or (_number(v) and v == 0), "a whole number from 0 on or None"),
+    "final_epochs": (lambda v: v is None or (_number(v) and v == 0) or _whole(v), "a whole number from 0 on or None"),
     "enforcement": (
         lambda v: isinstance(v, Enforcement) or _named("gauge", "pdcg", "exact", "correct")(v),
         "'gauge', 'pdcg', 'exact', 'correct' or an Enforcement",

@@ -71,7 +71,7 @@ def history_of(description: Mapping[str, Any]) -> History | None:
         return None
     if len(epoch) != length:
         epoch = tuple(float(i + 1) for i in range(length))
-    best = _number(history.get("best_epoch"))
+    best, final = _number(history.get("best_epoch")), _whole(history.get("final_epochs")) or 0
     return History(
         epoch,
         loss,
@@ -80,7 +80,7 @@ def history_of(description: Mapping[str, Any]) -> History | None:
         _whole(history.get("epochs")),
         _number(history.get("seconds")),
         text_of(history.get("stopped")),
-        _whole(history.get("final_epochs")) or 0,
+        final if 0 < final < epoch[-1] else 0,
     )
 
 
