@@ -41,7 +41,8 @@ Array = npt.NDArray[np.float64]
 _CLOSE = 0.005  # share of labels: limits move logits less than duels, and are preferred if they decide as well
 _NUMBERS = 20_000_000
 _BETWEEN = 5
-_ADVICE = "Train it under these rules instead (SafeNetwork.from_model), or state fewer rules."
+_INSTEAD = "(SafeNetwork.from_model, or an estimator with another enforcement)"
+_ADVICE = f"Train it under these rules instead {_INSTEAD}, or state fewer rules."
 
 
 def corrected(
@@ -151,7 +152,7 @@ def _require_outputs_only(spec: Specification) -> None:
         if any(literal.inputs for clause in rule.requirement.clauses for literal in clause.literals):
             raise ValueError(
                 f"Expected rules without inputs in 'then'. Got rule '{rule.name}', which has one: what it allows moves "
-                "with the input. Train under it instead (SafeNetwork.from_model), or state a constant limit per region."
+                f"with the input. Train under it instead {_INSTEAD}, or state a constant limit per region."
             )
 
 
