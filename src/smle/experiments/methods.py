@@ -22,7 +22,6 @@ from smle.experiments.presets import BENCHMARKS, settings_of
 from smle.experiments.tasks import Array, Task
 from smle.guarantees.nearest import nearest_outputs
 from smle.nn.corrector import corrected, inputs_like
-from smle.training.loop import History
 
 __all__ = ["METHODS", "Job", "jobs", "load_task", "solve"]
 
@@ -125,7 +124,8 @@ class _Method:
 def solve(job: Job) -> list[dict[str, Any]]:
     """Train, judge and time every method on a job's task, in a study of the ablation only `smle`; one row each."""
     task = load_task(job)
-    settings = settings_of(job.benchmark, job.preset, inputs=task.X.shape[1], outputs=task.y.shape[1], quick=job.quick)
+    (_, n), (_, m) = task.X.shape, task.y.shape
+    settings = settings_of(job.benchmark, job.preset, inputs=n, outputs=m, group=task.group, quick=job.quick)
     if job.study != "main":
         settings = vary(settings, job.benchmark, job.study)
     threads = torch.get_num_threads()
@@ -178,8 +178,8 @@ def _enforced(task: Task) -> Array:
 
 def _preprocess(task: Task, settings: Settings, seed: int) -> _Method:
     clock = _Clock()
-    network, history = _trained(task, settings, _enforced(task), seed)
-    facts = {**clock.stop(), "epochs": len(history.loss)}
+    network, epochs = _trained(task, settings, _enforced(task), seed)
+    facts = {**clock.stop(), "epochs": epochs}
 
     def predict(X: Array) -> Array:
         return _plain_outputs(network, X)
@@ -189,8 +189,8 @@ def _preprocess(task: Task, settings: Settings, seed: int) -> _Method:
 
 def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     clock = _Clock()
-    network, history = _trained(task, settings, task.y, seed)
-    facts = {**clock.stop(), "epochs": len(history.loss)}
+    network, epochs = _trained(task, settings, task.y, seed)
+    facts = {**clock.stop(), "epochs": epochs}
 
     def predict(X: Array) -> Array:
         outputs = _plain_outputs(network, X)
@@ -204,7 +204,7 @@ def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     return _Method(predict(task.X_test), answer, facts, predict)
 
 
-def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple[nn.Module, History]:
+def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple[nn.Module, int]:
     """Train a plain network for as long as a safe one, warm-up included."""
     options = replace(settings.options, warmup_epochs=0)
     return train_plain(task, replace(settings, options=options), targets, seed=seed)
@@ -213,13 +213,13 @@ def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple
 def _smle(task: Task, settings: Settings, seed: int) -> _Method:
     enforcement, clock = settings.enforcement(), _Clock()
     if settings.corrects:
-        plain, history = _trained(task, settings, task.y, seed)
+        plain, epochs = _trained(task, settings, task.y, seed)
         network = corrected(plain, task.specification, inputs_like(task.X))
     else:
         share = settings.enforced_share
         targets = share * _enforced(task) + (1 - share) * task.y if share else task.y
-        network, history = train_safe(task, settings, targets, enforcement, seed=seed)
-    facts: dict[str, Any] = {**clock.stop(), "epochs": len(history.loss)}
+        network, epochs = train_safe(task, settings, targets, enforcement, seed=seed)
+    facts: dict[str, Any] = {**clock.stop(), "epochs": epochs}
     started = time.perf_counter()
     proved = certify(network).check()
     facts |= {

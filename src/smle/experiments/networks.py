@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from smle.nn.gate import Gate
 from smle.nn.gauge import Frame
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement import Enforcement
-from smle.training.loop import History, train
+from smle.training.loop import train
 from smle.training.options import TrainingOptions
 from smle.training.refit import refit_network
 
@@ -131,6 +131,8 @@ class Settings:
     * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
     * `enforced_share`: safe networks are trained on this share of the nearest targets that obey the property, and the
       rest of the original ones; 1 in the paper.
+    * `passes`: times that a safe network is trained; from the second on without warm-up, with new bounds and heads
+      on the backbone of the time before.
     * `corrects`: a plain network, trained on the original targets, is made safe by `smle.correct`; nothing else above
       that concerns safe networks has a meaning then.
     """
@@ -143,11 +145,12 @@ class Settings:
     start: Callable[[Array, int], tuple[Array, Array]] | None = None
     scaled: bool = True
     enforced_share: float = 1.0
+    passes: int = 1
     corrects: bool = False
 
 
-def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) -> tuple[nn.Module, History]:
-    """Train the backbone with one linear layer behind it, without rules."""
+def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) -> tuple[nn.Module, int]:
+    """Train the backbone with one linear layer behind it, without rules; also return the epochs."""
     shift, size = _units(task, settings, targets)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -166,26 +169,32 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
     with torch.no_grad():
         last.weight.mul_(size)
         last.bias.mul_(size).add_(torch.tensor(shift, dtype=torch.float32))
-    return network.requires_grad_(False), history
+    return network.requires_grad_(False), len(history.loss)
 
 
 def train_safe(
     task: Task, settings: Settings, targets: Array, enforcement: Enforcement, *, seed: int
-) -> tuple[SafeNetwork, History]:
-    """Train a safe network; its heads are then proved, or NotCertifiedError is raised."""
-    network = _safe_network(task, settings, targets, gauge=enforcement.gauge, seed=seed)
+) -> tuple[SafeNetwork, int]:
+    """Train a safe network; its heads are then proved, or NotCertifiedError is raised. Also return the epochs."""
     (X, y), held = _split(task.X, targets, settings.options.validation_share)
     loss = _loss(task, _units(task, settings, targets)[1])
-    history = train(
-        network, X, y.float(), loss=loss, options=settings.options, seed=seed, title="safe",
-        enforcement=enforcement, validation=(held[0], held[1].float()),
-    )  # fmt: skip
+    backbone, options, epochs = None, settings.options, 0
+    for _ in range(settings.passes):
+        network = _safe_network(task, settings, targets, gauge=enforcement.gauge, seed=seed, backbone=backbone)
+        history = train(
+            network, X, y.float(), loss=loss, options=options, seed=seed, title="safe",
+            enforcement=enforcement, validation=(held[0], held[1].float()),
+        )  # fmt: skip
+        epochs += len(history.loss)
+        backbone, options = network.backbone, replace(settings.options, warmup_epochs=0)
     if settings.refit:
         refit_network(network, X, y, loss="logistic" if task.has_labels else "squared", validation=held)
-    return network, history
+    return network, epochs
 
 
-def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool, seed: int) -> SafeNetwork:
+def _safe_network(
+    task: Task, settings: Settings, targets: Array, *, gauge: bool, seed: int, backbone: nn.Module | None
+) -> SafeNetwork:
     spec = task.specification
     arrangement = arrange(spec)
     d, m = task.X.shape[1], targets.shape[1]
@@ -205,7 +214,7 @@ def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = SafeNetwork(
-            settings.backbone.build(task.X),
+            settings.backbone.build(task.X) if backbone is None else backbone,
             spec,
             embedding=settings.backbone.embedding,
             bounds=settings.bounds,
