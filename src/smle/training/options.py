@@ -33,7 +33,7 @@ class TrainingOptions:
     * `keep`: `best` restores the weights of the best validation loss, `last` keeps those of the last epoch.
     * `warmup_epochs`: at most so many epochs without rules first, with the same patience; then training with
       rules starts from there with a new optimizer.
-    * `final_epochs`: so many epochs at the end on all rows, those for validation included, from the weights kept before,
+    * `final_epochs`: so many epochs at the end on all rows, also those for validation, from the weights kept before,
       with a tenth of the learning rate that falls to zero as a cosine. What they end with is kept. For rows in memory.
       `final_below`: only if the best validation loss is below this.
     * `validation_share`: rows held out if no validation set is given.
