@@ -64,8 +64,8 @@ def test_final_epochs_where_there_is_little_noise(rows):
         "labels": SafeClassifier(LABELS, **QUICK).fit(X, np.stack([clear > 3, clear < 2], axis=1).astype(int)),
     }
     found = {name: model.history_.final_epochs for name, model in fitted.items()}
-    assert found == {"clear": 30 // 8, "noisy": 0, "asked": 2, "none": 0, "constant": 0, "labels": 0}
-    assert fitted["clear"].description_["history"]["final_epochs"] == 3
+    assert found == {"clear": 30 // 4, "noisy": 0, "asked": 2, "none": 0, "constant": 0, "labels": 0}
+    assert fitted["clear"].description_["history"]["final_epochs"] == 7
     assert all(model.certificate_.check() for model in fitted.values())
 
 

@@ -73,7 +73,7 @@ def train(
         int | None,
         typer.Option(
             help="Epochs at the end on all training rows; 0: none.",
-            show_default="an eighth of --epochs for numbers with little noise",
+            show_default="a quarter of --epochs for numbers with little noise",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed.", show_default=_default("seed"))] = None,

@@ -64,14 +64,15 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         validation_share: Share of the rows that is held out for early stopping.
         schedule: Of the learning rate: `plateau`, `cosine` or None.
         final_epochs: Epochs at the end on all rows, those held out included, with a small learning rate; 0: none,
-            None: an eighth of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
+            None: a quarter of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
             rows held out), 0 for labels and choices.
         enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object. `correct`:
             trained without rules on the targets as they are, then made safe as by `smle.correct`; `embedding`,
             `bounds`, `refit`, `gate` and `enforce_targets` have no meaning then.
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
-        enforce_targets: Train on the nearest targets that obey the rules.
+        enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to 0.3 standard
+            deviations beyond them where the given ones broke a rule, so that predictions stay close to the border.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
         random_state: Seed, for repeatable results.
         progress: Show a progress bar; None: only on a terminal.
@@ -259,7 +260,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             patience=self.patience,
             validation_share=self.validation_share,
             schedule=self.schedule,
-            final_epochs=self.max_epochs // 8 if self.final_epochs is None else self.final_epochs,
+            final_epochs=self.max_epochs // 4 if self.final_epochs is None else self.final_epochs,
             final_below=self._small_loss(targets) if self.final_epochs is None else math.inf,
             progress=self.progress,
         )
