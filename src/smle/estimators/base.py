@@ -71,8 +71,8 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             `bounds`, `refit`, `gate` and `enforce_targets` have no meaning then.
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
-        enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to 0.3 standard
-            deviations beyond them where the given ones broke a rule, so that predictions stay close to the border.
+        enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to half a standard
+            deviation beyond them where the given ones broke a rule, so that predictions stay close to the border.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
         random_state: Seed, for repeatable results.
         progress: Show a progress bar; None: only on a terminal.
