@@ -2,14 +2,13 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from smle.errors import DataError
-from smle.experiments import ablation, networks, presets
+from smle.experiments import ablation, presets
 from smle.experiments.methods import METHODS, Job, jobs, load_task, solve
 from smle.experiments.networks import PaperLayers, Perceptron
 from smle.experiments.pdcg import CountedPDCG
@@ -102,31 +101,6 @@ def test_the_papers_architectures():
         assert isinstance(settings.enforcement(), CountedPDCG)
     with pytest.raises(ValueError, match="preset"):
         presets.settings_of("synthetic", "better", inputs=2, outputs=2)
-
-
-def test_the_kth_property_trains_its_backbone_k_times(monkeypatch):
-    task = load_task(Job("synthetic", "n2-easy-P3", "paper", "main", 0))
-    settings = presets.settings_of("synthetic", "paper", inputs=2, outputs=2, group=task.group)
-    assert settings.passes == 3
-    settings = replace(settings, options=replace(settings.options, max_epochs=1, warmup_epochs=1))
-    seen = []
-
-    def watched(network, *arguments, options, **others):
-        before = networks_train(network, *arguments, options=options, **others)
-        seen.append((network, network.backbone, options.warmup_epochs, len(before.loss)))
-        return before
-
-    networks_train = networks.train
-    monkeypatch.setattr(networks, "train", watched)
-    network, epochs = networks.train_safe(task, settings, task.y, settings.enforcement(), seed=0)
-    assert [(warmup, count) for _, _, warmup, count in seen] == [(1, 2), (0, 1), (0, 1)]
-    assert epochs == 4
-    assert all(backbone is network.backbone for _, backbone, _, _ in seen)
-    assert len({id(one) for one, *_ in seen}) == 3
-    assert network is seen[-1][0]
-    assert presets.settings_of("synthetic", "best", inputs=2, outputs=2, group="P3").passes == 1
-    assert presets.settings_of("synthetic", "paper", inputs=2, outputs=2, group="P3", quick=True).passes == 1
-    assert ablation.vary(settings, "synthetic", "q3-constant").passes == 1
 
 
 @pytest.mark.parametrize("backbone", [PaperLayers((6, 5), recurrent=True), Perceptron((6,), 5, recurrent=True)])

@@ -54,7 +54,6 @@ def vary(settings: Settings, benchmark: str, study: str) -> Settings:
         bounds="affine" if linear else "fixed",
         enforced_share=0.0 if benchmark == "synthetic" else settings.enforced_share,
         options=replace(settings.options, warmup_epochs=0),
-        passes=1,
     )
 
 

@@ -124,8 +124,7 @@ class _Method:
 def solve(job: Job) -> list[dict[str, Any]]:
     """Train, judge and time every method on a job's task, in a study of the ablation only `smle`; one row each."""
     task = load_task(job)
-    (_, n), (_, m) = task.X.shape, task.y.shape
-    settings = settings_of(job.benchmark, job.preset, inputs=n, outputs=m, group=task.group, quick=job.quick)
+    settings = settings_of(job.benchmark, job.preset, inputs=task.X.shape[1], outputs=task.y.shape[1], quick=job.quick)
     if job.study != "main":
         settings = vary(settings, job.benchmark, job.study)
     threads = torch.get_num_threads()

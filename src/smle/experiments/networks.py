@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -131,8 +131,6 @@ class Settings:
     * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
     * `enforced_share`: safe networks are trained on this share of the nearest targets that obey the property, and the
       rest of the original ones; 1 in the paper.
-    * `passes`: times that a safe network is trained; from the second on without warm-up, with new bounds and heads
-      on the backbone of the time before.
     * `corrects`: a plain network, trained on the original targets, is made safe by `smle.correct`; nothing else above
       that concerns safe networks has a meaning then.
     """
@@ -145,7 +143,6 @@ class Settings:
     start: Callable[[Array, int], tuple[Array, Array]] | None = None
     scaled: bool = True
     enforced_share: float = 1.0
-    passes: int = 1
     corrects: bool = False
 
 
@@ -178,23 +175,17 @@ def train_safe(
     """Train a safe network; its heads are then proved, or NotCertifiedError is raised. Also return the epochs."""
     (X, y), held = _split(task.X, targets, settings.options.validation_share)
     loss = _loss(task, _units(task, settings, targets)[1])
-    backbone, options, epochs = None, settings.options, 0
-    for _ in range(settings.passes):
-        network = _safe_network(task, settings, targets, gauge=enforcement.gauge, seed=seed, backbone=backbone)
-        history = train(
-            network, X, y.float(), loss=loss, options=options, seed=seed, title="safe",
-            enforcement=enforcement, validation=(held[0], held[1].float()),
-        )  # fmt: skip
-        epochs += len(history.loss)
-        backbone, options = network.backbone, replace(settings.options, warmup_epochs=0)
+    network = _safe_network(task, settings, targets, gauge=enforcement.gauge, seed=seed)
+    history = train(
+        network, X, y.float(), loss=loss, options=settings.options, seed=seed, title="safe",
+        enforcement=enforcement, validation=(held[0], held[1].float()),
+    )  # fmt: skip
     if settings.refit:
         refit_network(network, X, y, loss="logistic" if task.has_labels else "squared", validation=held)
-    return network, epochs
+    return network, len(history.loss)
 
 
-def _safe_network(
-    task: Task, settings: Settings, targets: Array, *, gauge: bool, seed: int, backbone: nn.Module | None
-) -> SafeNetwork:
+def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool, seed: int) -> SafeNetwork:
     spec = task.specification
     arrangement = arrange(spec)
     d, m = task.X.shape[1], targets.shape[1]
@@ -214,7 +205,7 @@ def _safe_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = SafeNetwork(
-            settings.backbone.build(task.X) if backbone is None else backbone,
+            settings.backbone.build(task.X),
             spec,
             embedding=settings.backbone.embedding,
             bounds=settings.bounds,

@@ -22,15 +22,12 @@ BENCHMARKS = ("synthetic", "forecasting", "classification")
 PRESETS = ("paper", "best")
 
 _QUICK_EPOCHS = 8
-_PROPERTIES = ("P1", "P2", "P3", "P4", "P5", "P6")  # of the synthetic tasks, in the authors' order
 _PATIENCE = {"synthetic": 5, "forecasting": 15, "classification": 30}
 _BATCH = {"synthetic": 128, "forecasting": 32, "classification": 32}
 
 
-def settings_of(
-    benchmark: str, preset: str, *, inputs: int, outputs: int, group: str = "", quick: bool = False
-) -> Settings:
-    """Return how a preset trains a benchmark's networks for n inputs and m outputs, under a group's properties.
+def settings_of(benchmark: str, preset: str, *, inputs: int, outputs: int, quick: bool = False) -> Settings:
+    """Return how a preset trains a benchmark's networks for n inputs and m outputs.
 
     Raises:
         ValueError: If there is no such preset or benchmark.
@@ -40,13 +37,13 @@ def settings_of(
             f"Expected a benchmark ({', '.join(BENCHMARKS)}) and a preset ({', '.join(PRESETS)}). "
             f"Got '{benchmark}' and '{preset}'."
         )
-    found = paper(benchmark, inputs, outputs, group) if preset == "paper" else best(benchmark)
+    found = paper(benchmark, inputs, outputs) if preset == "paper" else best(benchmark)
     if not quick:
         return found
     warmup = min(found.options.warmup_epochs, _QUICK_EPOCHS)
     final = min(found.options.final_epochs, _QUICK_EPOCHS)
     options = replace(found.options, max_epochs=_QUICK_EPOCHS, warmup_epochs=warmup, final_epochs=final)
-    return replace(found, options=options, passes=1)
+    return replace(found, options=options)
 
 
 # --- the paper's
@@ -68,12 +65,11 @@ def widths(benchmark: str, n: int, m: int) -> tuple[int, ...]:
     return narrow, wide, narrow
 
 
-def paper(benchmark: str, n: int, m: int, group: str = "") -> Settings:
+def paper(benchmark: str, n: int, m: int) -> Settings:
     """Return the paper's settings: training without projection, then Algorithm 2 with PDCG from those weights.
 
-    The authors do so on real data. Their synthetic backbones are passed on from property to property instead: under the
-    k-th they are trained for the k-th time. Independent jobs train them k times under the k-th property itself, with
-    new bounds and heads each time, and begin without projection.
+    The authors do so on real data. Their synthetic backbones are passed on from property to property instead, which
+    independent jobs cannot; training without projection first takes its place.
     """
     options = TrainingOptions(
         learning_rate=1e-3,
@@ -92,7 +88,6 @@ def paper(benchmark: str, n: int, m: int, group: str = "") -> Settings:
         options=options,
         refit=False,
         scaled=False,
-        passes=_PROPERTIES.index(group) + 1 if group in _PROPERTIES else 1,
     )
 
 
