@@ -18,6 +18,7 @@ from smle.errors import DataError, TrainingError
 from smle.nn.network import SafeNetwork
 from smle.training.batches import Rows, split_rows
 from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from smle.training.enforcement import PDCG
 from smle.training.loop import EpochInfo, History, TrainingOptions, train
 
 X, Y = make_rows(EVERYWHERE, 240)
@@ -206,6 +207,25 @@ def test_a_callback_ends_training_without_final_epochs() -> None:
     assert (len(history.loss), history.final_epochs, history.stopped) == (2, 0, "callback")
     _, history = run(callbacks=[lambda info: info.final], options=options(final_epochs=3))
     assert (len(history.loss), history.final_epochs, history.stopped) == (6, 1, "max_epochs")
+
+
+def test_rules_are_enforced_in_final_epochs() -> None:
+    class Counting(PDCG):
+        steps, epochs = 0, 0
+
+        def after_step(self, network: SafeNetwork, step: int) -> None:
+            self.steps += 1
+            super().after_step(network, step)
+
+        def after_epoch(self, network: SafeNetwork) -> None:
+            self.epochs += 1
+            super().after_epoch(network)
+
+    enforcement = Counting()
+    network = make_network(EVERYWHERE, gauge=False)
+    run(network, enforcement=enforcement, options=options(warmup_epochs=1, max_epochs=2, final_epochs=3))
+    assert enforcement.epochs == 2 + 3
+    assert enforcement.steps == 2 * 6 + 3 * 8  # 192 and 240 rows in batches of 32
 
 
 def test_final_epochs_only_below_a_loss() -> None:
