@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.nn.backbones import MLP
-from smle.nn.gauge import Frame
+from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 

@@ -24,7 +24,7 @@ from smle.guarantees.relaxation import HiddenLayer
 from smle.guarantees.verdict import Holds, NotProved, Unknown
 from smle.nn.backbones import MLP
 from smle.nn.bounds import AffineBox
-from smle.nn.gauge import Frame
+from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork
 from smle.nn.network_bounds import NetworkBox, over_boxes
 from smle.rules import Specification

@@ -14,7 +14,7 @@ from smle.guarantees.cells import arrange
 from smle.guarantees.geometry import Domain
 from smle.nn.bounds import AffineBox
 from smle.nn.bridge import cell_needs
-from smle.nn.gauge import Frame
+from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.nn.shapes import fitness, moving_shapes
 from smle.rules import Specification

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from smle.bench.acasxu_data import Task
 from smle.guarantees.cells import arrange
 from smle.nn.gate import Gate
-from smle.nn.gauge import Frame
+from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork
 from smle.training import TrainingOptions, train
 

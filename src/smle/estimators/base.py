@@ -28,7 +28,7 @@ from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.backbones import MLP
 from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate
-from smle.nn.gauge import Frame
+from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record

@@ -14,7 +14,7 @@ from smle.experiments.tasks import Array, Task
 from smle.guarantees.cells import arrange
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.gate import Gate
-from smle.nn.gauge import Frame
+from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement import Enforcement
 from smle.training.loop import train

@@ -20,7 +20,7 @@ from smle.guarantees.overapproximation import (
 from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
 from smle.nn.bounds import Box
 from smle.nn.exclusion_gauge import MANY_PAIRS
-from smle.nn.gauge import CellNeeds, FreeTensors, HeadParameters
+from smle.nn.head_parameters import CellNeeds, FreeTensors, HeadParameters
 from smle.rules import Specification
 
 __all__ = ["cell_needs", "frozen", "ungated"]

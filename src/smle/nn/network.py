@@ -17,8 +17,9 @@ from smle.guarantees.overapproximation import Overapproximation
 from smle.nn import constant_heads
 from smle.nn.bounds import AffineBox, Box, Envelope, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
-from smle.nn.gauge import CellNeeds, DirectHeads, Frame, Gauge, HeadParameters
+from smle.nn.gauge import Gauge
 from smle.nn.head import DeployedHead
+from smle.nn.head_parameters import CellNeeds, DirectHeads, Frame, HeadParameters
 from smle.nn.network_bounds import NetworkBox
 from smle.nn.precision import Float32Only
 from smle.nn.shapes import moving_shapes

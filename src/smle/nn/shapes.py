@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from smle.nn.gauge import CellNeeds, Frame
+    from smle.nn.head_parameters import CellNeeds, Frame
 
 __all__ = ["fitness", "moving_shapes"]
 
