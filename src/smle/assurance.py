@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,14 +27,16 @@ from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
-from smle.rules import Specification
+from smle.rules import NumericInput, Specification
 
 __all__ = [
     "DeployedNetwork",
     "arrangement_of",
+    "assumptions_of",
     "certify",
     "correct",
     "project",
+    "require_kind",
     "require_same_rules",
     "state_of",
     "verify",
@@ -40,7 +44,11 @@ __all__ = [
 
 
 class DeployedNetwork(Float32Only):
-    """A backbone and a frozen head: what is certified, stored and served. It has nothing left to train."""
+    """A backbone and a frozen head: what is certified, stored and served. It has nothing left to train.
+
+    The head is its own: training the network that it was made of goes on elsewhere. The backbone is shared, since the
+    proof does not depend on it.
+    """
 
     def __init__(self, backbone: nn.Module, head: DeployedHead) -> None:
         super().__init__()
@@ -52,9 +60,9 @@ class DeployedNetwork(Float32Only):
 
     @classmethod
     def of(cls, network: SafeNetwork) -> DeployedNetwork:
-        """Return the deployed form of a trained network."""
+        """Return the deployed form of a trained network, as it is now."""
         network.eval()
-        return cls(network.backbone, network.deployed)
+        return cls(network.backbone, copy.deepcopy(network.deployed))
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
@@ -169,12 +177,42 @@ def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement
     return replace(distinct(spec), gated=gated, cells=cells)
 
 
+_READ_AS = {"SafeRegressor": ("numbers",), "SafeClassifier": ("labels", "choice")}
+
+
+def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
+    """Require that the kind of a model, which says how its outputs are read, fits the outputs of its rules.
+
+    Raises:
+        CertificateError: If it does not. Kinds that are not known here pass.
+    """
+    kind = description.get("kind")
+    known = _READ_AS.get(kind) if isinstance(kind, str) else None
+    if known is not None and spec.output_kind not in known:
+        raise CertificateError(
+            f"model.json: a {kind} predicts {' or '.join(known)}, and the outputs in rules.yaml are {spec.output_kind}."
+        )
+
+
+def assumptions_of(spec: Specification) -> list[str]:
+    """Return what the reading of these rules assumes beside the certificate's own assumptions."""
+    whole = [item.name for item in spec.inputs if isinstance(item, NumericInput) and item.integer]
+    if not whole:
+        return []
+    return [
+        f"Inputs declared as whole numbers are whole: {', '.join(whole)}. Between them a rule may be read as if it "
+        "began at the next one."
+    ]
+
+
 def require_same_rules(certificate: Certificate, spec: Specification) -> None:
-    """Require that a certificate states exactly the compiled rules of a specification.
+    """Require that a certificate states exactly the compiled rules of a specification, for a model that reads them so.
 
     Raises:
         CertificateError: If they differ; the message names the first rule that does.
     """
+    if "model" in certificate.files:
+        require_kind(_described(certificate.files["model"]), spec)
     block = bytearray()
     expected = compiled(spec, distinct(spec), block)
     stated = certificate.document["specification"]
@@ -184,3 +222,11 @@ def require_same_rules(certificate: Certificate, spec: Specification) -> None:
         if rule != other:
             raise CertificateError(f"rules.yaml: rule '{rule['name']}' is not the one that was certified.")
     raise CertificateError("rules.yaml does not state the rules that were certified.")
+
+
+def _described(data: bytes) -> dict[str, Any]:
+    try:
+        description = json.loads(data)
+    except (ValueError, RecursionError):
+        description = None
+    return description if isinstance(description, dict) else {}

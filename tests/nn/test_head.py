@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -242,3 +245,53 @@ def test_lowered_precision_is_refused(lower: object, rows: int) -> None:
         torch.backends.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = old
         torch.backends.cuda.matmul.fp32_precision = old_cuda
     network(features)
+
+
+def moved_heads(network: SafeNetwork, how: str) -> SafeNetwork:
+    """Use a single row, copy, and change the stored heads."""
+    features, _ = make_rows(BRAKING, 4)
+    with torch.no_grad():
+        network(features[:1])
+    if how == "pickle":
+        network = pickle.loads(pickle.dumps(network))
+    elif how == "deepcopy":
+        network = copy.deepcopy(network)
+    heads = network.deployed.heads
+    with torch.no_grad():
+        if how == "data":
+            heads.weight.data, heads.bias.data = 2 * heads.weight.data, heads.bias.data + 1
+        elif how == "state":
+            state = network.state_dict()
+            changed = {
+                k: v + 1 if k in ("deployed.heads.weight", "deployed.heads.bias") else v for k, v in state.items()
+            }
+            network.load_state_dict(changed, assign=True)
+        else:
+            heads.weight.mul_(2)
+            heads.bias.add_(1)
+    return network
+
+
+@pytest.mark.parametrize("how", ["pickle", "deepcopy", "data", "state", "in place"])
+def test_a_single_row_follows_the_stored_heads(how):
+    network = make_network(BRAKING).eval()
+    features, _ = make_rows(BRAKING, 32)
+    with torch.no_grad():
+        before = network(features)
+        network = moved_heads(network, how)
+        batch = network(features)
+        single = torch.cat([network(row.unsqueeze(0)) for row in features])
+    assert not torch.allclose(batch, before, atol=0.1)
+    torch.testing.assert_close(single, batch)
+
+
+def test_as_many_embeddings_as_features():
+    network = make_network(BRAKING).eval()
+    features, _ = make_rows(BRAKING, 3)
+    with torch.no_grad():
+        z = network.backbone(features)
+        for rows in (1, 2):
+            with pytest.raises(ValueError, match="one embedding per row"):
+                network.deployed(features, z[:rows])
+            with pytest.raises(ValueError, match="one embedding per row"):
+                network.deployed(features[:rows], z)

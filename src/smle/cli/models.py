@@ -122,7 +122,7 @@ def _show_statement(statement: dict[str, Any]) -> None:
 
 
 def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
-    from smle.assurance import require_same_rules
+    from smle.assurance import assumptions_of, require_same_rules
     from smle.errors import ModelFormatError, RuleError
     from smle.rules import Specification
     from smle.storage import read_record
@@ -138,7 +138,8 @@ def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specificati
         if not (folder / "certificate.json").is_file():
             raise
         raise CertificateError(str(error)) from error
-    return proved, spec, record.certificate.document["statement"]
+    statement = record.certificate.document["statement"]
+    return proved, spec, {**statement, "assumptions": [*statement["assumptions"], *assumptions_of(spec)]}
 
 
 @app.command(rich_help_panel=MODELS)

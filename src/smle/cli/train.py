@@ -144,7 +144,7 @@ class _Run:
     def fit(self, data: Path, rules: Path, output: Path) -> None:
         """Read, split, train, measure, write."""
         from smle.estimators import SafeClassifier, SafeRegressor, compare_models, without_rules
-        from smle.rules import Number, Specification
+        from smle.rules import Specification
         from smle.storage import require_replaceable
         from smle.tables.files import read_table, text_columns
 
@@ -155,7 +155,7 @@ class _Run:
         self.targets = [item.name for item in spec.outputs]
         require_fitting(spec, table, data)
         kept, self.test = split(table, self.settings.test_share, self.settings.seed)
-        kind = SafeRegressor if all(isinstance(item, Number) for item in spec.outputs) else SafeClassifier
+        kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
         parameters = self.settings.parameters()
         self.model: SafeEstimator = kind(spec, **parameters, checkpoint=self.checkpoint)
         with conflicts_explained(spec):

@@ -14,10 +14,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from smle.assurance import DeployedNetwork, arrangement_of, certify, require_same_rules, state_of
+from smle.assurance import DeployedNetwork, arrangement_of, certify, require_kind, require_same_rules, state_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
-from smle.errors import DataError, NotCertifiedError
+from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.estimators.description import describe
 from smle.estimators.inputs import apply_domain_policy, plain_table, spread
 from smle.estimators.parameters import require_parameters
@@ -180,8 +180,17 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             ValueError: If a parameter has a value that it cannot have.
             DataError: If the data do not fit the rules' columns and ranges.
             ContradictionError: If the rules cannot be satisfied together.
-            NotCertifiedError: If no proof was found.
+            NotCertifiedError: If no proof was found. After an error the model is what it was before.
         """
+        fitted = type(self).__new__(type(self))
+        fitted.__dict__.update(self.__dict__)
+        fitted.__dict__.pop("feature_names_in_", None)
+        fitted._fit(X, y, sample_weight)
+        self.__dict__ = fitted.__dict__
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Set everything that fitting sets; a failure may leave it in parts."""
         require_parameters(self.get_params(deep=False))
         X = plain_table(X, categorical=not self._is_numeric())
         spec = self._read_specification(X, y)
@@ -204,7 +213,6 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = None
         if spec.rules:
             self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
-        return self
 
     def _corrected(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
@@ -469,6 +477,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
     def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:
         """Rebuild a model; the certificate is checked unless `verify=False` is asked for."""
         spec = Specification.from_yaml((record.rules or "") + "\n")
+        require_kind(record.description, spec)
         architecture = architecture_of(record.description)
         model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])
         model.specification_, model.description_ = spec, record.description
@@ -487,6 +496,8 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             model._arrangement = arrangement_of(certificate, spec)
             program = certificate.document["program"]
         else:
+            if record.certificate is not None:
+                raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
             model._arrangement = arrange(spec)
         model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
         model._weights = record.weights

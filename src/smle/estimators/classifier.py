@@ -107,17 +107,22 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         if given is None:
             return self._observed(X, y)
         spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
-        if all(isinstance(output, Label) for output in spec.outputs):
+        if spec.output_kind not in ("labels", "choice"):
+            raise DataError(
+                "SafeClassifier predicts labels, or one choice. Expected `labels` or one of `choices` in the rules. "
+                "For mixed kinds of outputs use smle.nn.SafeNetwork."
+            )
+        self._read_as(spec)
+        return spec
+
+    def _read_as(self, spec: Specification) -> None:
+        """Read outputs as the labels or the choice of a specification."""
+        first = spec.outputs[0]
+        if isinstance(first, Choice):
+            self._choose(first, np.asarray(first.options, dtype=object))
+        else:
             self._choice, self._sign = None, 1.0
             self.classes_ = [np.array([0, 1]) for _ in spec.outputs]
-            return spec
-        if len(spec.outputs) == 1 and isinstance(spec.outputs[0], Choice):
-            self._choose(spec.outputs[0], np.asarray(spec.outputs[0].options, dtype=object))
-            return spec
-        raise DataError(
-            "SafeClassifier predicts labels, or one choice. Expected `labels` or one of `choices` in the rules. "
-            "For mixed kinds of outputs use smle.nn.SafeNetwork."
-        )
 
     def _choose(self, choice: Choice, classes: npt.NDArray[Any]) -> None:
         self._choice, self._sign = choice, 1.0 if choice.pick == "max" else -1.0
@@ -188,9 +193,4 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         return {"classes": None if self._choice is None else [str(c) for c in self.classes_.tolist()]}
 
     def _restore(self, description: dict[str, Any]) -> None:
-        first = self.specification_.outputs[0]
-        if isinstance(first, Choice):
-            self._choose(first, np.asarray(first.options, dtype=object))
-        else:
-            self._choice, self._sign = None, 1.0
-            self.classes_ = [np.array([0, 1]) for _ in self.specification_.outputs]
+        self._read_as(self.specification_)

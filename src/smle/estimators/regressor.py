@@ -60,7 +60,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
             names = column_names(y) or [f"y{i}" for i in range(1 if len(shape) == 1 else shape[1])]
             return Specification(observed_inputs(X), tuple(Number(name) for name in names), ())
         spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
-        if not all(isinstance(output, Number) for output in spec.outputs):
+        if spec.output_kind != "numbers":
             raise DataError("SafeRegressor predicts numbers. Expected `outputs` in the rules. Got labels or choices.")
         return spec
 
@@ -102,4 +102,4 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         return {"flat": self._flat}
 
     def _restore(self, description: dict[str, Any]) -> None:
-        self._flat = bool(description.get("flat"))
+        self._flat = bool(description.get("flat")) and len(self.specification_.outputs) == 1

@@ -15,7 +15,7 @@ import torch
 from smle.assurance import DeployedNetwork, certify, require_same_rules, state_of
 from smle.certificates import checker, onnx_checker
 from smle.certificates.document import Certificate, tensors_of
-from smle.errors import CertificateError, NotCertifiedError
+from smle.errors import CertificateError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone, torch_backbone
 from smle.export.graph import certified_program, graph_model, interface_of, plain_program
 from smle.export.twin import write_twins
@@ -107,13 +107,27 @@ def write_network(
 def check_onnx(path: FilePath) -> onnx_checker.Result:
     """Check an ONNX file with the certificate beside it; return what is proved, matched and only asserted.
 
+    The rules text in the certificate file, if there is one, is compiled again and must state what is proved.
+
     Raises:
         CertificateError: If the checker rejects it; the message says why.
     """
     try:
-        return onnx_checker.check(*onnx_checker.read_files(os.fspath(path)))
+        data, sealed = onnx_checker.read_files(os.fspath(path))
+        result = onnx_checker.check(data, sealed)
+        document = checker.read_json(sealed, "onnx certificate")
     except checker.Rejected as reason:
         raise CertificateError(str(reason)) from None
+    if document["rules"] is not None:
+        files = {role: document[role].encode() for role in ("model", "rules") if document[role] is not None}
+        block = base64.b64decode(document["block"] or "")
+        certificate = Certificate(checker.canonical(document["certificate"]), block, {}, files)
+        try:
+            spec = Specification.from_yaml(document["rules"] + "\n")
+        except RuleError as error:
+            raise CertificateError(f"The rules in the certificate file cannot be read: {error}") from None
+        require_same_rules(certificate, spec)
+    return result
 
 
 def companion(path: Path) -> Path:

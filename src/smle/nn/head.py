@@ -103,10 +103,14 @@ def _buffers(module: nn.Module, child: str) -> dict[str, Tensor]:
 
 
 class _Row(NamedTuple):
-    """The certified heads one by one, as views of the stored tensors, for a single row."""
+    """The certified heads one by one, as views of the stored tensors, for a single row.
 
-    weight: Tensor
-    bias: Tensor
+    They serve as long as the stored tensors are still the memory that they show: `weight` and `bias` are its
+    addresses, which nothing else can have while there are views of it.
+    """
+
+    weight: int
+    bias: int
     heads: list[tuple[Tensor, Tensor]]
     is_short: bool
 
@@ -114,7 +118,7 @@ class _Row(NamedTuple):
     def of(cls, weight: Tensor, bias: Tensor) -> _Row:
         with torch.inference_mode(False), torch.no_grad():
             heads = list(zip(weight.unbind(), bias.unbind(), strict=True))
-        return cls(weight, bias, heads, bias.shape[1] <= _FEW_OUTPUTS)
+            return cls(weight.data_ptr(), bias.data_ptr(), heads, bias.shape[1] <= _FEW_OUTPUTS)
 
 
 class DeployedHead(FixedFormats):
@@ -149,6 +153,10 @@ class DeployedHead(FixedFormats):
         self.heads = _Heads(count, m, embedding, inputs=d if passthrough else None, fallback=not self.nan_safe_clip)
         self.free = _Free(m, embedding) if arrangement.free_cell else None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the views of single rows: in a copy they would show memory of their own."""
+        return {**self.__dict__, "_row": None}
+
     def limits(self, x32: Tensor) -> tuple[Tensor, Tensor]:
         """Return the stored bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
         box = _buffers(self, "bounds")
@@ -167,8 +175,14 @@ class DeployedHead(FixedFormats):
 
         Raises:
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
+            ValueError: If there are not as many embeddings as features.
         """
-        single = embedding.shape[0] == 1 and eager(embedding)
+        single = False
+        if eager(embedding):
+            rows = embedding.shape[0]
+            if features.shape[0] != rows:
+                raise ValueError(f"Expected one embedding per row of features. Got {rows} for {len(features)} rows.")
+            single = rows == 1
         if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and full_precision_on_cpu():
             y = self._one_row(features, embedding)
             if y.dtype is torch.float32:  # under autocast it is another: then once more, below
@@ -193,7 +207,7 @@ class DeployedHead(FixedFormats):
         """Return what `outputs` returns for a single row, computing only the head that serves it."""
         modules: dict[str, Any] = self._modules
         gate, stored, row = modules["gate"], modules["heads"]._buffers, self._row
-        if row is None or row[0] is not stored["weight"] or row[1] is not stored["bias"]:
+        if row is None or row[0] != stored["weight"].data_ptr() or row[1] != stored["bias"].data_ptr():
             row = self._row = _Row.of(stored["weight"], stored["bias"])
         heads = row[2]
         cell = 0 if gate.is_trivial else gate.cell_of(features, modules["domain"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from smle.assurance import assumptions_of
 from smle.certificates import checker
 from smle.report import svg
 from smle.report.judge import NO_RULES, PROVED, Judgement
@@ -180,6 +181,7 @@ def guarantee_view(spec: Specification | None) -> dict[str, Any]:
         "claim": statement["claim"],
         "assumptions": [
             *statement["assumptions"],
+            *([] if spec is None else assumptions_of(spec)),
             "Python's integers and fractions compute correctly, and SHA-256 is what it is taken for.",
         ],
         "not_guaranteed": [

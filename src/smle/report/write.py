@@ -84,7 +84,7 @@ def write_report(
     twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
     table = data
     if isinstance(data, str | PathLike):
-        table = read_table(data, text=() if judgement.spec is None else text_columns(judgement.spec))
+        table = read_table(data, text={} if judgement.spec is None else text_columns(judgement.spec))
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
     now = datetime.now(timezone.utc)

@@ -219,6 +219,15 @@ class Specification:
         return tuple(groups)
 
     @cached_property
+    def output_kind(self) -> str:
+        """What is predicted: `numbers`, `labels`, one `choice`, or `mixed`."""
+        if all(isinstance(item, Number) for item in self.outputs):
+            return "numbers"
+        if all(isinstance(item, Label) for item in self.outputs):
+            return "labels"
+        return "choice" if len(self.outputs) == 1 and isinstance(self.outputs[0], Choice) else "mixed"
+
+    @cached_property
     def targets(self) -> tuple[str, ...]:
         """Names of the output columns, options of choices expanded."""
         names: list[str] = []

@@ -109,7 +109,11 @@ class Vocabulary:
             raise RuleError(f"Expected {kind} of '{group.name}'. Got {quote(node)}.")
         columns = self.columns if isinstance(group, Categorical) else self.targets
         if text not in known and isinstance(node, Num | Negative):
-            text = next((k for k in known if _same_number(k, text)), text)
+            equal = [k for k in known if _same_number(k, text)]
+            if len(equal) > 1:
+                listed = ", ".join(f"'{k}'" for k in equal)
+                raise RuleError(f"{text[:80]} may mean {listed} of '{group.name}'. Write the one you mean in quotes.")
+            text = equal[0] if equal else text
         if text not in known:
             raise RuleError(f"'{text[:80]}' is not {kind} of '{group.name}'.{did_you_mean(text, known)}")
         return columns[f"{group.name}={text}"]

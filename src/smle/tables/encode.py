@@ -186,6 +186,10 @@ def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
 
 
 def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
+    if values.dtype.kind in "mMc":
+        raise DataError(f"Input '{item.name}': expected real numbers. Got {values.dtype} values.")
+    if values.dtype == object:
+        values = np.array([None if _is_missing(v) else v for v in values.tolist()], dtype=object)
     try:
         numbers: FloatArray = values.astype(np.float32 if values.dtype == np.float32 else np.float64)
     except (TypeError, ValueError):
@@ -199,10 +203,15 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
                 f"rows, or state a stand-in in the rules file ({item.name}: {{range: ..., missing: VALUE}})."
             )
         numbers[missing] = float(item.missing)
-    fractional = item.integer and np.isfinite(numbers).all() and (numbers != np.rint(numbers))
-    if np.any(fractional):
+    fractional = np.isfinite(numbers) & (numbers != np.rint(numbers))
+    if item.integer and fractional.any():
         raise DataError(f"Input '{item.name}': expected whole numbers. Got {numbers[fractional][0]:g}.")
     return numbers
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def _is_number(value: Any) -> bool:
@@ -214,7 +223,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _one_hot(item: Categorical, values: npt.NDArray[Any]) -> FloatArray:
-    missing = np.array([v is None or v != v for v in values.tolist()], dtype=bool)
+    missing = np.array([_is_missing(v) for v in values.tolist()], dtype=bool)
     if missing.any() and item.missing is None:
         raise DataError(f"Input '{item.name}': {int(missing.sum())} of {len(values)} values are missing. Fill them.")
     text = np.array(

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -23,20 +23,29 @@ if TYPE_CHECKING:
 __all__ = ["TableWriter", "read_chunks", "read_table", "text_columns"]
 
 CHUNK = 65536
+_HEADER = 1 << 20  # characters at most
+_NO_TEXT: Mapping[str, frozenset[str]] = {}
 _PARQUET = (".parquet", ".pq")
+# What usually stands for a missing value. In a column of names these may be names: Namibia's code is NA.
+_MISSING = frozenset(
+    ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "-NaN", "-nan", "NaN", "nan"]
+) | {"<NA>", "N/A", "NA", "n/a", "NULL", "null", "None"}
 
 
-def text_columns(spec: Specification) -> frozenset[str]:
-    """Return the columns that hold names, not numbers: categories and choices. `01` stays `01` there."""
-    return frozenset(item.name for item in (*spec.inputs, *spec.outputs) if isinstance(item, Categorical | Choice))
+def text_columns(spec: Specification) -> dict[str, frozenset[str]]:
+    """Return the columns that hold names, not numbers, with the names that are known: categories and choices."""
+    categories = {item.name: frozenset(item.categories) for item in spec.inputs if isinstance(item, Categorical)}
+    options = {item.name: frozenset(item.options) for item in spec.outputs if isinstance(item, Choice)}
+    return categories | options
 
 
-def read_table(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> pd.DataFrame:
+def read_table(path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT) -> pd.DataFrame:
     """Return a whole table; decimals become the nearest floats.
 
     Args:
         path: A file of comma, semicolon or tab separated values (also `.gz`), or a Parquet file.
-        text: Columns to read as text.
+        text: Columns to read as text, where `01` stays `01`, each with names that are never taken for a missing
+            value, such as NA.
 
     Raises:
         DataError: If the file is missing, not a table, empty, or has two columns of one name.
@@ -48,7 +57,7 @@ def read_table(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> p
 
 
 def read_chunks(
-    path: str | os.PathLike[str], *, text: Collection[str] = (), rows: int = CHUNK
+    path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT, rows: int = CHUNK
 ) -> Iterator[pd.DataFrame]:
     """Yield a table in chunks of at most `rows` rows, numbered through; memory does not grow with the file.
 
@@ -57,7 +66,7 @@ def read_chunks(
     """
     place = Path(path)
     _require_file(place)
-    parts = _parquet_chunks(place, rows) if place.suffix in _PARQUET else _csv_chunks(place, frozenset(text), rows)
+    parts = _parquet_chunks(place, rows) if place.suffix in _PARQUET else _csv_chunks(place, text, rows)
     start = 0
     for part in parts:
         part.index = range(start, start + len(part))  # type: ignore[assignment]
@@ -74,7 +83,7 @@ def _require_file(place: Path) -> None:
         raise DataError(f"Cannot read '{place}': no such file. Expected a CSV or Parquet file.")
 
 
-def _csv_chunks(place: Path, text: frozenset[str], rows: int) -> Iterator[pd.DataFrame]:
+def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     separator, names = _header(place)
@@ -83,6 +92,8 @@ def _csv_chunks(place: Path, text: frozenset[str], rows: int) -> Iterator[pd.Dat
         "chunksize": rows,
         "index_col": False,
         "dtype": {name: str for name in names if name in text},
+        "keep_default_na": False,
+        "na_values": {name: sorted(_MISSING - text.get(name, frozenset())) for name in names},
         "encoding": "utf-8-sig",  # programs for spreadsheets put a mark at the beginning
         "low_memory": False,
         **_exact_digits(),
@@ -103,7 +114,10 @@ def _header(place: Path) -> tuple[str, list[str]]:
     """Return separator and column names."""
     try:
         with gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw:
-            line = raw.readline(1 << 20).decode("utf-8-sig")
+            line = raw.readline(_HEADER).decode("utf-8-sig")
+            # A quoted name may go on in the next line.
+            while line.count('"') % 2 and len(line) < _HEADER and (more := raw.readline(_HEADER)):
+                line += more.decode()
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError):
         line = "\0"
     if "\0" in line:
@@ -111,7 +125,7 @@ def _header(place: Path) -> tuple[str, list[str]]:
     if not line.strip():
         raise DataError(f"{place}: expected a header with the column names. Got an empty first line.")
     separator = max((",", ";", "\t"), key=line.count)
-    names = next(csv.reader(io.StringIO(line), delimiter=separator))
+    names = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator))
     _require_distinct(place, names)
     return separator, names
 

@@ -1,0 +1,217 @@
+"""A fitted model is one state: what is read, what is proved and what is stored belong together, or are refused."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle.assurance import DeployedNetwork, certify, project
+from smle.certificates import checker
+from smle.cli import app
+from smle.errors import CertificateError, DataError, NotCertifiedError
+from smle.export import check_onnx
+from smle.nn import SafeNetwork
+from smle.tables import encode_inputs
+from smle.training.enforcement.base import Enforcement
+
+QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0}
+CAP = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: cap, then: y <= {0}}}]}}\n"
+ADVICE = """
+inputs: {{x: [0, 1]}}
+choices: {{advice: {{options: [{0}], pick: {1}}}}}
+rules: [{{name: never left, then: advice == keep}}]
+"""
+
+
+@pytest.fixture
+def table():
+    x = np.linspace(0, 1, 40)
+    return pd.DataFrame({"x": x}), pd.DataFrame({"y": 2 + 2 * x}), np.where(x > 0.5, "left", "keep")
+
+
+def sealed(folder: Path) -> None:
+    """Make the digests of a changed folder anew, as a forger would."""
+    certificate = json.loads((folder / "certificate.json").read_bytes())
+    for role, name in (("model", "model.json"), ("rules", "rules.yaml")):
+        certificate["binds"][role] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    certificate.pop("digest")
+    certificate["digest"] = hashlib.sha256(checker.canonical(certificate)).hexdigest()
+    (folder / "certificate.json").write_bytes(checker.canonical(certificate) + b"\n")
+
+
+@pytest.mark.parametrize("other", [("keep, left", "min"), ("left, keep", "max")])
+def test_a_failed_fit_does_not_change_how_outputs_are_read(table, other):
+    X, _, y = table
+    model = SafeClassifier(Specification.from_yaml(ADVICE.format("keep, left", "max")), **QUICK).fit(X, y)
+    model.set_params(specification=Specification.from_yaml(ADVICE.format(*other)))
+    with pytest.raises(DataError, match="outside the domain"):
+        model.fit(X + 5, y)
+    assert set(model.predict(X)) == {"keep"}
+    assert model.classes_.tolist() == ["keep", "left"]
+
+
+class Nothing(Enforcement):
+    """An enforcement that enforces nothing."""
+
+    name = "nothing"
+    gauge = False
+
+    def finish(self, network):
+        network.eval()
+
+
+def test_a_model_without_proof_does_not_replace_a_proved_one(table):
+    X, y, _ = table
+    model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
+    before = model.predict(X)
+    model.set_params(enforcement=Nothing(), enforce_targets=False, refit=False, max_epochs=30)
+    with pytest.raises(NotCertifiedError):
+        model.fit(X, y)
+    assert np.array_equal(model.predict(X), before)
+    model.certificate_.check()
+
+
+def test_names_of_an_earlier_table_are_forgotten(table):
+    X, y, _ = table
+    model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
+    assert model.feature_names_in_.tolist() == ["x"]
+    assert not hasattr(model.fit(X.to_numpy(), y), "feature_names_in_")
+
+
+def test_a_deployed_network_does_not_follow_further_training():
+    network = SafeNetwork(nn.Linear(1, 4), Specification.from_yaml(CAP.format(0.5)), embedding=4, gauge=False)
+    safe = project(network)
+    certify(safe)
+    deployed, x = DeployedNetwork.of(safe), torch.rand(5, 1)
+    before = deployed(x)
+    safe.train()
+    with torch.no_grad():
+        safe.heads.raw_bias.add_(5.0)
+    safe.eval()
+    assert safe(x).max() > 1
+    assert torch.equal(deployed(x), before)
+
+
+@pytest.mark.parametrize("kind", ["SafeClassifier", "SafeRegressor"])
+def test_another_kind_of_model_is_refused(table, tmp_path, kind):
+    X, y, names = table
+    if kind == "SafeClassifier":
+        model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
+    else:
+        model = SafeClassifier(Specification.from_yaml(ADVICE.format("keep, left", "max")), **QUICK).fit(X, names)
+    model.save(tmp_path / "m")
+    place = tmp_path / "m" / "model.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "kind": kind}))
+    sealed(tmp_path / "m")
+    with pytest.raises(CertificateError, match=f"a {kind} predicts"):
+        load(tmp_path / "m")
+    with pytest.raises(CertificateError, match=f"a {kind} predicts"):
+        load(tmp_path / "m", verify=False)
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "m")])
+    assert done.exit_code == 1
+    assert "Holds" not in done.output
+
+
+def test_a_forged_folder_of_the_right_kind_is_what_the_test_above_says(table, tmp_path):
+    """The forger's tool works: with nothing changed the folder is accepted."""
+    X, y, _ = table
+    SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y).save(tmp_path / "m")
+    sealed(tmp_path / "m")
+    assert load(tmp_path / "m").certificate_ is not None
+
+
+def test_a_certificate_beside_no_rules_is_refused(table, tmp_path):
+    X, y, _ = table
+    spec = Specification.from_yaml(CAP.format(0.5))
+    SafeRegressor(spec, **QUICK).fit(X, y).save(tmp_path / "m")
+    (tmp_path / "m" / "rules.yaml").write_text("{inputs: {x: [0, 1]}, outputs: [y], rules: []}\n")
+    sealed(tmp_path / "m")
+    with pytest.raises(CertificateError, match="no rules"):
+        load(tmp_path / "m")
+
+
+def test_rules_beside_an_onnx_file_are_compared(table, tmp_path):
+    X, y, _ = table
+    SafeRegressor(Specification.from_yaml(CAP.format(100)), **QUICK).fit(X, y).to_onnx(tmp_path / "m.onnx")
+    place = tmp_path / "m.onnx.certificate.json"
+    outer = json.loads(place.read_bytes())
+
+    def forge(rules: str) -> None:
+        inner = outer["certificate"]
+        outer["rules"] = rules
+        inner["binds"]["rules"] = hashlib.sha256(rules.encode()).hexdigest()
+        inner.pop("digest")
+        inner["digest"] = hashlib.sha256(checker.canonical(inner)).hexdigest()
+        outer["model_certificate"] = hashlib.sha256(checker.canonical(inner) + b"\n").hexdigest()
+        outer.pop("digest")
+        outer["digest"] = hashlib.sha256(checker.canonical(outer)).hexdigest()
+        place.write_bytes(checker.canonical(outer) + b"\n")
+
+    forge(outer["rules"])
+    assert check_onnx(tmp_path / "m.onnx").proved
+    for rules, reason in ((CAP.format(0.5), "'cap' is not the one"), ("nonsense", "cannot be read")):
+        forge(rules)
+        with pytest.raises(CertificateError, match=reason):
+            check_onnx(tmp_path / "m.onnx")
+        assert CliRunner().invoke(app, ["verify", str(tmp_path / "m.onnx")]).exit_code == 1
+
+
+def test_a_category_named_like_a_missing_value(tmp_path):
+    rules = """
+inputs: {x: [0, 1], region: {categories: [EU, NA], missing: EU}}
+outputs: [y]
+rules: [{name: cap, when: region == NA, then: y <= 1}, {name: floor, when: region == EU, then: y >= 2}]
+"""
+    (tmp_path / "r.yaml").write_text(rules)
+    rows = ["x,region,y", *(f"{i / 60},{'NA' if i % 2 else 'EU'},{i % 2 * -3 + 3}" for i in range(60))]
+    (tmp_path / "d.csv").write_text("\n".join(rows) + "\n")
+    call = ["train", str(tmp_path / "d.csv"), str(tmp_path / "r.yaml"), "-o", str(tmp_path / "m"), "--epochs", "5"]
+    assert CliRunner().invoke(app, call).exit_code == 0
+    (tmp_path / "q.csv").write_text("x,region\n0.5,NA\n0.5,EU\n0.5,\n0.5,n/a\n")
+    done = CliRunner().invoke(
+        app, ["predict", str(tmp_path / "m"), str(tmp_path / "q.csv"), "-o", str(tmp_path / "p.csv")]
+    )
+    assert done.exit_code == 0
+    y = pd.read_csv(tmp_path / "p.csv")["y"]
+    assert y[0] <= 1
+    assert (y[1:] >= 2).all()
+
+
+WHOLE = Specification.from_yaml("""
+inputs: {lanes: {range: [1, 8], integer: true, missing: 1}, g: {categories: [a, b], missing: b}}
+outputs: [y]
+rules: [{name: few, when: lanes < 3, then: y <= 0}]
+""")
+
+
+def test_fractions_beside_infinities_are_refused():
+    table = pd.DataFrame({"lanes": [2.5, np.inf], "g": ["a", "a"]})
+    with pytest.raises(DataError, match=r"whole numbers. Got 2.5"):
+        encode_inputs(WHOLE, table)
+
+
+def test_missing_values_of_all_kinds():
+    for kind in ("object", "string"):
+        table = pd.DataFrame({"lanes": pd.array([2, None], dtype="Int64"), "g": pd.array(["a", pd.NA], dtype=kind)})
+        assert encode_inputs(WHOLE, table).tolist() == [[2, 1, 0], [1, 0, 1]]
+
+
+@pytest.mark.parametrize("values", [np.array([1 + 2j, 3]), np.array(["2020-01-01", "NaT"], dtype="datetime64[ns]")])
+def test_what_is_no_real_number_is_refused(values):
+    with pytest.raises(DataError, match="real numbers"):
+        encode_inputs(WHOLE, pd.DataFrame({"lanes": values, "g": ["a", "a"]}))
+
+
+def test_whole_numbers_are_named_among_the_assumptions(tmp_path):
+    lanes = np.tile(np.arange(1, 9), 8)
+    X = pd.DataFrame({"lanes": lanes, "g": ["a", "b"] * 32})
+    SafeRegressor(WHOLE, **QUICK).fit(X, -1.0 * lanes).save(tmp_path / "m")
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "m")])
+    assert "Assumed: Inputs declared as whole numbers are whole: lanes." in done.output
