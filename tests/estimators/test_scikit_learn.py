@@ -5,6 +5,7 @@ import pandas as pd
 import polars
 import pytest
 from sklearn.base import clone
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -207,3 +208,78 @@ def test_probabilities_never_tie_against_the_prediction():
     logits = np.array([[-1e-30, -0.0, 1e-30, -5e-17]], dtype=np.float32)
     model._outputs = lambda X, policy: (X, logits)
     assert (model.predict_proba(None) >= 0.5).tolist() == (logits >= 0).tolist()
+
+
+@pytest.mark.parametrize("options", ["no, yes", "yes, no"])
+@pytest.mark.parametrize("pick", ["max", "min"])
+def test_scorers_do_not_depend_on_the_order_of_options(options, pick):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (300, 2))
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    rules = f"""
+inputs: {{a: [-1, 1], b: [-1, 1]}}
+choices: {{buy: {{options: [{options}], pick: {pick}}}}}
+rules: [{{name: cheap, when: a <= -0.9, then: buy == no}}]
+"""
+    model = SafeClassifier(rules, **QUICK, random_state=0).fit(X, y)
+    assert model.classes_.tolist() == ["no", "yes"]
+    for scorer in ("accuracy", "roc_auc"):
+        assert get_scorer(scorer)(model, X, y) > 0.9
+    chance, decision = model.predict_proba(X), model.decision_function(X)
+    assert np.array_equal(model.classes_[chance.argmax(axis=1)], model.predict(X))
+    assert np.array_equal(np.where(decision > 0, "yes", "no")[decision != 0], model.predict(X)[decision != 0])
+
+
+@pytest.mark.parametrize("kind", [int, float, str])
+def test_options_come_back_in_the_type_of_the_targets(kind, tmp_path):
+    X = np.linspace(-1, 1, 60)[:, None]
+    y = np.digitize(X[:, 0], [-0.3, 0.3]).astype(kind)
+    rules = """
+inputs: {a: [-1, 1]}
+choices: {level: [2, 0, 1, 10]}
+rules: [{name: low, when: a <= -0.5, then: level == 0}]
+"""
+    model = SafeClassifier(rules, **QUICK, random_state=0).fit(X, y)
+    model.save(tmp_path / "m")
+    for fitted in (model, load(tmp_path / "m")):
+        assert fitted.classes_.tolist() == sorted(kind(v) for v in (0, 1, 2, 10))
+        assert fitted.predict(X)[0] == kind(0)
+        assert fitted.score(X, y) > 0.3
+    assert np.isfinite(cross_val_score(model, X, y, cv=2)).all()
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_arrays_with_categories_and_missing_values(as_text):
+    rules = """
+inputs: {a: {range: [0, 10], missing: 5}, road: {categories: [dry, wet], missing: wet}}
+outputs: [y]
+rules: [{name: cap, when: road == wet, then: y <= 1}]
+"""
+    X = np.array([[1.0, "dry"], [None, "wet"], [3.0, None], [4.0, "dry"]] * 5, dtype=object)
+    model = SafeRegressor(rules if as_text else Specification.from_yaml(rules), **QUICK).fit(X, np.arange(20.0))
+    assert (model.predict(X)[1::4] <= 1).all()
+    for wrong in (X[0], [[1.0], [2.0, "dry"]]):
+        with pytest.raises(DataError, match="Expected a table"):
+            model.predict(wrong)
+
+
+def test_missing_values_in_plain_arrays():
+    rules = "{inputs: {a: {range: [0, 10], missing: 5}}, outputs: [y], rules: [{name: cap, then: y <= 1}]}\n"
+    X = np.array([[1.0], [np.nan], [3.0], [5.0]] * 5)
+    model = SafeRegressor(rules, **QUICK).fit(X, np.zeros(20))
+    answers = model.predict(X)
+    assert answers[1] == pytest.approx(answers[3], abs=1e-5)
+    with pytest.raises(ValueError, match="infinity"):
+        model.predict(np.array([[np.inf]]))
+    bare = rules.replace("{range: [0, 10], missing: 5}", "[0, 10]")
+    with pytest.raises(ValueError, match="NaN"):
+        SafeRegressor(bare, **QUICK).fit(X, np.zeros(20))
+
+
+def test_rows_outside_the_domain_are_named_with_the_ways_out():
+    model = SafeRegressor("{inputs: {a: [0, 1]}, outputs: [y], rules: [{name: cap, then: y <= 1}]}\n", **QUICK)
+    model.fit(np.linspace(0, 1, 20)[:, None], np.zeros(20))
+    with pytest.raises(DataError, match="out_of_domain='warn'"):
+        model.predict([[0.5], [2.0]])
+    with pytest.warns(UserWarning, match=r"\(rows 2\). They were clamped"):
+        model.predict([[0.5], [2.0]], out_of_domain="warn")

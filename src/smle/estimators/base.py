@@ -127,8 +127,16 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
 
     # --- what kinds of outputs add
 
-    def _read_specification(self, X: Any, y: Any) -> Specification:
-        """Return the specification to fit; where none was given, one without rules that fits the data."""
+    def _read_outputs(self, spec: Specification, y: Any) -> None:
+        """Take over how the outputs of a specification are read; y may tell more about their type.
+
+        Raises:
+            DataError: If this kind of estimator does not predict such outputs.
+        """
+        raise NotImplementedError
+
+    def _observed(self, X: Any, y: Any) -> Specification:
+        """Return a specification without rules that fits the data."""
         raise NotImplementedError
 
     def _encode_targets(self, spec: Specification, y: Any) -> Array:
@@ -192,8 +200,10 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Set everything that fitting sets; a failure may leave it in parts."""
         require_parameters(self.get_params(deep=False))
-        X = plain_table(X, categorical=not self._is_numeric())
-        spec = self._read_specification(X, y)
+        given = self._given()
+        X = plain_table(X, given)
+        spec = self._observed(X, y) if given is None else given
+        self._read_outputs(spec, y)
         encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
         require_in_domain(spec, encoded, "training rows")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -297,10 +307,10 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return history
 
-    def _is_numeric(self) -> bool:
-        """Whether all inputs of the given specification are numbers, so that arrays can be checked as such."""
+    def _given(self) -> Specification | None:
+        """Return the specification that was given, read if it is a file or a text."""
         given = self.specification
-        return not isinstance(given, Specification) or not given.one_hot
+        return given if given is None or isinstance(given, Specification) else Specification.from_yaml(given)
 
     def _network(
         self,
@@ -373,7 +383,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any, out_of_domain: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Return encoded inputs and the certified float32 outputs (rows, m)."""
         check_is_fitted(self, "network_")
-        X = plain_table(X, categorical=bool(self.specification_.one_hot))
+        X = plain_table(X, self.specification_)
         if column_names(X) is None and X.shape[1] != self.n_features_in_:
             raise DataError(
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
@@ -404,7 +414,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
-        X = plain_table(X, categorical=bool(self.specification_.one_hot))
+        X = plain_table(X, self.specification_)
         return self.usage_of(encode_inputs(self.specification_, X), edges)
 
     def raw_outputs(self, X: Any) -> Array:
@@ -469,7 +479,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         """Return an unfitted estimator of the same shape for other rules over the same columns."""
         other = type(self)(spec, hidden=tuple(self.hidden), embedding=self._units, bounds=self.bounds)
         other.specification_, other.n_features_in_ = spec, self.n_features_in_
-        other._read_specification(None, None)
+        other._read_outputs(spec, None)
         other._restore(self.description_)
         return other
 

@@ -18,7 +18,7 @@ from smle.estimators.inputs import observed_inputs
 from smle.guarantees.nearest import nearest_outputs
 from smle.guarantees.refit import LocalLoss, softmax_loss
 from smle.rules import Choice, Label, Specification
-from smle.tables import column_names, encode_choices, encode_numbers
+from smle.tables import column_names, encode_choices, encode_numbers, option_values
 
 __all__ = ["SafeClassifier"]
 
@@ -32,6 +32,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     * one of `choices` in the rules: y holds the names of the options; the largest score wins (`pick: min`: the
       smallest).
 
+    `classes_` holds the options in sorted order, as scikit-learn's scorers expect, in the type that y had in `fit`.
     Labels and choices are read off the certified logits and scores; `predict_proba` always agrees with them.
     `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
 
@@ -41,6 +42,8 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     classes_: Any
     _choice: Choice | None
     _sign: float
+    _values: npt.NDArray[Any]
+    _order: npt.NDArray[np.intp]
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several labels are fine."""
@@ -53,12 +56,12 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
         """Return the certified logits or scores (rows, m), as float64 numbers that hold them exactly.
 
-        For a choice between two options: the advantage of the second (rows,).
+        Columns are those of `classes_`. For a choice between two options: the advantage of the second (rows,).
         """
         scores = self._outputs(X, out_of_domain)[1].astype(np.float64)
         if self._choice is None:
             return scores
-        scores = scores * self._sign
+        scores = scores[:, self._order] * self._sign
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
@@ -73,11 +76,11 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         if self._choice is None:
             result: npt.NDArray[Any] = (outputs >= 0).astype(np.int64)
         else:
-            result = self.classes_[(outputs * self._sign).argmax(axis=1)]
+            result = self._values[(outputs * self._sign).argmax(axis=1)]
         return (result, self._information(encoded)) if return_info else result
 
     def predict_proba(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
-        """Return probabilities (rows, m). `>= 0.5` and argmax always agree with `predict`."""
+        """Return probabilities (rows, m), columns as in `classes_`. `>= 0.5` and argmax always agree with `predict`."""
         outputs = self._outputs(X, out_of_domain)[1].astype(np.float64)
         below = np.nextafter(0.5, 0.0)
         if self._choice is None:
@@ -90,7 +93,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         others = chance.copy()
         others[rows, best] = -1.0
         chance[rows, best] = np.maximum(chance[rows, best], np.nextafter(others.max(axis=1, initial=-1.0), 2.0))
-        return np.asarray(chance)
+        return np.asarray(chance[:, self._order])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return accuracy: of the choice, or averaged over labels."""
@@ -102,31 +105,24 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
     # --- what labels and choices add to fitting
 
-    def _read_specification(self, X: Any, y: Any) -> Specification:
-        given = self.specification
-        if given is None:
-            return self._observed(X, y)
-        spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
+    def _read_outputs(self, spec: Specification, y: Any) -> None:
         if spec.output_kind not in ("labels", "choice"):
             raise DataError(
                 "SafeClassifier predicts labels, or one choice. Expected `labels` or one of `choices` in the rules. "
                 "For mixed kinds of outputs use smle.nn.SafeNetwork."
             )
-        self._read_as(spec)
-        return spec
-
-    def _read_as(self, spec: Specification) -> None:
-        """Read outputs as the labels or the choice of a specification."""
         first = spec.outputs[0]
         if isinstance(first, Choice):
-            self._choose(first, np.asarray(first.options, dtype=object))
+            self._choose(first, option_values(first, y))
         else:
             self._choice, self._sign = None, 1.0
             self.classes_ = [np.array([0, 1]) for _ in spec.outputs]
 
-    def _choose(self, choice: Choice, classes: npt.NDArray[Any]) -> None:
+    def _choose(self, choice: Choice, values: npt.NDArray[Any]) -> None:
+        """Read outputs as scores of options, which are predicted as these values."""
         self._choice, self._sign = choice, 1.0 if choice.pick == "max" else -1.0
-        self.classes_ = classes
+        self._values, self._order = values, np.argsort(values)
+        self.classes_ = values[self._order]
 
     def _observed(self, X: Any, y: Any) -> Specification:
         if y is None:
@@ -134,18 +130,15 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         inputs = observed_inputs(X)
         values = np.asarray(y)
         if values.ndim == 2 and values.shape[1] > 1:
-            self._choice, self._sign = None, 1.0
             names = column_names(y) or [f"label{i}" for i in range(values.shape[1])]
-            self.classes_ = [np.array([0, 1]) for _ in names]
             return Specification(inputs, tuple(Label(name) for name in names), ())
         flat = column_or_1d(values, warn=True)
         check_classification_targets(flat)
         classes = np.unique(flat)
         if len(classes) < 2:
             raise DataError(f"Expected at least two classes. Got 1 class: {classes.tolist()}.")
-        choice = Choice("choice", tuple(str(c) for c in classes.tolist()))
-        self._choose(choice, classes)
-        return Specification(inputs, (choice,), ())
+        name = (column_names(y) or ["choice"])[0]
+        return Specification(inputs, (Choice(name, tuple(str(c) for c in classes.tolist())),), ())
 
     def _encode_targets(self, spec: Specification, y: Any) -> Array:
         if self._choice is None:
@@ -190,7 +183,8 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         return smallest_wins
 
     def _facts(self) -> dict[str, Any]:
-        return {"classes": None if self._choice is None else [str(c) for c in self.classes_.tolist()]}
+        return {"classes": None if self._choice is None else self._values.tolist()}
 
     def _restore(self, description: dict[str, Any]) -> None:
-        self._read_as(self.specification_)
+        classes = description.get("classes")
+        self._read_outputs(self.specification_, classes if isinstance(classes, list) else None)

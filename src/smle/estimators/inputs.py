@@ -10,25 +10,38 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array
 
+from smle.errors import DataError
 from smle.rules import NumericInput, Specification
 from smle.tables import column_names, in_domain, require_in_domain
 
 __all__ = ["apply_domain_policy", "observed_inputs", "plain_table", "spread"]
 
 Array = npt.NDArray[np.float64]
+_LISTED = 5  # row numbers in a warning
+_REMEDY = "Drop these rows, or let out_of_domain='warn' (or 'clip') clamp them to it."
 
 
-def plain_table(X: Any, *, categorical: bool) -> Any:
+def plain_table(X: Any, spec: Specification | None) -> Any:
     """Return tables with column names as they are, and anything else as a checked two-dimensional array.
 
     Raises:
-        ValueError: If it is sparse, complex, empty, one-dimensional, or has NaN or infinities.
+        ValueError: If it is sparse, complex, empty, one-dimensional, or has infinities, or NaN without a stand-in.
     """
     if column_names(X) is not None:
         return X
-    if categorical:
-        return np.asarray(X, dtype=object)
-    return check_array(X, dtype=[np.float64, np.float32])
+    if spec is None or not spec.one_hot:
+        stands_in = spec is not None and any(item.missing is not None for item in spec.inputs)
+        return check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)
+    try:
+        array = np.asarray(X, dtype=object)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.ndim != 2:
+        raise DataError(
+            f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__} "
+            f"that is not one."
+        )
+    return array
 
 
 def observed_inputs(X: Any) -> tuple[NumericInput, ...]:
@@ -61,8 +74,13 @@ def apply_domain_policy(spec: Specification, encoded: npt.NDArray[Any], policy: 
     if not spec.rules:
         return
     if policy == "raise":
-        require_in_domain(spec, encoded, "rows")
+        require_in_domain(spec, encoded, "rows", remedy=_REMEDY)
     elif policy == "warn":
-        outside = int((~in_domain(spec, encoded).all(axis=1)).sum())
-        if outside:
-            warnings.warn(f"{outside} of {len(encoded)} rows lie outside the domain of the rules.", stacklevel=4)
+        outside = np.flatnonzero(~in_domain(spec, encoded).all(axis=1))
+        if len(outside):
+            listed = ", ".join(map(str, (outside[:_LISTED] + 1).tolist())) + (", ..." if len(outside) > _LISTED else "")
+            warnings.warn(
+                f"{len(outside)} of {len(encoded)} rows lie outside the domain of the rules (rows {listed}). They were "
+                "clamped to it; the rules hold at the clamped input.",
+                stacklevel=4,
+            )

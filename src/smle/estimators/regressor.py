@@ -51,18 +51,16 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         result = result[:, 0] if self._flat and result.shape[1] == 1 else result
         return (result, self._information(encoded)) if return_info else result
 
-    def _read_specification(self, X: Any, y: Any) -> Specification:
-        given = self.specification
-        if given is None:
-            if y is None:
-                raise DataError("This SafeRegressor requires y to be passed, but the target y is None.")
-            shape = np.asarray(y).shape
-            names = column_names(y) or [f"y{i}" for i in range(1 if len(shape) == 1 else shape[1])]
-            return Specification(observed_inputs(X), tuple(Number(name) for name in names), ())
-        spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
+    def _read_outputs(self, spec: Specification, y: Any) -> None:
         if spec.output_kind != "numbers":
             raise DataError("SafeRegressor predicts numbers. Expected `outputs` in the rules. Got labels or choices.")
-        return spec
+
+    def _observed(self, X: Any, y: Any) -> Specification:
+        if y is None:
+            raise DataError("This SafeRegressor requires y to be passed, but the target y is None.")
+        shape = np.asarray(y).shape
+        names = column_names(y) or [f"y{i}" for i in range(1 if len(shape) == 1 else shape[1])]
+        return Specification(observed_inputs(X), tuple(Number(name) for name in names), ())
 
     def _encode_targets(self, spec: Specification, y: Any) -> Array:
         self._flat = np.asarray(y).ndim == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = [
     "encode_inputs",
     "encode_numbers",
     "in_domain",
+    "option_values",
     "require_columns",
     "require_in_domain",
     "table_digest",
@@ -100,12 +102,12 @@ def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
     Raises:
         DataError: If an option is unknown.
     """
-    names = column_names(y)
-    if names is not None:
-        _require_columns(names, [choice.name], "outputs")
-    flat = (np.asarray(y) if names is None else _column(y, choice.name)).reshape(-1)
     known = {option: i for i, option in enumerate(choice.options)}
-    texts = [str(v) for v in flat.tolist()]
+    flat = _choices(choice, y).tolist()
+    missing = sum(_is_missing(value) for value in flat)
+    if missing:
+        raise DataError(f"Choice '{choice.name}': {missing} of {len(flat)} values are missing. Drop these rows.")
+    texts = [_option(value, known) for value in flat]
     unknown = sorted(set(texts) - set(known))
     if unknown:
         raise DataError(
@@ -113,6 +115,43 @@ def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
         )
     result: npt.NDArray[np.float64] = np.eye(len(known))[[known[text] for text in texts]]
     return result
+
+
+def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
+    """Return the options of a choice in the type of the targets, numbers where these are numbers: (options,)."""
+    texts: npt.NDArray[Any] = np.asarray(choice.options, dtype=object)
+    if y is None:
+        return texts
+    flat = _choices(choice, y)
+    if flat.dtype.kind not in "iufb":
+        return texts
+    seen = {_option(value, choice.options): value for value in np.unique(flat).tolist()}
+    for option in choice.options:
+        if option not in seen and flat.dtype.kind != "b":
+            try:
+                value = int(option) if flat.dtype.kind in "iu" else float(option)
+            except ValueError:
+                return texts
+            seen[option] = value
+    values = [seen.get(option) for option in choice.options]
+    fits = [_option(value, choice.options) for value in values] == list(choice.options)
+    return np.array(values, dtype=flat.dtype) if fits else texts
+
+
+def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
+    """Return the targets of a choice (rows,); a table is read at the choice's name."""
+    names = column_names(y)
+    if names is not None:
+        _require_columns(names, [choice.name], "outputs")
+    return (np.asarray(y) if names is None else _column(y, choice.name)).reshape(-1)
+
+
+def _option(value: Any, options: Collection[str]) -> str:
+    """Return the option that a value names: its text, or for a float that is whole that of the integer."""
+    text = str(value)
+    if text not in options and isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return text
 
 
 def require_columns(table: Any, wanted: list[str]) -> None:
