@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -11,8 +12,9 @@ from torch import nn
 import smle
 from smle import Specification, assurance
 from smle.bench.sampling import Judge, hard_points
-from smle.errors import CertificateError, NotCertifiedError
+from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.nn import SafeNetwork
+from smle.training import train
 
 SPECS = {
     "numbers": """
@@ -121,3 +123,36 @@ def test_nothing_is_corrected_or_projected_that_the_exact_checker_does_not_accep
     monkeypatch.setattr(assurance, "corrected", broken)
     with pytest.raises(NotCertifiedError):
         assurance.correct(nn.Linear(1, 1), spec, torch.zeros(5, 1))
+
+
+def test_wrong_types_are_named():
+    spec, x = Specification.from_yaml(SPECS["numbers"]), torch.rand(20, 2)
+    for judge in (smle.verify, smle.certify, smle.project):
+        with pytest.raises(TypeError, match=r"Expected a SafeNetwork\. Got Linear"):
+            judge(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="from_yaml"):
+        SafeNetwork(nn.Linear(2, 4), SPECS["numbers"], embedding=4)
+    with pytest.raises(ValueError, match="at least one unit"):
+        SafeNetwork(nn.Linear(2, 4), spec, embedding=0)
+    with pytest.raises(TypeError, match="torch module"):
+        smle.correct(lambda rows: rows, spec, x)
+    with pytest.raises(ValueError, match="no layer of that name"):
+        SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2)), spec, layer="foo")
+    with pytest.warns(UserWarning, match="3 outputs, the rules have 2"):
+        SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), spec)
+    with pytest.raises(DataError, match=r"Expected tensors.*ndarray"):
+        train(SafeNetwork(nn.Linear(2, 4), spec, embedding=4), x.numpy(), x.numpy(), loss=nn.functional.mse_loss)
+
+
+def test_examples_of_a_correction_are_matched_by_name():
+    spec = Specification.from_yaml("""
+inputs: {a: [0, 1], b: [100, 200]}
+outputs: [y]
+rules: [{name: cap, when: a >= 0.5, then: y <= 1}]
+""")
+    torch.manual_seed(0)
+    rows = np.column_stack([np.linspace(0, 1, 50), np.linspace(100, 200, 50)])
+    model, x = nn.Linear(2, 1), torch.tensor(rows, dtype=torch.float32)
+    by_place = smle.correct(model, spec, rows)(x)
+    by_name = smle.correct(model, spec, pd.DataFrame({"b": rows[:, 1], "a": rows[:, 0]}))(x)
+    assert torch.equal(by_place, by_name)

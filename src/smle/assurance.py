@@ -28,6 +28,7 @@ from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
 from smle.rules import NumericInput, Specification
+from smle.tables import column_names, encode_inputs
 
 __all__ = [
     "DeployedNetwork",
@@ -86,8 +87,17 @@ def state_of(network: DeployedNetwork) -> dict[str, npt.NDArray[Any]]:
     return {name: np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in state.items()}
 
 
+def _require_safe_network(network: SafeNetwork) -> None:
+    if not isinstance(network, SafeNetwork):
+        raise TypeError(
+            f"Expected a SafeNetwork. Got {type(network).__name__}. SafeNetwork.from_model and smle.correct make one "
+            "of a model."
+        )
+
+
 def verify(network: SafeNetwork) -> Verdicts:
     """Judge every rule for the network as it would be deployed now."""
+    _require_safe_network(network)
     return verify_overapproximation(network.overapproximation(), network.spec, network.arrangement)
 
 
@@ -104,6 +114,7 @@ def certify(
     Raises:
         NotCertifiedError: If a rule cannot be proved.
     """
+    _require_safe_network(network)
     deployed = DeployedNetwork.of(network)
     if tensors is None:
         tensors = tensors_of(state_of(deployed))
@@ -121,6 +132,7 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
     Raises:
         NotCertifiedError: If no safe heads were found, or the exact checker does not accept them.
     """
+    _require_safe_network(network)
     safe = copy.deepcopy(network)
     safe.eval()
     result = project_heads(safe.overapproximation(), safe.spec, safe.arrangement, margin=margin)
@@ -145,7 +157,8 @@ def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayL
         model: Maps inputs (batch, d) to outputs (batch, m) in float32, in the order of `spec.columns` and
             `spec.targets` (logits for labels, scores for choices).
         spec: The rules, without inputs in `then`.
-        examples: Inputs (rows, d) that show which outputs occur, some of them wherever a rule applies. No targets.
+        examples: Inputs (rows, d) that show which outputs occur, some of them wherever a rule applies; a table is
+            read by the names of its columns. No targets.
 
     Returns:
         The network in eval mode, accepted by the exact checker; nothing in it is left to train.
@@ -158,6 +171,10 @@ def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayL
         ContradictionError: If rules leave no room together.
         NotCertifiedError: If they leave no room for rounding, or the exact checker does not accept the network.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"Expected a torch module. Got {type(model).__name__}.")
+    if column_names(examples) is not None:
+        examples = encode_inputs(spec, examples)
     return _accepted(corrected(model, spec, examples))
 
 

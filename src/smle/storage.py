@@ -22,7 +22,7 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.rules import Specification
 
-__all__ = ["ModelRecord", "read_record", "require_replaceable", "write_record"]
+__all__ = ["ModelRecord", "model_files", "read_record", "require_replaceable", "require_writable", "write_record"]
 
 FORMAT, VERSION = "smle-model", 1
 _FILES = ("model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
@@ -54,10 +54,11 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
     Raises:
         ModelFormatError: If the place is taken by something that is not a model folder.
         NotCertifiedError: If there are rules, but no certificate for exactly what would be written.
+        OSError: If the place cannot be written.
     """
     target = Path(folder)
     _require_certified(record)
-    require_replaceable(target)
+    _require_not_taken(target)
     files = {
         "model.safetensors": serialize({k: np.ascontiguousarray(v) for k, v in record.weights.items()}),
         "model.json": ModelRecord.description_bytes(record.description),
@@ -68,9 +69,17 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
         files["certificate.json"] = record.certificate.text
         if record.certificate.block:
             files["certificate.bin"] = record.certificate.block
+    try:
+        _write_files(files, target)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(f"Cannot write the model folder '{target}': {reason}. What was there is unchanged.") from error
+    _remove_aside(target)
+
+
+def _write_files(files: dict[str, bytes], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    token = secrets.token_hex(4)
-    fresh, old = (target.with_name(f".{target.name}.{kind}-{token}") for kind in ("new", "old"))
+    fresh, old = (_beside(target, kind) for kind in ("new", "old"))
     fresh.mkdir()
     try:
         for name, data in files.items():
@@ -89,7 +98,11 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
             raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    _remove_aside(target)
+
+
+def _beside(target: Path, kind: str) -> Path:
+    """Return a new name beside the target."""
+    return target.with_name(f".{target.name}.{kind}-{secrets.token_hex(4)}")
 
 
 def _require_certified(record: ModelRecord) -> None:
@@ -232,14 +245,53 @@ def _remove_aside(target: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def model_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a model folder; none if it is not there."""
+    return [place for name in _FILES if (place := Path(folder) / name).is_file()]
+
+
 def require_replaceable(target: Path) -> None:
-    """Raise ModelFormatError if the place is taken by something that is not a model folder."""
+    """Raise ModelFormatError if a model folder cannot be written there; nothing but a model folder is replaced."""
+    _require_not_taken(target)
+    require_writable(target)
+
+
+def require_writable(target: Path) -> None:
+    """Raise ModelFormatError if nothing can be written under this name, which is tried.
+
+    Permissions alone do not tell: the administrator has all of them, also where a file system takes no files.
+    """
+    above = _folder_above(target)
+    trial = _beside(above / target.name, "new")
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise ModelFormatError(
+            f"Cannot write '{target}': nothing can be written in the folder '{above}' ({error.strerror or error}). "
+            "Choose another place."
+        ) from None
+
+
+def _require_not_taken(target: Path) -> None:
+    if target.name in ("", ".."):
+        raise ModelFormatError(f"Cannot write '{target}': expected the name of a folder for the model, such as model.")
     if not target.exists():
-        return
-    if not target.is_dir() or any(entry.name not in _FILES for entry in target.iterdir()):
+        _folder_above(target)
+    elif not target.is_dir() or any(entry.name not in _FILES for entry in target.iterdir()):
         raise ModelFormatError(
             f"'{target}' exists and is not a model folder. Choose another place, or remove it first."
         )
+
+
+def _folder_above(target: Path) -> Path:
+    """Return the nearest folder above that exists."""
+    above = target.parent
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        raise ModelFormatError(f"Cannot write '{target}': '{above}' is a file, not a folder. Choose another place.")
+    return above
 
 
 def _description(data: bytes, target: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from smle.cli import app
-from smle.demo import BRAKING_RULES
+from smle.cli.app import reported
+from smle.demo import BRAKING_RULES, DemoResult
 
 runner = CliRunner()
+QUICK = ("--epochs", 1, "--hidden", 8, "--embedding", 8, "--no-twin")
 
 
 def run(*arguments):
@@ -203,10 +207,58 @@ def test_train_and_predict_classes(kind, tmp_path):
         assert not (answers["cat"] & answers["dog"]).any()
 
 
+def test_errors_in_a_table_name_the_file(files, braking_table):
+    braking_table.drop(columns="speed").to_csv(files / "narrow.csv", index=False)
+    braking_table.assign(speed=braking_table["speed"].where(braking_table.index != 7)).to_csv(
+        files / "holes.csv", index=False
+    )
+    for name, reason in (("narrow.csv", "Missing: 'speed'"), ("holes.csv", "1 of 1500 values are missing")):
+        result = run("rules", files / "rules.yaml", "--data", files / name)
+        assert result.exit_code == 2
+        assert result.output.startswith(f"error: {files / name}: ")
+        assert reason in result.output
+
+
 def test_export_command(braking_folder, tmp_path):
     result = run("export", braking_folder, "-o", tmp_path / "model.onnx")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "model.onnx.certificate.json").is_file()
+    (tmp_path / "data.csv").write_text("precious")
+    refused = run("export", braking_folder, "-o", tmp_path / "data.csv")
+    assert refused.exit_code == 2
+    assert "ends in .onnx" in refused.output
+    assert (tmp_path / "data.csv").read_text() == "precious"
+
+
+def _verify_command(text):
+    """Return the words after `smle verify` as a shell reads the line."""
+    (line,) = [line for line in text.splitlines() if "smle verify" in line]
+    return shlex.split(line.partition("smle verify")[2])
+
+
+def test_commands_to_copy_are_quoted(files, braking_folder, braking_model, tmp_path, monkeypatch):
+    trained = run("train", files / "data.csv", files / "rules.yaml", "-o", files / "my model", *QUICK)
+    assert _verify_command(trained.output) == [str(files / "my model")]
+    exported = run("export", braking_folder, "-o", tmp_path / "m ü.onnx")
+    assert _verify_command(exported.output) == [str(tmp_path / "m ü.onnx")]
+    assert shlex.split(exported.output.splitlines()[-1])[-1] == str(tmp_path / "m ü.onnx")
+    result = DemoResult(1500, 0.1, {}, {}, braking_model, tmp_path / "report.html", 1.0)
+    monkeypatch.setattr("smle.demo.run_demo", lambda *arguments, **options: result)
+    assert _verify_command(run("demo", "-o", tmp_path / "my demo").output) == [str(tmp_path / "my demo" / "model")]
+
+
+def test_errors_of_the_system_are_said_in_words(braking_folder, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    result = run("export", braking_folder, "-o", tmp_path / "file" / "m.onnx")
+    assert result.exit_code == 2
+    assert f"'{tmp_path / 'file'}' is a file, not a folder" in result.output
+    for error in (OSError(21, "Is a directory", "here"), OSError(21, "Is a directory", ".fresh", None, "here")):
+        with pytest.raises(typer.Exit), reported():
+            raise error
+        assert capsys.readouterr().err == "error: 'here': Is a directory.\n"
+    with pytest.raises(typer.Exit), reported():
+        raise OSError(28, "No space left on device")
+    assert capsys.readouterr().err == "error: No space left on device.\n"
 
 
 def test_markup_in_names_stays_text(files, braking_table):

@@ -94,6 +94,7 @@ NONSENSE = {
     "text": ("distance,speed,friction\n1,fast,0.5\n", "Got 'fast'"),
     "decimal comma": ("distance;speed;friction\n1;2;0,5\n", "Got '0,5'"),
     "empty": ("", "empty first line"),
+    "header only": ("distance,speed,friction\n", "expected rows below the header"),
     "two of a name": ("distance,speed,friction,speed\n1,2,0.5,3\n", "several columns are named 'speed'"),
 }
 
@@ -108,9 +109,15 @@ def test_nonsense_gets_one_line(braking_folder, tmp_path, kind):
     assert "odd.csv" in result.output
     assert len(result.output.strip().splitlines()) == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "odd.csv"]
+    monitored = run("monitor", braking_folder, tmp_path / "odd.csv")
+    assert (monitored.exit_code, monitored.output) == (2, result.output)
 
 
 def test_places_that_cannot_be_written(braking_folder, data, tmp_path):
+    before = (braking_folder / "model.json").read_bytes()
+    assert "is a file of the model" in run("predict", braking_folder, data, "-o", braking_folder / "model.json").output
+    assert (braking_folder / "model.json").read_bytes() == before
+    assert "CSV or Parquet" in run("predict", braking_folder, data, "-o", tmp_path / "p.xlsx").output
     assert "is the table itself" in run("predict", braking_folder, data, "-o", data).output
     assert "is a folder" in run("predict", braking_folder, data, "-o", tmp_path).output
     assert "--json needs --output" in run("predict", braking_folder, data, "--json").output
@@ -157,6 +164,36 @@ def test_a_reader_that_goes_away_is_no_error(braking_folder, data):
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(timeout=600) in (0, 141)
+
+
+GONE = {
+    "text": (["verify", "{m}"], 141),
+    "json": (["verify", "{m}", "--json"], 141),
+    "table": (["predict", "{m}", "{d}"], 141),
+    "exit code of its own": (["rules", "{m}/clash.yaml"], 141),
+    "error": (["verify", "{m}/absent"], 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GONE)
+def test_nobody_reads_at_all(braking_folder, data, kind):
+    """1 would say that something does not hold."""
+    clash = (braking_folder / "rules.yaml").read_text().replace("brake >= 0.5", "brake <= 0.5")
+    (braking_folder / "clash.yaml").write_text(clash)
+    arguments, code = GONE[kind]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("smle"), *(part.format(m=braking_folder, d=data) for part in arguments)],
+        stdout=writer,
+        stderr=writer if kind == "error" else subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # little output waits until the end
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == code
+    assert not done.stderr
 
 
 @pytest.mark.slow

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from smle import load
+from smle import SafeRegressor, load
 from smle.cli import app
+from smle.cli.settings import TrainSettings
 from smle.demo import BRAKING_RULES
+from smle.errors import TrainingError
+from smle.training.checkpoints import Checkpoint, is_checkpoint, read_checkpoint, write_checkpoint
 
 runner = CliRunner()
 QUICK = ("--hidden", "8", "--embedding", "8")
@@ -91,10 +95,15 @@ WRONG = {
     "hidden: [8, -1]": "hidden",
     "hidden: wide": "hidden",
     "test_share: 2": "test_share",
-    "epochs: many": "max_epochs",
+    "epochs: many": "Expected epochs to be a positive whole number. Got 'many'",
+    "epochs: 1e-2": "Expected epochs",
+    "learning_rate: -1e-2": "Expected learning_rate to be a positive number",
+    "learning_rate: nan": "Expected learning_rate",
+    "patience: 0": "Expected patience",
     "bounds: loose": "bounds",
     "gate: 3": "gate",
     "seed: -1": "seed",
+    "seed: true": "seed",
     "twin: maybe": "twin",
 }
 
@@ -105,6 +114,7 @@ def test_wrong_settings_are_named(files, text):
     result = _train(files, *(() if "hidden" in text else ("--hidden", "8")), "--config", files / "s.yaml")
     assert result.exit_code == 2, result.output
     assert WRONG[text] in result.output
+    assert "s.yaml" in result.output
     assert len(result.output.strip().splitlines()) == 1
     assert not (files / "m").exists()
 
@@ -113,8 +123,53 @@ def test_wrong_options_are_named(files):
     for option, value in (("--epochs", 0), ("--learning-rate", -1), ("--validation-share", 3), ("--test-share", 1)):
         result = _train(files, option, value)
         assert result.exit_code == 2
-        assert option.removeprefix("--").replace("-", "_").replace("epochs", "max_epochs") in result.output
+        assert f"Expected {option} to be" in result.output
     assert "no such file" in _train(files, "--config", files / "absent.yaml").output
+    assert "it is a folder" in _train(files, "--config", files).output
+
+
+def test_numbers_that_yaml_takes_for_text(tmp_path):
+    (tmp_path / "s.yaml").write_text("learning_rate: 1e-2\nepochs: 1e2\nseed: '4294967295'\ntest_share: 5e-1\n")
+    settings = TrainSettings.read(tmp_path / "s.yaml", {"learning_rate": 0.5})
+    assert settings == TrainSettings(learning_rate=0.5, epochs=100, seed=4294967295, test_share=0.5)
+    assert TrainSettings.read(tmp_path / "s.yaml", {}).learning_rate == 1e-2
+    assert isinstance(settings.epochs, int)
+    assert settings.parameters()["max_epochs"] == 100
+    SafeRegressor(**settings.parameters())  # knows all of these names
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Training must not begin."""
+
+    def fit(*arguments, **options):
+        raise AssertionError
+
+    monkeypatch.setattr("smle.estimators.SafeEstimator.fit", fit)
+
+
+def test_places_are_tried_before_training(files, untrained):
+    (files / "file").write_text("")
+    begin = ("train", files / "data.csv", files / "rules.yaml", "-o")
+    for place in (files / "file" / "m", files / "file" / "deep" / "m"):
+        refused = run(*begin, place)
+        assert refused.exit_code == 2, refused.output
+        assert f"'{files / 'file'}' is a file, not a folder" in refused.output
+    for name in ("m", "m/run", "file/run"):
+        refused = run(*begin, files / "m", "--checkpoint", files / name)
+        assert refused.exit_code == 2, refused.output
+        assert f"'{files / name}'" in refused.output
+    assert sorted(p.name for p in files.iterdir()) == ["data.csv", "file", "rules.yaml"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that takes no files from anyone")
+def test_a_file_system_that_takes_nothing(files, untrained):
+    for more in ((), ("--checkpoint", "/proc/run")):
+        place = files / "m" if more else "/proc/m"
+        refused = run("train", files / "data.csv", files / "rules.yaml", "-o", place, *more)
+        assert refused.exit_code == 2, refused.output
+        assert "nothing can be written in the folder '/proc'" in refused.output
+        assert "Errno" not in refused.output
 
 
 def test_counts_are_those_of_the_file(files, braking_table):
@@ -129,13 +184,16 @@ def test_counts_are_those_of_the_file(files, braking_table):
     assert "first 500 in row 42" in _train(files, data="far.csv").output
 
 
-def test_mixed_outputs_are_refused_with_the_way_out(files, braking_table):
+def test_mixed_outputs_are_refused_with_the_way_out(files, braking_table, untrained):
     text = BRAKING_RULES.replace("outputs: [brake]", "outputs: [brake]\nchoices: {lamp: [on, off]}")
     (files / "rules.yaml").write_text(text)
     braking_table.assign(lamp="on").to_csv(files / "data.csv", index=False)
     result = _train(files, *QUICK, "--epochs", 1)
     assert result.exit_code == 2, result.output
     assert "smle.nn.SafeNetwork" in result.output
+    assert f"{files / 'rules.yaml'}: " in result.output
+    assert "'brake' (a number), 'lamp' (a choice)" in result.output
+    assert "SafeClassifier" not in result.output
 
 
 def test_a_file_without_rules_trains_a_plain_network(files):
@@ -154,10 +212,37 @@ def test_checkpoint_options(files):
     assert "--resume needs --checkpoint" in _train(files, "--resume").output
     assert "there is no checkpoint" in _train(files, "--checkpoint", place, "--resume").output
     assert "Got the folder" in _train(files, "--checkpoint", files).output
-    place.write_text("something else")
+    write_checkpoint(Checkpoint({}, {"fingerprint": "another"}), place)
     assert "Add --resume" in _train(files, "--checkpoint", place).output
-    assert "not a checkpoint" in _train(files, "--checkpoint", place, "--resume").output
+    assert "belongs to another run" in _train(files, "--checkpoint", place, "--resume", *QUICK).output
     assert not (files / "m").exists()
+
+
+@pytest.mark.parametrize("name", ["data.csv", "empty", "weights", "run"])
+def test_a_file_that_is_no_checkpoint_is_left_alone(files, untrained, name):
+    (files / "empty").write_text("")
+    (files / "run.plain").write_text("the twin would be written here")
+    save_file({"x": np.zeros(3)}, files / "weights")
+    before = {p.name: p.read_bytes() for p in files.iterdir()}
+    for more in ((), ("--resume",)):
+        refused = _train(files, "--checkpoint", files / name, *more)
+        assert refused.exit_code == 2, refused.output
+        assert "is not a checkpoint of smle" in refused.output
+        assert "Name another file" in refused.output
+        assert "elete" not in refused.output
+    assert {p.name: p.read_bytes() for p in files.iterdir()} == before
+
+
+def test_reading_what_is_no_checkpoint(files):
+    """Only a file of ours may be deleted."""
+    with pytest.raises(TrainingError, match="is not a checkpoint of smle") as caught:
+        read_checkpoint(files / "data.csv")
+    assert "elete" not in str(caught.value)
+    save_file({"x": np.zeros(3)}, files / "later", metadata={"format": "smle-checkpoint-2"})
+    assert is_checkpoint(files / "later")
+    with pytest.raises(TrainingError, match="not a checkpoint of this version") as caught:
+        read_checkpoint(files / "later")
+    assert "Delete it" in str(caught.value)
 
 
 # The program, but it cannot end before it is stopped: it waits after the twentieth checkpoint.

@@ -13,7 +13,7 @@ import pytest
 
 from smle import load
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
-from smle.storage import read_record, write_record
+from smle.storage import read_record, require_replaceable, write_record
 
 
 def test_round_trip(braking_model, braking_folder, braking_table):
@@ -73,7 +73,7 @@ def test_a_failed_save_leaves_the_old_model(braking_model, braking_folder, monke
         real(source, target)
 
     monkeypatch.setattr(os, "replace", fails_on_the_new_folder)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=r"Cannot write the model folder '.*model': no space"):
         braking_model.save(braking_folder)
     assert {p.name: p.read_bytes() for p in braking_folder.iterdir()} == before
     assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
@@ -100,6 +100,21 @@ def test_other_folders_are_not_overwritten(braking_model, tmp_path):
     with pytest.raises(ModelFormatError, match="not a model folder"):
         braking_model.save(tmp_path)
     assert (tmp_path / "precious.txt").read_text() == "keep me"
+    with pytest.raises(ModelFormatError, match=r"'.*precious\.txt' is a file, not a folder"):
+        braking_model.save(tmp_path / "precious.txt" / "model")
+
+
+def test_a_folder_needs_a_name(braking_model, tmp_path, monkeypatch):
+    """It is written beside its place and renamed, which the current folder cannot be."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelFormatError, match="expected the name of a folder"):
+        braking_model.save(".")
+
+
+def test_a_place_is_tried_and_left_as_it_is(braking_folder, tmp_path):
+    require_replaceable(braking_folder)
+    require_replaceable(tmp_path / "new" / "model")
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
 WRITER = """

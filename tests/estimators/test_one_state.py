@@ -15,7 +15,7 @@ from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.assurance import DeployedNetwork, certify, project
 from smle.certificates import checker
 from smle.cli import app
-from smle.errors import CertificateError, DataError, NotCertifiedError
+from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError
 from smle.export import check_onnx
 from smle.nn import SafeNetwork
 from smle.tables import encode_inputs
@@ -215,3 +215,71 @@ def test_whole_numbers_are_named_among_the_assumptions(tmp_path):
     SafeRegressor(WHOLE, **QUICK).fit(X, -1.0 * lanes).save(tmp_path / "m")
     done = CliRunner().invoke(app, ["verify", str(tmp_path / "m")])
     assert "Assumed: Inputs declared as whole numbers are whole: lanes." in done.output
+
+
+NEVER = """
+inputs: {a: [0, 10], b: [0, 1]}
+outputs: [y]
+rules: [{name: far, when: a >= 80, then: y <= 0}]
+"""
+
+
+@pytest.mark.parametrize("enforcement", ["gauge", "pdcg", "correct"])
+def test_a_rule_that_is_never_active_binds_nothing(tmp_path, enforcement):
+    X = np.random.default_rng(0).uniform(0, 1, (40, 2))
+    model = SafeRegressor(NEVER, enforcement=enforcement, **QUICK).fit(X, X[:, 0])
+    model.save(tmp_path / "m")
+    assert np.array_equal(load(tmp_path / "m").predict(X), model.predict(X))
+    with pytest.raises(NotCertifiedError, match="ever be active"):
+        model.to_onnx(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("factor", [1e-50, 1e-44, 1e38])
+def test_targets_beyond_float32_are_refused(table, factor):
+    X, y, _ = table
+    with pytest.raises(DataError, match="another unit"):
+        SafeRegressor(Specification.from_yaml(CAP.format(1)), **QUICK).fit(X, factor * y)
+
+
+def test_a_band_without_room_says_how_wide_it_should_be(table):
+    X, y, _ = table
+    rules = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: band, then: 5 <= y <= {0}}}]}}\n"
+    with pytest.raises(ContradictionError, match=r"Leave a band of at least [\d.e-]+") as caught:
+        SafeRegressor(rules.format("5.000005"), **QUICK).fit(X, y)
+    width = float(str(caught.value).split()[-1].rstrip("."))
+    SafeRegressor(rules.format(5 + 2 * width), **QUICK).fit(X, y)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e7, 1e9])
+def test_the_unit_of_the_targets_does_not_matter(unit):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (120, 2))
+    y = np.clip(0.8 * X[:, 0] + np.sin(X[:, 1]), 0, 10)
+    rules = """
+inputs: {{a: [0, 10], b: [0, 10]}}
+outputs: [y]
+rules: [{{name: high, when: a >= 8, then: y >= {0!r}}}, {{name: range, then: 0 <= y <= {1!r}}}]
+"""
+    scores = [
+        SafeRegressor(rules.format(5 * u, 10 * u), **{**QUICK, "hidden": (32,), "embedding": 16})
+        .fit(X, u * y)
+        .score(X, u * y)
+        for u in (1.0, unit)
+    ]
+    assert scores[1] == pytest.approx(scores[0], abs=0.01)
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_outputs_of_very_different_sizes(moving):
+    X = np.random.default_rng(0).uniform(0, 1, (200, 2))
+    Y = np.column_stack([1e9 * X[:, 0], X[:, 1]])
+    limit = "1e9 * a + 1e7" if moving else "9e8"
+    rules = f"""
+inputs: {{a: [0, 1], b: [0, 1]}}
+outputs: [revenue, share]
+rules:
+  - {{name: cap, then: 0 <= revenue <= {limit} and 0.001 <= share <= 0.9}}
+  - {{name: few, when: b <= 0.2, then: share <= 0.15}}
+"""
+    model = SafeRegressor(rules, **{**QUICK, "max_epochs": 60, "hidden": (32,), "embedding": 16}).fit(X, Y)
+    assert model.score(X, Y) > 0.8

@@ -102,7 +102,7 @@ def test_labels_prefer_what_the_data_prefers():
     ("rules", "message"),
     [
         ([("", "u <= 0"), ("", "u >= 1")], "'r0', 'r1'"),
-        ([("", "u <= v"), ("", "v <= u")], "State a tolerance"),
+        ([("", "u <= v"), ("", "v <= u")], "Leave a band"),
         ([("", "u >= a and u >= 1 - a"), ("", "u <= a + 0.2 or u <= 1.2 - a")], "No single affine answer"),
     ],
 )

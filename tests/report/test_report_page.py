@@ -144,6 +144,42 @@ def test_command_line(braking_folder, braking_table, tmp_path):
     assert "Expected data" in twin.output
 
 
+def _refused(*arguments):
+    result = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    assert result.exit_code == 2, result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert "Errno" not in result.output
+    return result.output
+
+
+def test_what_a_report_is_about_is_not_replaced(braking_folder, braking_table, tmp_path):
+    data = tmp_path / "data.csv"
+    braking_table.to_csv(data, index=False)
+    shutil.copytree(braking_folder, tmp_path / "twin")
+    (tmp_path / "link.html").symlink_to(data)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    for target in (data, tmp_path / "link.html"):
+        assert "is the table itself" in _refused(braking_folder, "--data", data, "-o", target)
+    both = (braking_folder, "--data", data, "--plain", tmp_path / "twin", "-o")
+    for target in (braking_folder / "rules.yaml", tmp_path / "twin" / "model.json"):
+        assert "is a file of the model" in _refused(*both, target)
+    assert "it is a folder" in _refused(braking_folder, "-o", tmp_path)
+    assert "a part of the path is a file" in _refused(braking_folder, "-o", data / "report.html")
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_errors_in_a_table_name_the_file(braking_folder, braking_table, plain, tmp_path):
+    data = tmp_path / "data.csv"
+    braking_table.drop(columns="speed").to_csv(data, index=False)
+    assert _refused(braking_folder, "--data", data).startswith(f"error: {data}: Expected the inputs")
+    braking_table.assign(speed=None).to_csv(data, index=False)
+    assert _refused(braking_folder, "--data", data).startswith(f"error: {data}: Input 'speed'")
+    braking_table.to_csv(data, index=False)
+    plain[0].save(tmp_path / "other")
+    other = _refused(braking_folder, "--data", data, "--plain", tmp_path / "other")
+    assert other.startswith("error: Expected a plain twin")
+
+
 def test_no_rules_and_nothing_recorded(plain, tmp_path):
     model, _ = plain
     folder = tmp_path / "model"

@@ -74,6 +74,27 @@ def test_nonsense_is_refused_with_the_file_named(tmp_path, kind):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_table_without_rows_has_no_chunks(tmp_path, name):
+    with TableWriter(tmp_path / name) as writer:
+        writer.write(pd.DataFrame({"a": [], "b": []}))
+    with pytest.raises(DataError, match="expected rows below the header"):
+        next(read_chunks(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "t.XLS", "t.ods", "t.csv.gz"])
+def test_other_formats_are_not_written_under_a_false_name(numbers, tmp_path, name):
+    with pytest.raises(DataError, match="CSV or Parquet"), TableWriter(tmp_path / name) as writer:
+        writer.write(numbers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_take_no_file_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"Cannot write '.*t\.csv': a part of the path is a file"):
+        TableWriter(tmp_path / "file" / "t.csv").__enter__()
+
+
 def test_wrong_files_are_refused(tmp_path):
     with pytest.raises(DataError, match="it is a folder"):
         read_table(tmp_path)

@@ -68,7 +68,7 @@ def issue(
         proofs = _box_proofs(verdicts, block)
     else:
         proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, over, spec, block)
-    nan_safe = all(head.fallback is None for head in over.heads if head is not None)
+    nan_safe = "heads.fallback" not in tensors
     document: dict[str, Any] = {
         "format": "smle-certificate",
         "version": checker.VERSION,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -16,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import smle
-from smle.errors import CertificateError, ContradictionError, NotCertifiedError, SmleError
+from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, SmleError
 
 if TYPE_CHECKING:
     from smle.certificates.document import Proved
@@ -28,8 +30,8 @@ __all__ = [
     "STUDIES",
     "Json",
     "app",
-    "conflicts_explained",
     "counted",
+    "data_named",
     "err",
     "out",
     "print_json",
@@ -37,6 +39,7 @@ __all__ = [
     "print_rows",
     "print_statements",
     "proved_json",
+    "quoted",
     "reported",
 ]
 
@@ -48,7 +51,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+
+class _Console(Console):
+    """A console that leaves it to `reported` what to do when nobody reads on; rich would end with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        if not self.stderr:
+            raise BrokenPipeError
+        _discard(sys.stderr)  # a message that nobody reads does not change the exit code
+
+
+out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
 _settings = {"debug": False}
 
 # Headings of `smle --help`; a command names the one it belongs under.
@@ -77,13 +91,14 @@ def _common(
 def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
     """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong."""
     try:
-        yield
+        with _flushed():
+            yield
     except (CertificateError, NotCertifiedError, ContradictionError) as error:
         _fail("does not hold", error, 1)
     except SmleError as error:
         _fail("error", error, 2)
     except BrokenPipeError:  # `smle predict ... | head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         raise typer.Exit(141) from None
     except (OSError, ValueError) as error:
         _fail("error", error, 2)
@@ -92,24 +107,56 @@ def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+@contextmanager
+def _flushed() -> Iterator[None]:
+    """Write out what was printed; when Python does it at its end, it is too late for an exit code of ours."""
+    try:
+        yield
+    except typer.Exit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what a stream still holds, and all that follows, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 def _fail(kind: str, error: Exception, code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard(sys.stdout)
     if _settings["debug"]:
         traceback.print_exc()
-    message = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(_words(error).split()) or type(error).__name__
     err.print(f"{kind}: {message}", markup=False, soft_wrap=True)
     raise typer.Exit(code)
 
 
+def _words(error: Exception) -> str:
+    """Return the message of an error, without the number that the system has for it."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    place = error.filename2 or error.filename
+    return f"{error.strerror}." if place is None else f"'{place}': {error.strerror}."
+
+
 @contextmanager
-def conflicts_explained(spec: Specification) -> Iterator[None]:
-    """Say of contradictory rules which are the fewest that clash, and where."""
+def data_named(place: str | Path) -> Iterator[None]:
+    """Say of an error in a table which file it is in."""
     try:
         yield
-    except ContradictionError as error:
-        from smle.diagnosis import diagnose
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
 
-        severe = [finding.text for finding in diagnose(spec).findings if finding.severe]
-        raise ContradictionError(severe[0] if severe else str(error)) from error
+
+def quoted(place: str | Path) -> str:
+    """Return a path as a shell takes it, for commands to copy."""
+    return shlex.quote(str(place))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import STUDIES, Json, app, out, print_json, print_proved, print_rows, proved_json, reported
+from smle.cli.app import STUDIES, Json, app, out, print_json, print_proved, print_rows, proved_json, quoted, reported
 
 
 @app.command(rich_help_panel=STUDIES)
@@ -36,5 +36,5 @@ def demo(
         print_rows("On test data", ("network", "R2", "rows that break a rule"), rows)
         out.print("Certificate: proved in exact arithmetic, for every input in the domain.")
         out.print(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
-        out.print(f"Check again: smle verify {output}/model")
+        out.print(f"Check again: smle verify {quoted(output / 'model')}", soft_wrap=True, markup=False)
         out.print(f"Read: {result.report}")

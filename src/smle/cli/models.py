@@ -19,6 +19,7 @@ from smle.cli.app import (
     print_rows,
     print_statements,
     proved_json,
+    quoted,
     reported,
 )
 from smle.errors import CertificateError
@@ -158,9 +159,15 @@ def export(
         from smle.errors import ModelFormatError
         from smle.estimators import load
         from smle.export.files import companion
+        from smle.storage import require_writable
 
         if output.is_dir():
             raise ModelFormatError(f"Cannot write '{output}': it is a folder. Name a file, such as model.onnx.")
+        if output.suffix != ".onnx":  # `smle verify` goes by the name
+            raise ModelFormatError(
+                f"Cannot write '{output}': expected a name that ends in .onnx. Name a file such as model.onnx."
+            )
+        require_writable(output)
         load(model).to_onnx(output, twin=twin)
         certificate = companion(output) if companion(output).is_file() else None
         if as_json:
@@ -169,5 +176,6 @@ def export(
         out.print(f"ONNX: {output}", soft_wrap=True, markup=False)
         if certificate is not None:
             out.print(f"Certificate: {certificate}", soft_wrap=True, markup=False)
-            out.print(f"Check again: smle verify {output}", soft_wrap=True, markup=False)
-            out.print(f"  or: python3 {onnx_checker.__file__} {output}", soft_wrap=True, markup=False)
+            out.print(f"Check again: smle verify {quoted(output)}", soft_wrap=True, markup=False)
+            checker = quoted(onnx_checker.__file__)
+            out.print(f"  or: python3 {checker} {quoted(output)}", soft_wrap=True, markup=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, counted, out, print_json, print_rows, reported
+from smle.cli.app import MODELS, Json, app, counted, data_named, out, print_json, print_rows, reported
 
 if TYPE_CHECKING:
     from smle.monitor import Change, Usage
@@ -45,7 +45,9 @@ def monitor(
         now: Usage | None = None
         with counted("counting", unit="rows") as progress:
             for chunk in read_chunks(data, text=text_columns(loaded.specification_)):
-                part = loaded.usage(chunk)
+                first = int(chunk.index[0]) + 1
+                with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
+                    part = loaded.usage(chunk)
                 now = part if now is None else now + part
                 progress(now.rows)
         assert now is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, counted, err, print_json, reported
+from smle.cli.app import MODELS, Json, app, counted, data_named, err, print_json, reported
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,12 +47,16 @@ def predict(
     """
     with reported():
         from smle.estimators import load
+        from smle.storage import model_files
         from smle.tables.files import TableWriter, read_chunks, text_columns
 
         if as_json and output is None:
             raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
-        if output is not None and output.exists() and data.exists() and output.samefile(data):
-            raise ValueError(f"'{output}' is the table itself. Name another file for the predictions.")
+        if output is not None and output.exists():
+            if data.exists() and output.samefile(data):
+                raise ValueError(f"'{output}' is the table itself. Name another file for the predictions.")
+            if any(output.samefile(file) for file in model_files(model)):
+                raise ValueError(f"'{output}' is a file of the model. Name another file for the predictions.")
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
         loaded = load(model)
@@ -96,7 +100,6 @@ def _answers(
     import numpy as np
     import pandas as pd
 
-    from smle.errors import DataError
     from smle.tables import encode_inputs, in_domain, require_in_domain
 
     spec = model.specification_
@@ -105,12 +108,10 @@ def _answers(
         raise ValueError(f"--info: an output has the name of a column that would be added ({', '.join(_INFO)}).")
     for chunk in chunks:
         first = int(chunk.index[0]) + 1
-        try:
+        with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
             encoded = encode_inputs(spec, chunk)
             if policy == "raise" and spec.rules:
                 require_in_domain(spec, encoded, "rows", first=first, remedy=_REMEDY)
-        except DataError as error:
-            raise DataError(f"{data}, rows {first} to {first + len(chunk) - 1}: {error}") from None
         outside.add((first + np.flatnonzero(~in_domain(spec, encoded).all(axis=1))).tolist())
         values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
             model.predict(chunk, out_of_domain="clip"), {}

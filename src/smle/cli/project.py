@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, conflicts_explained, out, print_json, print_rows, proved_json, reported
+from smle.cli.app import MODELS, Json, app, out, print_json, print_rows, proved_json, reported
 
 if TYPE_CHECKING:
     from smle.estimators import SafeEstimator
@@ -37,6 +37,7 @@ def project(
     """
     with reported():
         from smle.cli.train import require_fitting, split
+        from smle.diagnosis import conflicts_explained
         from smle.estimators import load, project_model
         from smle.rules import Specification
         from smle.storage import require_replaceable

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import RULES, Json, app, print_json, reported
+from smle.cli.app import RULES, Json, app, data_named, print_json, reported
 
 
 @app.command(rich_help_panel=RULES)
@@ -42,7 +42,8 @@ def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
     table = None if data is None else read_table(data, text=text_columns(spec))
     targets = [output.name for output in spec.outputs]
     known = table is not None and all(name in table.columns for name in targets)
-    result = diagnose(spec, table, table if known else None)
+    with data_named(data or path):
+        result = diagnose(spec, table, table if known else None)
     if as_json:
         print_json(result.to_json())
     else:

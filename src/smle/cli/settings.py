@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 __all__ = ["TrainSettings"]
+
+_WHOLE = ("embedding", "batch_size", "epochs", "patience", "final_epochs", "seed")
+_NUMBERS = (*_WHOLE, "learning_rate", "validation_share", "test_share")
+_PARAMETERS = {"epochs": "max_epochs", "seed": "random_state"}  # settings with another name in Python
+# What the estimators do not know, or not in this form; they check the other settings.
+_OWN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "hidden": (lambda v: v is not None, "positive whole numbers such as 64,64"),
+    "test_share": (lambda v: type(v) in (int, float) and 0 <= v < 1, "a number from 0 up to 1"),
+    "twin": (lambda v: isinstance(v, bool), "true or false"),
+    "seed": (lambda v: type(v) is int and 0 <= v < 2**32, "a whole number from 0 to 4294967295"),
+}
 
 
 @dataclass(frozen=True)
@@ -31,21 +42,12 @@ class TrainSettings:
     test_share: float = 0.2
     twin: bool = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", _widths(self.hidden))
-        if isinstance(self.test_share, bool | str) or not 0 <= self.test_share < 1:
-            raise ValueError(f"Expected test_share to be a number from 0 up to 1. Got {self.test_share!r}.")
-        if not isinstance(self.twin, bool):
-            raise ValueError(f"Expected twin to be true or false. Got {self.twin!r}.")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
-            raise ValueError(f"Expected seed to be a whole number from 0 to 4294967295. Got {self.seed!r}.")
-
     @classmethod
     def read(cls, path: Path | None, given: Mapping[str, Any]) -> TrainSettings:
         """Return the defaults, changed by a settings file, changed by what was given (None: not given).
 
         Raises:
-            ValueError: If the file is not readable, or has a key that is unknown or a value that does not fit.
+            ValueError: If the file is not readable, or has a key that is unknown, or a value does not fit.
         """
         stated = {} if path is None else _read_file(path)
         known = [field.name for field in fields(cls)]
@@ -54,39 +56,63 @@ class TrainSettings:
                 close = difflib.get_close_matches(str(key).replace("-", "_"), known, n=1)
                 hint = f" Did you mean '{close[0]}'?" if close else f" Known are: {', '.join(known)}."
                 raise ValueError(f"{path}: unknown setting '{key}'.{hint}")
-        chosen = {key: value for key, value in given.items() if value is not None}
-        try:
-            settings = cls(**stated)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from None
-        return replace(settings, **chosen)
+        values: dict[str, Any] = {}
+        for key, value in stated.items():
+            try:
+                values[key] = _checked(key, value, key)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
+        for key, value in given.items():
+            if value is not None:
+                values[key] = _checked(key, value, "--" + key.replace("_", "-"))
+        return cls(**values)
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the estimators."""
-        return {
-            "hidden": self.hidden,
-            "embedding": self.embedding,
-            "bounds": self.bounds,
-            "enforcement": self.enforcement,
-            "learning_rate": self.learning_rate,
-            "batch_size": self.batch_size,
-            "max_epochs": self.epochs,
-            "patience": self.patience,
-            "final_epochs": self.final_epochs,
-            "random_state": self.seed,
-            "gate": self.gate,
-            "refit": self.refit,
-            "validation_share": self.validation_share,
-        }
+        names = [field.name for field in fields(self) if field.name not in ("test_share", "twin")]
+        return {_PARAMETERS.get(name, name): getattr(self, name) for name in names}
 
 
-def _widths(value: Any) -> tuple[int, ...]:
-    """Return widths given as `64,64`, a list, or one number."""
+def _checked(name: str, given: Any, shown: str) -> Any:
+    """Return the value of a setting; an error names the setting as it was written.
+
+    Raises:
+        ValueError: If the setting cannot have this value.
+    """
+    value = _widths(given) if name == "hidden" else _number(name, given)
+    if name in _OWN:
+        allowed, what = _OWN[name]
+        if not allowed(value):
+            raise ValueError(f"Expected {shown} to be {what}. Got {given!r}.")
+        return value
+    from smle.estimators import SafeRegressor
+    from smle.estimators.parameters import require_parameters
+
+    parameter = _PARAMETERS.get(name, name)
+    try:
+        require_parameters({**SafeRegressor().get_params(deep=False), parameter: value})
+    except ValueError as error:
+        raise ValueError(str(error).replace(f"Expected {parameter} ", f"Expected {shown} ", 1)) from None
+    return value
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return a text that is a number as a number, where one is expected: YAML takes 1e-2 for text."""
+    if name not in _NUMBERS or not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return int(number) if name in _WHOLE and number.is_integer() else number
+
+
+def _widths(value: Any) -> tuple[int, ...] | None:
+    """Return widths given as `64,64`, a list, or one number; None: they are something else."""
     items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     parts = [str(item).strip() for item in items]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"Expected hidden to be positive whole numbers such as 64,64. Got {value!r}.")
-    return tuple(int(part) for part in parts)
+    fit = all(part.isdecimal() and int(part) > 0 for part in parts)
+    return tuple(int(part) for part in parts) if fit else None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -96,6 +122,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"Cannot read '{path}': no such file. Expected a YAML file with settings.") from None
+    except IsADirectoryError:
+        raise ValueError(f"Cannot read '{path}': it is a folder. Expected a YAML file with settings.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not readable as YAML ({' '.join(str(error).split())}).") from None
     if content is None:

@@ -14,12 +14,13 @@ from smle.cli.app import (
     MODELS,
     Json,
     app,
-    conflicts_explained,
+    data_named,
     out,
     print_json,
     print_proved,
     print_rows,
     proved_json,
+    quoted,
     reported,
 )
 from smle.cli.settings import TrainSettings
@@ -148,9 +149,10 @@ class _Run:
         from smle.storage import require_replaceable
         from smle.tables.files import read_table, text_columns
 
-        self._require_checkpoint()
         spec = Specification.from_yaml(rules)
+        _require_one_kind(spec, rules)
         require_replaceable(output)  # better now than after an hour
+        self._require_checkpoint(output)
         table = read_table(data, text=text_columns(spec))
         self.targets = [item.name for item in spec.outputs]
         require_fitting(spec, table, data)
@@ -158,8 +160,7 @@ class _Run:
         kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
         parameters = self.settings.parameters()
         self.model: SafeEstimator = kind(spec, **parameters, checkpoint=self.checkpoint)
-        with conflicts_explained(spec):
-            self.model.fit(kept, kept[self.targets])
+        self.model.fit(kept, kept[self.targets])
         plain = None
         if self.settings.twin and spec.rules and len(self.test):
             beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
@@ -178,19 +179,30 @@ class _Run:
         file = self.checkpoint
         return [] if file is None else [file, file.with_name(file.name + ".plain")]
 
-    def _require_checkpoint(self) -> None:
+    def _require_checkpoint(self, output: Path) -> None:
+        from smle.storage import require_writable
+        from smle.training.checkpoints import is_checkpoint
+
         if self.checkpoint is None:
             if self.resume:
                 raise ValueError("--resume needs --checkpoint FILE: the file that the interrupted run wrote to.")
             return
         if self.checkpoint.is_dir():
             raise ValueError(f"--checkpoint: expected a file. Got the folder '{self.checkpoint}'.")
-        if not self.resume and any(file.exists() for file in self._checkpoints()):
-            raise ValueError(
-                f"'{self.checkpoint}' is there from an earlier run. Add --resume to go on from it, or delete it."
-            )
-        if self.resume and not self.checkpoint.exists():
+        if output.resolve() in (place := self.checkpoint.resolve(), *place.parents):
+            raise ValueError(f"--checkpoint: '{self.checkpoint}' is in the place of the model. Name another file.")
+        there = [file for file in self._checkpoints() if file.exists()]
+        for file in there:
+            if not is_checkpoint(file):
+                raise ValueError(
+                    f"--checkpoint: '{file}' is there, and is not a checkpoint of smle (or a damaged one). "
+                    "Name another file."
+                )
+        if there and not self.resume:
+            raise ValueError(f"'{there[0]}' is there from an earlier run. Add --resume to go on from it, or delete it.")
+        if self.resume and self.checkpoint not in there:
             raise ValueError(f"--resume: there is no checkpoint '{self.checkpoint}'. Leave --resume out to begin.")
+        require_writable(self.checkpoint)
 
     @property
     def proved(self) -> tuple[Any, ...]:
@@ -222,7 +234,7 @@ class _Run:
         )
         if self.proved:
             out.print(f"Worst margin: {float(min(item.margin for item in self.proved)):.3g}")
-        out.print(f"Model: {output}   check again: smle verify {output}", soft_wrap=True, markup=False)
+        out.print(f"Model: {output}   check again: smle verify {quoted(output)}", soft_wrap=True, markup=False)
 
 
 def _show_scores(scores: dict[str, Any]) -> None:
@@ -241,24 +253,33 @@ def _show_scores(scores: dict[str, Any]) -> None:
     print_rows(f"On {scores['rows']} held-out rows", ("", scores["metric"], "rows that break a rule", "seconds"), rows)
 
 
+def _require_one_kind(spec: Specification, rules: Path) -> None:
+    """Raise RuleError for outputs that no estimator predicts together."""
+    from smle.errors import RuleError
+
+    if spec.output_kind == "mixed":
+        listed = ", ".join(f"'{item.name}' (a {type(item).__name__.lower()})" for item in spec.outputs)
+        raise RuleError(
+            f"{rules}: smle train takes outputs that are all numbers, all labels, or one choice. Got {listed}. Write a "
+            "rules file for each kind, or use smle.nn.SafeNetwork in Python for mixed outputs."
+        )
+
+
 def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> None:
     """Check the whole table of a file before it is split, so that counts are those of the file.
 
     Raises:
         DataError: If columns are missing, or values are missing, unknown or outside the domain.
     """
-    from smle.errors import DataError
     from smle.estimators.comparison import encode_targets
     from smle.tables import encode_inputs, require_columns, require_in_domain
 
-    try:
+    with data_named(path):
         require_columns(table, [item.name for item in (*spec.inputs, *spec.outputs)])
         encoded = encode_inputs(spec, table)
         if len({type(item) for item in spec.outputs}) == 1:  # others are refused by the estimators
             encode_targets(spec, table)
         require_in_domain(spec, encoded, "rows")
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
 
 
 def split(table: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:

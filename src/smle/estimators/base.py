@@ -17,6 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from smle.assurance import DeployedNetwork, arrangement_of, certify, require_kind, require_same_rules, state_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
+from smle.diagnosis import conflicts_explained
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.estimators.description import describe
 from smle.estimators.inputs import apply_domain_policy, plain_table, spread
@@ -207,13 +208,8 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
         require_in_domain(spec, encoded, "training rows")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        if self.enforcement == "correct" and spec.rules:
-            network = self._corrected(spec, encoded, targets, weight, seed)
-        else:
-            enforced = self._enforce(spec, encoded, targets) if self.enforce_targets and spec.rules else targets
-            enforcement = enforcement_of("gauge" if self.enforcement == "correct" else self.enforcement)
-            network = self._network(spec, arrange(spec), encoded, enforced, seed, gauge=enforcement.gauge)
-            self.history_ = self._train(network, torch.tensor(encoded), enforced, weight, enforcement, seed)
+        with conflicts_explained(spec):
+            network = self._trained(spec, encoded, targets, weight, seed)
         self.specification_ = spec
         self.n_features_in_ = len(spec.inputs)
         if column_names(X) is not None:
@@ -223,6 +219,18 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = None
         if spec.rules:
             self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
+
+    def _trained(
+        self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
+    ) -> SafeNetwork:
+        """Return a trained network that obeys the rules."""
+        if self.enforcement == "correct" and spec.rules:
+            return self._corrected(spec, X, targets, weight, seed)
+        enforced = self._enforce(spec, X, targets) if self.enforce_targets and spec.rules else targets
+        enforcement = enforcement_of("gauge" if self.enforcement == "correct" else self.enforcement)
+        network = self._network(spec, arrange(spec), X, enforced, seed, gauge=enforcement.gauge)
+        self.history_ = self._train(network, torch.tensor(X), enforced, weight, enforcement, seed)
+        return network
 
     def _corrected(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int

@@ -20,6 +20,7 @@ __all__ = ["SafeRegressor"]
 
 # docs/gauge.md has the measurements.
 _NOISE = 0.1  # share of the variance
+_LARGEST = 1e30  # of targets, and one over the least spread
 _BEYOND = 0.5  # standard deviations: a target on the border itself would be missed to the inside only
 
 
@@ -64,7 +65,16 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
 
     def _encode_targets(self, spec: Specification, y: Any) -> Array:
         self._flat = np.asarray(y).ndim == 1
-        return encode_numbers(spec, y)
+        targets = encode_numbers(spec, y)
+        for name, largest, scale in zip(
+            spec.targets, np.abs(targets).max(axis=0, initial=0), spread(targets), strict=True
+        ):
+            if largest > _LARGEST or scale < 1 / _LARGEST:
+                raise DataError(
+                    f"Output '{name}': values up to {largest:.3g} with a standard deviation of {scale:.3g} are beyond "
+                    "what float32 arithmetic can tell apart. State it in another unit."
+                )
+        return targets
 
     def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
         allowed = nearest_outputs(spec, X, targets)

@@ -154,6 +154,10 @@ def _write(
     if certificate is None:
         raise NotCertifiedError("This model has rules but no certificate. Expected a certified model to export.")
     require_same_rules(certificate, spec)
+    if not tensors["heads.weight"].shape[0]:
+        raise NotCertifiedError(
+            "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
+        )
     _require_float32(tensors)
     program = certified_program(face, certificate, tensors)
     titles = [rule.name for rule in spec.rules]

@@ -12,7 +12,7 @@ choice of single literals works, weights and center alternate, each by a linear 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from smle.rules import Specification
 __all__ = ["MINIMUM_ROOM", "Center", "find_center", "search_center"]
 
 Array = npt.NDArray[np.float64]
+_BAND = 20 * MINIMUM_ROOM  # width that is enough, in the units of the limits: a center near a wish keeps a tenth of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +99,13 @@ def find_center(
         need = need.without_pairs()
     found = search_center(need, wish, share=share)
     if found is None or found.room < MINIMUM_ROOM * need.scale:
-        _refuse(spec, arrangement, cell_index, tight=found is not None)
+        _refuse(spec, arrangement, cell_index, width=None if found is None else _BAND * need.scale)
     assert found is not None
     weights, slopes, slacks = evaluate(need, found.y0) if found.Y is None else evaluate_affine(need, found)
     pair_lambdas, pair_slacks = _pair_weights(found.y0, need.pairs)
     worst = min(float(slacks.min(initial=np.inf)), float(pair_slacks.min(initial=np.inf)))
     if worst <= 0:
-        _refuse(spec, arrangement, cell_index, tight=True)
+        _refuse(spec, arrangement, cell_index, width=_BAND * need.scale)
     return Center(
         y0=found.y0,
         Y=found.Y,
@@ -119,7 +120,22 @@ def find_center(
 
 
 def search_center(need: Requirement, prefer: Array | None = None, *, share: float = 0.8) -> Found | None:
-    """Return the center with its room, or None if none was found. Affine if the rules have x-terms."""
+    """Return the center with its room, or None if none was found. Affine if the rules have x-terms.
+
+    Outputs of very different sizes are measured each in its own; the room is then given as a share of the rules' scale.
+    """
+    units = need.units
+    if (units != 1).any():
+        scaled = need.in_units(units)
+        found = _search(scaled, None if prefer is None else prefer / units, share=share)
+        if found is None:
+            return None
+        Y = None if found.Y is None else found.Y * units[:, None]
+        return replace(found, y0=found.y0 * units, Y=Y, room=found.room / scaled.scale * need.scale)
+    return _search(need, prefer, share=share)
+
+
+def _search(need: Requirement, prefer: Array | None, *, share: float) -> Found | None:
     target = np.zeros(len(need.polytopes.spec.targets)) if prefer is None else prefer
     if need.has_x_terms:
         return AffineSearch(need.without_pairs(), target, prefers=prefer is not None, share=share).run()
@@ -139,15 +155,16 @@ def _pair_weights(y: Array, pairs: npt.NDArray[np.int32]) -> tuple[Array, Array]
     return weights, slacks
 
 
-def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, tight: bool) -> None:
+def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, width: float | None) -> None:
+    """Raise, with the width that rules should leave to an output; None: no answer was found at all."""
     from smle.guarantees.obligations import binding_rules  # a sibling that stands on arrangements too
 
     rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(arrangement, spec, cell_index)})
     listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
-    if tight:
+    if width is not None:
         raise ContradictionError(
-            f"The rules {listed} leave no room together: some combination of outputs is pinned to one value, "
-            "which no rounded computation can meet. State a tolerance instead of an equality."
+            f"The rules {listed} leave no room together: some combination of outputs is pinned to one value, or so "
+            f"nearly that rounded numbers find no place. Leave a band of at least {width:.1g}."
         )
     raise ContradictionError(
         f"No single affine answer satisfies the rules {listed} where they are active together. "

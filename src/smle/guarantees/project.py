@@ -31,6 +31,7 @@ Array = npt.NDArray[np.float64]
 _SOLVER_SHARE = 1e-8
 """Share of a row's terms that is kept free for the feasibility tolerance of the QP solver."""
 
+_USUAL = 1e4  # limits up to this size, and down to one over it, are left in their own unit
 _PAIR_ROUNDS = 20
 
 
@@ -242,7 +243,8 @@ def _solve_lazily(
     objective: Objective, rows: Sequence[RobustRow], problem: HeadProblem, layout: Layout
 ) -> tuple[Solution, int]:
     """Solve the QP over all rows, adding them as they turn out to be violated."""
-    theta = _unconstrained(objective)
+    unit = _unit(rows)
+    theta = _unconstrained(objective, unit)
     active: set[int] = set()
     count, found = 0, Solution(Status.OPTIMAL, x=theta)
     for _ in range(60):
@@ -254,39 +256,57 @@ def _solve_lazily(
             return found, count
         broken.sort(key=lambda k: -excess[k])
         active.update(broken[: max(64, len(active))])
-        found = _solve(objective, robust_rows([rows[k] for k in sorted(active)], problem.envelope, layout), layout)
+        safe = robust_rows([rows[k] for k in sorted(active)], problem.envelope, layout)
+        found = _solve(objective, safe, layout, unit)
         count += 1
     return Solution(Status.LIMIT, message="rows kept being added"), count
 
 
-def _unconstrained(objective: Objective) -> Array:
+def _unit(rows: Sequence[RobustRow]) -> float:
+    """Return a unit for outputs in which limits are neither huge nor tiny: solvers have tolerances."""
+    largest = max((abs(row.h) for row in rows), default=0.0)
+    return 1.0 if largest == 0 or 1 / _USUAL <= largest <= _USUAL else float(2.0 ** np.round(np.log2(largest)))
+
+
+def _in_unit(objective: Objective, unit: float) -> tuple[Array, Array]:
+    """Return the numbers of P and q for parameters in another unit, divided by the largest curvature."""
+    if unit == 1.0:
+        return objective.P.values, objective.q
+    curvature = float(np.abs(objective.P.values).max(initial=0.0)) or 1.0
+    return objective.P.values / curvature, objective.q / (curvature * unit)
+
+
+def _unconstrained(objective: Objective, unit: float) -> Array:
     if len(objective.P.values) == len(objective.q):
         return -objective.q / objective.P.values
+    values, q = _in_unit(objective, unit)
     solution = solve(
         QuadraticProgram(
-            objective.P,
-            objective.q,
-            np.zeros((0, len(objective.q))),
+            replace(objective.P, values=values),
+            q,
+            np.zeros((0, len(q))),
             np.zeros(0),
             np.zeros(0),
-            np.full(len(objective.q), -np.inf),
-            np.full(len(objective.q), np.inf),
+            np.full(len(q), -np.inf),
+            np.full(len(q), np.inf),
         )
     )
-    return np.zeros(len(objective.q)) if solution.x is None else solution.x
+    return np.zeros(len(q)) if solution.x is None else unit * solution.x
 
 
-def _solve(objective: Objective, safe: RobustRows, layout: Layout) -> Solution:
+def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) -> Solution:
     total, size = safe.A.shape[1], layout.size
-    P = Sparse(objective.P.rows, objective.P.columns, objective.P.values, (total, total))
-    q = np.concatenate([objective.q, np.zeros(total - size)])
-    problem = QuadraticProgram(P, q, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
+    values, linear = _in_unit(objective, unit)
+    P = Sparse(objective.P.rows, objective.P.columns, values, (total, total))
+    q = np.concatenate([linear, np.zeros(total - size)])
+    ends = (end / unit for end in (safe.row_lower, safe.row_upper, safe.lower, safe.upper))
+    problem = QuadraticProgram(P, q, safe.A, *ends)
     found = solve(problem)
     if found.status is not Status.OPTIMAL:
         for other in available_backends(QuadraticProgram)[1:2]:
             second = solve(problem, backend=other, time_limit=30.0)
             found = second if second.status is Status.OPTIMAL else found
-    return found
+    return found if found.x is None else replace(found, x=unit * found.x)
 
 
 def _head(layout: Layout, theta: Array, like: Head) -> Head:

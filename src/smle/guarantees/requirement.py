@@ -18,6 +18,7 @@ __all__ = ["PlainClause", "PlainLiteral", "Polytopes", "Requirement", "negative"
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
+_ALIKE = 1e3  # sizes of outputs that differ by more are measured each in its own unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,36 @@ class Requirement:
         """The largest |h| / ||g||, or 1 if there is none."""
         sizes = [abs(lit.h) / lit.norm for clause in self.clauses for lit in clause.literals]
         return max(sizes, default=0.0) or 1.0
+
+    @cached_property
+    def units(self) -> Array:
+        """The size of each output (m,) that limits on it alone speak of, where sizes differ too much for one metric.
+
+        Ones elsewhere: for labels, for outputs without such limits, and where sizes are alike.
+        """
+        sizes = np.zeros(len(self.polytopes.spec.targets))
+        domain = self.polytopes.domain
+        reach = np.maximum(np.abs(domain.low), np.abs(domain.high))
+        for clause in self.clauses:
+            for lit in clause.literals:
+                if len(lit.outputs) == 1:
+                    size = (abs(lit.h) + np.abs(lit.s) @ reach[lit.inputs]) / lit.norm
+                    sizes[lit.outputs] = np.maximum(sizes[lit.outputs], size)
+        known = sizes > 0
+        if not known.any() or sizes[known].max() <= _ALIKE * sizes[known].min():
+            return np.ones(len(sizes))
+        return np.where(known, sizes, 1.0)
+
+    def in_units(self, units: Array) -> Requirement:
+        """Return the same requirement of outputs that are measured in other units."""
+        clauses = []
+        for clause in self.clauses:
+            literals = []
+            for lit in clause.literals:
+                g = lit.g * units[lit.outputs]
+                literals.append(replace(lit, g=g, norm=float(np.sqrt(g @ g))))
+            clauses.append(replace(clause, literals=tuple(literals)))
+        return replace(self, clauses=tuple(clauses))
 
     def without_pairs(self) -> Requirement:
         """Return the same requirement with exclusions as clauses (for affine centers; small formulas)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,13 @@ class SafeNetwork(Float32Only):
         super().__init__()
         if bounds not in ("constant", "fixed", "affine", "network"):
             raise ValueError(f"Expected bounds to be 'constant', 'fixed', 'affine' or 'network'. Got {bounds!r}.")
+        if not isinstance(spec, Specification):
+            raise TypeError(
+                f"Expected the rules as a Specification. Got {type(spec).__name__}. Read a file or a text with "
+                "smle.Specification.from_yaml(...)."
+            )
+        if embedding < 1:
+            raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
         found = arrange(spec) if arrangement is None else arrangement
         self.spec = spec
         self.arrangement = found if gate else ungated(found)
@@ -160,8 +168,8 @@ class SafeNetwork(Float32Only):
     ) -> SafeNetwork:
         """Take over a trained model: its last linear layer becomes the heads, the rest is the backbone.
 
-        The heads start from the weights of that layer if it has one output per target of the rules; the gauge
-        draws them back as far as the rules ask. The model itself is not changed.
+        The heads start from the weights of that layer if it has one output per target of the rules, and anew, with a
+        warning, if it has not; the gauge draws them back as far as the rules ask. The model itself is not changed.
 
         Args:
             model: A module that ends with an `nn.Linear`.
@@ -176,16 +184,23 @@ class SafeNetwork(Float32Only):
         """
         model = copy.deepcopy(model)
         name = last_linear(model) if layer is None else layer
-        owner = model.get_submodule(name.rpartition(".")[0])
-        last = model.get_submodule(name)
+        last = dict(model.named_modules()).get(name)
         if not isinstance(last, nn.Linear):
-            raise ValueError(f"Expected '{name}' to be a linear layer. Got {type(last).__name__}.")
+            found = "no layer of that name" if last is None else type(last).__name__
+            raise ValueError(f"Expected '{name}' to be a linear layer. Got {found}.")
+        owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, name.rpartition(".")[2], nn.Identity())
         network = cls(model, spec, embedding=last.in_features, **options)
         if example is not None:
             network._place_bounds(example if isinstance(example, tuple) else (example,))
         if last.out_features == len(spec.targets):
             network._take_over(last)
+        else:
+            warnings.warn(
+                f"The last linear layer '{name}' has {last.out_features} outputs, the rules have {len(spec.targets)}: "
+                "the heads start anew.",
+                stacklevel=2,
+            )
         return network
 
     @torch.no_grad()

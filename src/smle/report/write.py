@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from os import PathLike
@@ -32,7 +32,7 @@ from smle.report.ranges import output_ranges
 from smle.report.recorded import training_of
 from smle.report.statements import RuleVerdict, Witnesses, rule_verdicts
 from smle.rules import Specification
-from smle.storage import ModelRecord, read_record
+from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.files import read_table, text_columns
 
 __all__ = ["Report", "write_report"]
@@ -76,17 +76,26 @@ def write_report(
     Raises:
         ModelFormatError: If there is no model folder.
         DataError: If the table does not fit the model, or a twin is given without a table.
+        ValueError: If the HTML file would replace what the report is about, or is a folder.
+        OSError: If the HTML file cannot be written.
     """
     place = Path(folder) if folder is not None else None if isinstance(model, SafeEstimator) else Path(model)
+    target = Path(path)
+    _require_place(target, data, [given for given in (place, plain) if isinstance(given, str | PathLike)])
     if plain is not None and data is None:
         raise DataError("A plain twin is compared on a table. Expected data (--data) with it. Got none.")
     estimator, record, judgement = _judged(model)
     twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
-    table = data
+    _require_alike(twin, estimator)
+    title = name or (_folder_name(place) if place is not None else type(model).__name__)
     if isinstance(data, str | PathLike):
         table = read_table(data, text={} if judgement.spec is None else text_columns(judgement.spec))
-    title = name or (_folder_name(place) if place is not None else type(model).__name__)
-    view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
+        try:
+            view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
+        except DataError as error:
+            raise DataError(f"{data}: {error}") from None
+    else:
+        view, explorer = _view(estimator, record, judgement, table=data, twin=twin, place=place)
     now = datetime.now(timezone.utc)
     view |= {
         "name": title,
@@ -94,20 +103,43 @@ def write_report(
         "date": f"{now.day} {now:%B %Y, %H:%M} UTC",
         "date_iso": now.isoformat(timespec="seconds"),
     }
-    target = Path(path)
     _write(target, render(view, explorer))
     return Report(target, judgement.verdict, judgement.reason)
 
 
+def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str]]) -> None:
+    """Let a report replace neither the table nor a file of the models, which it is about."""
+    if target.is_dir():
+        raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")
+    if not target.exists():
+        return
+    if isinstance(data, str | PathLike) and os.path.exists(data) and target.samefile(data):
+        raise ValueError(f"'{target}' is the table itself. Name another file for the report.")
+    if any(target.samefile(file) for folder in folders for file in model_files(folder)):
+        raise ValueError(f"'{target}' is a file of the model. Name another file for the report.")
+
+
+def _require_alike(twin: SafeEstimator | None, model: SafeEstimator | None) -> None:
+    if twin is None or model is None:
+        return
+    ours, theirs = model.specification_, twin.specification_
+    if theirs.columns != ours.columns or theirs.targets != ours.targets:
+        raise DataError("Expected a plain twin with the inputs and outputs of the model. Got other ones.")
+
+
 def _write(target: Path, text: str) -> None:
     """Write a file as a whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, target)
-    finally:
-        fresh.unlink(missing_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            os.replace(fresh, target)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except OSError as error:
+        reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise OSError(f"Cannot write '{target}': {reason}. Name another place.") from error
 
 
 def _folder_name(place: Path) -> str:

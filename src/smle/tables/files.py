@@ -26,6 +26,7 @@ CHUNK = 65536
 _HEADER = 1 << 20  # characters at most
 _NO_TEXT: Mapping[str, frozenset[str]] = {}
 _PARQUET = (".parquet", ".pq")
+_NOT_WRITTEN = (".xlsx", ".xls", ".ods", ".gz")
 # What usually stands for a missing value. In a column of names these may be names: Namibia's code is NA.
 _MISSING = frozenset(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "-NaN", "-nan", "NaN", "nan"]
@@ -69,6 +70,8 @@ def read_chunks(
     parts = _parquet_chunks(place, rows) if place.suffix in _PARQUET else _csv_chunks(place, text, rows)
     start = 0
     for part in parts:
+        if not len(part):  # so does pandas read a header without rows
+            continue
         part.index = range(start, start + len(part))  # type: ignore[assignment]
         start += len(part)
         yield part
@@ -187,12 +190,22 @@ class TableWriter:
             return self
         if place.is_dir():
             raise DataError(f"Cannot write '{place}': it is a folder. Name a file.")
+        if place.suffix.lower() in _NOT_WRITTEN:
+            raise DataError(
+                f"Cannot write '{place}': tables are written as CSV or Parquet. Name a file such as predictions.csv "
+                "or predictions.parquet."
+            )
         if place.suffix in _PARQUET:
             _arrow("Writing")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        self._fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-        if place.suffix not in _PARQUET:
-            self._stream = self._fresh.open("w", encoding="utf-8", newline="")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+            if place.suffix not in _PARQUET:
+                self._stream = fresh.open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror
+            raise DataError(f"Cannot write '{place}': {reason}. Name another place.") from None
+        self._fresh = fresh
         return self
 
     def write(self, table: pd.DataFrame) -> None:

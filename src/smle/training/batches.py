@@ -60,6 +60,9 @@ class Rows:
 
     def __init__(self, X: Inputs, y: Tensor, weight: Tensor | None = None) -> None:
         self.inputs = (X,) if isinstance(X, Tensor) else tuple(X)
+        for part in (*self.inputs, y):
+            if not isinstance(part, Tensor):
+                raise DataError(f"Expected tensors as inputs and targets. Got {type(part).__name__}: torch.as_tensor.")
         self.targets = y
         self.weight = weight
         lengths = [len(part) for part in (*self.inputs, y, *([] if weight is None else [weight]))]

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from smle.errors import TrainingError
 
-__all__ = ["Checkpoint", "load_optimizer", "optimizer_state", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Checkpoint", "is_checkpoint", "load_optimizer", "optimizer_state", "read_checkpoint", "write_checkpoint"]
 
-_FORMAT = "smle-checkpoint-1"
+_KIND = "smle-checkpoint-"
+_FORMAT = f"{_KIND}1"
 Tensors = dict[str, Tensor]
 
 
@@ -52,12 +53,23 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a file is a whole checkpoint of smle, of any version."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get("format")).startswith(_KIND)
+    except (SafetensorError, ValueError, OSError):
+        return False
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint.
 
     Raises:
         TrainingError: If the file is not one.
     """
+    if not is_checkpoint(path):
+        raise TrainingError(f"'{path}' is not a checkpoint of smle, or is damaged. Name another file.")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -71,7 +83,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
             tensors[group][rest] = value
         return Checkpoint(tensors, header["data"])
     except (SafetensorError, ValueError, KeyError, OSError) as error:
-        raise TrainingError(f"{path} is not a checkpoint of this version of smle ({error}). Delete it.") from None
+        raise TrainingError(
+            f"'{path}' is not a checkpoint of this version of smle ({error}). Delete it, or name another file."
+        ) from None
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
