@@ -224,12 +224,20 @@ rules: [{name: far, when: a >= 80, then: y <= 0}]
 """
 
 
-@pytest.mark.parametrize("enforcement", ["gauge", "pdcg", "correct"])
-def test_a_rule_that_is_never_active_binds_nothing(tmp_path, enforcement):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"enforcement": "pdcg"}, {"enforcement": "correct"}, {"gate": False}, {"gate": False, "bounds": "affine"}],
+)
+def test_a_rule_that_is_never_active_binds_nothing(tmp_path, options):
     X = np.random.default_rng(0).uniform(0, 1, (40, 2))
-    model = SafeRegressor(NEVER, enforcement=enforcement, **QUICK).fit(X, X[:, 0])
+    model = SafeRegressor(NEVER, **options, **QUICK).fit(X, 1 + X[:, 0])
+    assert model.predict(X).min() > 0
     model.save(tmp_path / "m")
     assert np.array_equal(load(tmp_path / "m").predict(X), model.predict(X))
+    if not options.get("gate", True):
+        model.to_onnx(tmp_path / "m.onnx")
+        assert check_onnx(tmp_path / "m.onnx")
+        return
     with pytest.raises(NotCertifiedError, match="ever be active"):
         model.to_onnx(tmp_path / "m.onnx")
 

@@ -106,6 +106,9 @@ def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: Envelope, re
     if head.fallback is not None:
         y = head.fallback.astype(np.float64)
         for i, clause in enumerate(clauses):
+            verdict = result[i]
+            if isinstance(verdict, Holds) and verdict.multipliers.empty:
+                continue  # no input gets there
             room, x = fallback_room(clause, y, region.domain)
             if not room > 0:
                 # No number leads there: the backbone gives NaN.
