@@ -141,7 +141,8 @@ def test_models_that_do_not_end_with_a_linear_layer_are_refused() -> None:
         SafeNetwork.from_model(nn.Sequential(nn.ReLU()), EVERYWHERE)
     with pytest.raises(ValueError, match="Expected '0' to be a linear layer"):
         SafeNetwork.from_model(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), EVERYWHERE, layer="0")
-    network = SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 7)), EVERYWHERE)  # other outputs
+    with pytest.warns(UserWarning, match="the heads start anew"):  # other outputs
+        network = SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 7)), EVERYWHERE)
     assert verify(network).hold
 
 
