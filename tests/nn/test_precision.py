@@ -1,6 +1,9 @@
 """Other precisions than float32 are refused at every door, and nothing is half changed by the attempt."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -129,3 +132,25 @@ def test_dynamic_quantization_of_the_backbone_keeps_the_certificate():
         differs += int((ours != theirs).sum())
         assert judge.violations(X, ours) == []
     assert differs > 0, "8 bits show in the outputs"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "mode", "refused"), [("ONEDNN", "BF16", 2), ("DNNL", "any", 2), ("DNNL", "STRICT", 0)]
+)
+def test_shortcuts_by_the_environment_are_refused(prefix, mode, refused):
+    name = f"{prefix}_DEFAULT_FPMATH_MODE"
+    program = """
+import torch
+from smle import Specification
+from smle.nn import SafeNetwork
+spec = Specification.from_yaml("{inputs: {a: [0, 1]}, outputs: [y], rules: [{name: cap, then: y <= 1}]}\\n")
+network = SafeNetwork(torch.nn.Linear(1, 4), spec, embedding=4).eval()
+for rows in (1, 3):
+    try:
+        network(torch.rand(rows, 1))
+    except RuntimeError as error:
+        print(error)
+"""
+    environment = {k: v for k, v in os.environ.items() if "FPMATH" not in k} | {name: mode}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.count(f"{name}={mode}") == refused

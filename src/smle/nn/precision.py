@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,13 @@ _PRECISION_OF = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 _FULL_PRECISION = frozenset({"none", "ieee", "highest"})
 
+# oneDNN, which multiplies matrices on some CPUs, reads shortcuts from the environment, and torch does not know of it.
+_SHORTCUTS = [
+    f"{name}={os.environ[name]}"
+    for name in ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+    if os.environ.get(name, "").upper() not in ("", "STRICT")
+]
+
 
 def _read_matmul_precision(device: str) -> str:
     if _PRECISION_OF is None:
@@ -93,15 +101,20 @@ def _matmul_precision(device: str) -> str:
 
 def full_precision_on_cpu() -> bool:
     """Whether the CPU multiplies matrices in full float32 precision, outside compilers; False is no verdict."""
-    return _PRECISION_OF is not None and _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
+    return _PRECISION_OF is not None and not _SHORTCUTS and _PRECISION_OF("mkldnn", "matmul") in _FULL_PRECISION
 
 
 def require_full_precision(device: str) -> None:
     """Require float32 arithmetic without shortcuts (TF32, bfloat16) in matrix products.
 
     Raises:
-        RuntimeError: If torch was told to use them.
+        RuntimeError: If torch, or oneDNN by the environment, was told to use them.
     """
+    if _SHORTCUTS and device == "cpu":
+        raise RuntimeError(
+            "Expected full float32 precision in matrix products: what was certified is float32 arithmetic. Got "
+            f"{_SHORTCUTS[0]} in the environment, which allows shortcuts. Unset it."
+        )
     precision = _matmul_precision(device)
     if precision not in _FULL_PRECISION:
         raise RuntimeError(
