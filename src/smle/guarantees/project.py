@@ -217,7 +217,7 @@ def _optimum(
         rows = problem.rows(weights, reference, first=first, margin=margin, share=_SOLVER_SHARE)
         found, count = _solve_lazily(objective, rows, problem, layout)
         solved += count
-        if found.x is None:
+        if found.status is not Status.OPTIMAL or found.x is None:
             return found, solved
         theta = found.x[: layout.size]
         head = _head(layout, theta, reference)
@@ -244,11 +244,10 @@ def _solve_lazily(
 ) -> tuple[Solution, int]:
     """Solve the QP over all rows, adding them as they turn out to be violated."""
     unit = _unit(rows)
-    theta = _unconstrained(objective, unit)
     active: set[int] = set()
-    count, found = 0, Solution(Status.OPTIMAL, x=theta)
+    count, found = 0, _unconstrained(objective, unit)
     for _ in range(60):
-        if found.x is None:
+        if found.status is not Status.OPTIMAL or found.x is None:
             return found, count
         excess = problem.row_excess(rows, found.x[: layout.size], layout)
         broken = [int(k) for k in np.flatnonzero(excess > 0) if int(k) not in active]
@@ -276,11 +275,11 @@ def _in_unit(objective: Objective, unit: float) -> tuple[Array, Array]:
     return objective.P.values / curvature, objective.q / (curvature * unit)
 
 
-def _unconstrained(objective: Objective, unit: float) -> Array:
+def _unconstrained(objective: Objective, unit: float) -> Solution:
     if len(objective.P.values) == len(objective.q):
-        return -objective.q / objective.P.values
+        return Solution(Status.OPTIMAL, x=-objective.q / objective.P.values)
     values, q = _in_unit(objective, unit)
-    solution = solve(
+    found = solve(
         QuadraticProgram(
             replace(objective.P, values=values),
             q,
@@ -291,7 +290,7 @@ def _unconstrained(objective: Objective, unit: float) -> Array:
             np.full(len(q), np.inf),
         )
     )
-    return np.zeros(len(q)) if solution.x is None else unit * solution.x
+    return found if found.x is None else replace(found, x=unit * found.x)
 
 
 def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) -> Solution:
