@@ -15,10 +15,11 @@ from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.assurance import DeployedNetwork, certify, project
 from smle.certificates import checker
 from smle.cli import app
-from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError
+from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, RuleError
 from smle.export import check_onnx
 from smle.nn import SafeNetwork
-from smle.tables import encode_inputs
+from smle.rules import Choice
+from smle.tables import encode_inputs, option_values
 from smle.training.enforcement.base import Enforcement
 
 QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0}
@@ -291,3 +292,30 @@ rules:
 """
     model = SafeRegressor(rules, **{**QUICK, "max_epochs": 60, "hidden": (32,), "embedding": 16}).fit(X, Y)
     assert model.score(X, Y) > 0.8
+
+
+def test_an_option_beyond_the_type_of_the_targets_stays_a_name():
+    choice = Choice("level", ("0", "1", "300"))
+    assert option_values(choice, np.array([0, 1], dtype=np.int8)).tolist() == ["0", "1", "300"]
+    assert option_values(choice, np.array([0, 1], dtype=np.int16)).tolist() == [0, 1, 300]
+
+
+def test_a_number_that_may_mean_several_categories_is_refused():
+    text = (
+        "{inputs: {g: {categories: ['01', '1.0']}}, outputs: [y], rules: [{name: r, when: g == CASE, then: y <= 0}]}\n"
+    )
+    with pytest.raises(RuleError, match=r"may mean '01', '1\.0'"):
+        Specification.from_yaml(text.replace("CASE", "1"))
+    Specification.from_yaml(text.replace("CASE", '"01"'))
+
+
+def test_fit_names_the_rules_that_clash(table):
+    X, y, _ = table
+    rules = """
+inputs: {x: [0, 1]}
+outputs: [y]
+rules: [{name: r, then: y <= 9}, {name: p, then: y >= 5}, {name: q, then: y <= 4}]
+"""
+    with pytest.raises(ContradictionError, match=r"'p'.*'q'") as caught:
+        SafeRegressor(rules, **QUICK).fit(X, y)
+    assert "'r'" not in str(caught.value)

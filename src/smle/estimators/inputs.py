@@ -38,8 +38,7 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
         array = np.empty(0, dtype=object)
     if array.ndim != 2:
         raise DataError(
-            f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__} "
-            f"that is not one."
+            f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__} which is none."
         )
     return array
 

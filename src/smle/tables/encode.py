@@ -134,8 +134,12 @@ def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
                 return texts
             seen[option] = value
     values = [seen.get(option) for option in choice.options]
-    fits = [_option(value, choice.options) for value in values] == list(choice.options)
-    return np.array(values, dtype=flat.dtype) if fits else texts
+    if [_option(value, choice.options) for value in values] != list(choice.options):
+        return texts
+    try:
+        return np.array(values, dtype=flat.dtype)
+    except OverflowError:  # an option that the type of the targets cannot hold
+        return texts
 
 
 def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
