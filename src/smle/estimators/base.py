@@ -1,4 +1,4 @@
-"""What the estimators share: encode, train, certify, predict, store."""
+"""How the estimators are fitted, and rebuilt from what is stored: encode, train, certify."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight
 
-from smle.assurance import DeployedNetwork, arrangement_of, certify, require_kind, require_same_rules, state_of
-from smle.certificates.document import Certificate, tensors_of
-from smle.certificates.issue import rebind
+from smle.assurance import arrangement_of, certify, require_kind, require_same_rules
+from smle.certificates.document import tensors_of
 from smle.diagnosis import conflicts_explained
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.estimators.description import describe
-from smle.estimators.inputs import apply_domain_policy, plain_table, spread
+from smle.estimators.fitted import FittedModel
+from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, rebuild
 from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
-from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.backbones import MLP
 from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.rules import Specification
-from smle.storage import ModelRecord, write_record
+from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.training.batches import split_rows
 from smle.training.enforcement import Enforcement, enforcement_of
@@ -45,10 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["SafeEstimator", "without_rules"]
 
 Array = npt.NDArray[np.float64]
-_CHUNK = 65536  # rows per call of the network, so that memory stays flat
 
 
-class SafeEstimator(BaseEstimator):  # type: ignore[misc]
+class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     """A multi-layer perceptron that provably obeys rules. See `SafeRegressor` and `SafeClassifier`.
 
     Args:
@@ -79,11 +77,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
         progress: Show a progress bar; None: only on a terminal.
     """
 
-    specification_: Specification
-    certificate_: Certificate | None
-    network_: DeployedNetwork
     history_: History
-    description_: dict[str, Any]
 
     def __init__(
         self,
@@ -263,12 +257,6 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
         return encoded, targets, weight
 
-    def _deploy(self, network: SafeNetwork) -> None:
-        """Take over the frozen form of a network."""
-        self._arrangement = network.arrangement
-        self.network_ = DeployedNetwork.of(network)
-        self._weights = state_of(self.network_)
-
     def _train(
         self,
         network: SafeNetwork,
@@ -374,114 +362,7 @@ class SafeEstimator(BaseEstimator):  # type: ignore[misc]
             usage=self.usage_of(X),
         )
 
-    @property
-    def _units(self) -> int:
-        """Width of the embedding that is deployed."""
-        return len(self.network_.head.bounds.lower)
-
-    def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
-        """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
-        edges = column_edges(self.specification_, encoded) if edges is None else edges
-        observer = Observer(self.specification_, self.network_)
-        first, *others = (Usage.of(observer, encoded[i : i + _CHUNK], edges) for i in range(0, len(encoded), _CHUNK))
-        return sum(others, first)
-
-    # --- using
-
-    def _outputs(self, X: Any, out_of_domain: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        """Return encoded inputs and the certified float32 outputs (rows, m)."""
-        check_is_fitted(self, "network_")
-        X = plain_table(X, self.specification_)
-        if column_names(X) is None and X.shape[1] != self.n_features_in_:
-            raise DataError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input."
-            )
-        encoded = encode_inputs(self.specification_, X)
-        apply_domain_policy(self.specification_, encoded, out_of_domain)
-        features = torch.tensor(encoded)
-        with torch.inference_mode():
-            parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
-        return encoded, torch.cat(parts).numpy()
-
-    def _information(self, encoded: npt.NDArray[Any]) -> dict[str, Any]:
-        """Return active rules per row, whether it is in the domain, and its share of clipped units."""
-        seen = Observer(self.specification_, self.network_).look(encoded)
-        titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
-        names = [tuple(titles[row].tolist()) for row in seen.active]
-        return {"active_rules": names, "in_domain": seen.inside.all(axis=1), "clipped_share": seen.clipped}
-
-    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
-        """Count over the rows of a table which rules are on, what lies outside, and how much is clipped.
-
-        Args:
-            X: Table with the rules' input columns.
-            edges: Bins of the input columns; by default those of the training rows, if model.json has them.
-        """
-        check_is_fitted(self, "network_")
-        if edges is None:
-            known = self.description_.get("training")
-            edges = {} if known is None else Usage.from_json(known).edges
-        X = plain_table(X, self.specification_)
-        return self.usage_of(encode_inputs(self.specification_, X), edges)
-
-    def raw_outputs(self, X: Any) -> Array:
-        """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
-        return self._outputs(X, "raise")[1].astype(np.float64)
-
-    def explain_margins(self) -> list[dict[str, Any]]:
-        """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
-        check_is_fitted(self, "network_")
-        if self.certificate_ is None:
-            return []
-        return [
-            {"rule": p.rule, "where": p.where, "holds": p.sentence, "margin": float(p.margin)}
-            for p in self.certificate_.proved
-        ]
-
-    # --- storing
-
-    def _bound_files(self) -> dict[str, bytes]:
-        return {
-            "model": ModelRecord.description_bytes(self.description_),
-            "rules": self.specification_.to_yaml().encode(),
-        }
-
-    def set_scores(self, scores: dict[str, Any]) -> None:
-        """Note scores (of this model, its plain twin, ...) in the description; the certificate is bound anew."""
-        check_is_fitted(self, "network_")
-        self.description_ = {**self.description_, "scores": {**self.description_["scores"], **scores}}
-        if self.certificate_ is not None:
-            self.certificate_ = rebind(self.certificate_, self._bound_files())
-
-    def record(self) -> ModelRecord:
-        """Return the model as plain data.
-
-        Raises:
-            NotCertifiedError: If the model has rules but was loaded without verification.
-        """
-        check_is_fitted(self, "network_")
-        if self.specification_.rules and self.certificate_ is None:
-            raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
-        return ModelRecord(self._weights, self.description_, self.specification_.to_yaml(), self.certificate_)
-
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write a model folder: weights, description, rules, certificate."""
-        write_record(self.record(), folder)
-
-    def to_onnx(self, path: str | PathLike[str], *, twin: str | PathLike[str] | None = None) -> None:
-        """Write the model as ONNX, with `<path>.certificate.json` beside it.
-
-        Args:
-            path: The file to write.
-            twin: A folder for Gemm/Relu twins and VNN-LIB properties, for outside verifiers.
-
-        Raises:
-            MissingDependencyError: If onnx is not installed.
-        """
-        from smle.export import write_onnx
-
-        write_onnx(self.record(), path, twin=twin)
+    # --- from what is stored
 
     def with_specification(self, spec: Specification) -> Self:
         """Return an unfitted estimator of the same shape for other rules over the same columns."""

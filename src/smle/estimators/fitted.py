@@ -1,0 +1,155 @@
+"""What an estimator can do once it is fitted or loaded: predict, observe, explain, store."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from smle.assurance import DeployedNetwork, state_of
+from smle.certificates.document import Certificate
+from smle.certificates.issue import rebind
+from smle.errors import DataError, NotCertifiedError
+from smle.estimators.inputs import apply_domain_policy, plain_table
+from smle.guarantees.arrangement import Arrangement
+from smle.monitor import Edges, Observer, Usage, column_edges
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+from smle.storage import ModelRecord, write_record
+from smle.tables import column_names, encode_inputs
+
+__all__ = ["FittedModel"]
+
+Array = npt.NDArray[np.float64]
+_CHUNK = 65536  # rows per call of the network, so that memory stays flat
+
+
+class FittedModel:
+    """A deployed network with its rules, certificate and description."""
+
+    specification_: Specification
+    certificate_: Certificate | None
+    network_: DeployedNetwork
+    description_: dict[str, Any]
+    n_features_in_: int
+    _arrangement: Arrangement
+    _weights: dict[str, Any]
+
+    def _deploy(self, network: SafeNetwork) -> None:
+        """Take over the frozen form of a network."""
+        self._arrangement = network.arrangement
+        self.network_ = DeployedNetwork.of(network)
+        self._weights = state_of(self.network_)
+
+    @property
+    def _units(self) -> int:
+        """Width of the embedding that is deployed."""
+        return len(self.network_.head.bounds.lower)
+
+    # --- using
+
+    def _outputs(self, X: Any, out_of_domain: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Return encoded inputs and the certified float32 outputs (rows, m)."""
+        check_is_fitted(self, "network_")
+        X = plain_table(X, self.specification_)
+        if column_names(X) is None and X.shape[1] != self.n_features_in_:
+            raise DataError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                "as input."
+            )
+        encoded = encode_inputs(self.specification_, X)
+        apply_domain_policy(self.specification_, encoded, out_of_domain)
+        features = torch.tensor(encoded)
+        with torch.inference_mode():
+            parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
+        return encoded, torch.cat(parts).numpy()
+
+    def _information(self, encoded: npt.NDArray[Any]) -> dict[str, Any]:
+        """Return active rules per row, whether it is in the domain, and its share of clipped units."""
+        seen = Observer(self.specification_, self.network_).look(encoded)
+        titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
+        names = [tuple(titles[row].tolist()) for row in seen.active]
+        return {"active_rules": names, "in_domain": seen.inside.all(axis=1), "clipped_share": seen.clipped}
+
+    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
+        """Count over the rows of a table which rules are on, what lies outside, and how much is clipped.
+
+        Args:
+            X: Table with the rules' input columns.
+            edges: Bins of the input columns; by default those of the training rows, if model.json has them.
+        """
+        check_is_fitted(self, "network_")
+        if edges is None:
+            known = self.description_.get("training")
+            edges = {} if known is None else Usage.from_json(known).edges
+        X = plain_table(X, self.specification_)
+        return self.usage_of(encode_inputs(self.specification_, X), edges)
+
+    def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
+        """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
+        edges = column_edges(self.specification_, encoded) if edges is None else edges
+        observer = Observer(self.specification_, self.network_)
+        first, *others = (Usage.of(observer, encoded[i : i + _CHUNK], edges) for i in range(0, len(encoded), _CHUNK))
+        return sum(others, first)
+
+    def raw_outputs(self, X: Any) -> Array:
+        """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
+        return self._outputs(X, "raise")[1].astype(np.float64)
+
+    def explain_margins(self) -> list[dict[str, Any]]:
+        """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
+        check_is_fitted(self, "network_")
+        if self.certificate_ is None:
+            return []
+        return [
+            {"rule": p.rule, "where": p.where, "holds": p.sentence, "margin": float(p.margin)}
+            for p in self.certificate_.proved
+        ]
+
+    # --- storing
+
+    def _bound_files(self) -> dict[str, bytes]:
+        return {
+            "model": ModelRecord.description_bytes(self.description_),
+            "rules": self.specification_.to_yaml().encode(),
+        }
+
+    def set_scores(self, scores: dict[str, Any]) -> None:
+        """Note scores (of this model, its plain twin, ...) in the description; the certificate is bound anew."""
+        check_is_fitted(self, "network_")
+        self.description_ = {**self.description_, "scores": {**self.description_["scores"], **scores}}
+        if self.certificate_ is not None:
+            self.certificate_ = rebind(self.certificate_, self._bound_files())
+
+    def record(self) -> ModelRecord:
+        """Return the model as plain data.
+
+        Raises:
+            NotCertifiedError: If the model has rules but was loaded without verification.
+        """
+        check_is_fitted(self, "network_")
+        if self.specification_.rules and self.certificate_ is None:
+            raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
+        return ModelRecord(self._weights, self.description_, self.specification_.to_yaml(), self.certificate_)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write a model folder: weights, description, rules, certificate."""
+        write_record(self.record(), folder)
+
+    def to_onnx(self, path: str | PathLike[str], *, twin: str | PathLike[str] | None = None) -> None:
+        """Write the model as ONNX, with `<path>.certificate.json` beside it.
+
+        Args:
+            path: The file to write.
+            twin: A folder for Gemm/Relu twins and VNN-LIB properties, for outside verifiers.
+
+        Raises:
+            MissingDependencyError: If onnx is not installed.
+        """
+        from smle.export import write_onnx
+
+        write_onnx(self.record(), path, twin=twin)
