@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from exported import MIXED, columns_of, hand_made, resealed, run, session, untrained
+from exported import MIXED, columns_of, hand_made, model_of, resealed, run, session, untrained
 from torch import nn
 
 from smle import SafeRegressor, Specification
@@ -21,7 +21,7 @@ from smle.certificates import onnx_checker
 from smle.errors import CertificateError, MissingDependencyError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators import without_rules
 from smle.export import backbone_model, check_onnx, write_network, write_onnx
-from smle.export.backbone import onnx_backbone
+from smle.export.backbone import mlp_backbone, onnx_backbone
 from smle.nn.network import SafeNetwork
 from smle.storage import ModelRecord, read_record
 
@@ -97,6 +97,41 @@ def test_categories_labels_choices_and_missing_values():
     winter = ask(tyre=np.array([["winter"]] * rows, dtype=object))
     assert set(winter["gear"][:, 0]) == {"low"}
     assert "pick: min" in spec.to_yaml()
+
+
+WHOLE = """
+inputs: {road: {categories: [dry, wet]}, seats: {range: [-3, 9], integer: true}, speed: {range: [0, 40], missing: 7.5}}
+outputs: [brake]
+choices: {gear: {options: [low, high], pick: min}}
+rules: [{name: full, when: seats >= 5 and road == wet, then: brake >= 0.5}]
+"""
+
+
+def test_in_domain_asks_for_whole_numbers_where_the_rules_do():
+    running = session(untrained(WHOLE).onnx)
+    seats = np.array([[-3.0], [-2.5], [-0.0], [4.5], [5.0], [9.0], [9.5], [np.nan], [np.inf]], "f4")
+    feeds = {"seats": seats, "speed": np.full_like(seats, 3.5), "road": np.array([["wet"]] * len(seats), dtype=object)}
+    (inside,) = running.run(["in_domain"], feeds)
+    assert inside.tolist() == [True, False, True, False, True, True, False, False, False]
+
+
+@pytest.mark.parametrize("monitor", [True, False])
+@pytest.mark.parametrize(
+    ("stated", "other", "shows"),
+    [("missing: 7.5", "missing: 30", True), (", integer: true", "", False), ("pick: min", "pick: max", True)],
+)
+def test_a_graph_that_reads_names_in_another_way_than_its_rules_is_refused(tmp_path, stated, other, shows, monitor):
+    exported, place = untrained(WHOLE), tmp_path / "model.onnx"
+    for text in (WHOLE, WHOLE.replace(stated, other)):
+        spec, backbone = Specification.from_yaml(text), mlp_backbone(exported.record.weights)
+        data = model_of(spec, exported.record, backbone, monitor=monitor).SerializeToString(deterministic=True)
+        place.write_bytes(data)
+        place.with_name("model.onnx.certificate.json").write_bytes(resealed(exported.companion, data))
+        if text == WHOLE or not (monitor or shows):  # without in_domain nothing asks for whole numbers
+            assert check_onnx(place).proved
+        else:
+            with pytest.raises(CertificateError, match="in another way than its rules"):
+                check_onnx(place)
 
 
 def test_an_empty_batch_is_answered():

@@ -290,7 +290,7 @@ class Input(NamedTuple):
     """A named input: a number, or one of several categories.
 
     `fill`: the float32 that stands in for NaN, or None. `default`: the category that stands in for unknown ones;
-    `blank`: whether the empty text counts as that category.
+    `blank`: whether the empty text counts as that category. `whole`: whether `in_domain` asks for a whole number.
     """
 
     name: str
@@ -298,6 +298,7 @@ class Input(NamedTuple):
     fill: bytes | None = None
     default: int = 0
     blank: bool = False
+    whole: bool = False
 
 
 class Output(NamedTuple):
@@ -406,10 +407,16 @@ class Program:
         return self.clip(self.add("Transpose", [FEATURES], "head/columns"), ends[0], ends[1], "head/x")
 
     def in_domain(self, inputs: tuple[Input, ...], known: list[str]) -> None:
-        """`in_domain` (batch,): clamping changed nothing, and all texts are known (or blank, where that is allowed)."""
+        """`in_domain` (batch,): clamping changed nothing, whole numbers are whole, and texts are known (or blank)."""
         inside = self.cast(self.add("Equal", ["head/x", "head/columns"], "domain/inside"))
-        least = self.add("ReduceMin", [inside, self.integers("constants/first", [0], (1,))], "domain/least", keepdims=0)
-        flags = [least]
+        first = self.integers("constants/first", [0], (1,))
+        flags = [self.add("ReduceMin", [inside, first], "domain/least", keepdims=0)]
+        whole = whole_columns(inputs)
+        if whole:
+            picks = self.integers("domain.whole", whole, (len(whole),))
+            values = self.add("Gather", ["head/columns", picks], "domain/values", axis=0)
+            equal = self.add("Equal", [values, self.add("Floor", [values], "domain/floor")], "domain/equal")
+            flags.append(self.add("ReduceMin", [self.cast(equal), first], "domain/unbroken", keepdims=0))
         for (i, item), equal in zip(
             [(i, item) for i, item in enumerate(inputs) if item.categories], known, strict=True
         ):
@@ -419,8 +426,8 @@ class Program:
                 equal = self.add("Equal", [item.name, accepted], base + "accepted")
             axes = self.integers("constants/second", [1], (1,))
             flags.append(self.add("ReduceMax", [self.cast(equal), axes], base + "any", keepdims=0))
-        whole = self.add("Min", flags, "domain/whole") if known else least
-        self.add("Cast", [whole], "in_domain", to=BOOL)
+        everything = self.add("Min", flags, "domain/everything") if len(flags) > 1 else flags[0]
+        self.add("Cast", [everything], "in_domain", to=BOOL)
 
     def active(self, x: str, gate: Gate, tensors: dict[str, checker.Tensor]) -> str:
         """Clamped features -> which gated regions are active (regions, batch). Each half-space is evaluated once."""
@@ -671,6 +678,12 @@ def negated(data: bytes) -> bytes:
     return data[:3] + bytes([data[3] ^ 128])
 
 
+def whole_columns(inputs: tuple[Input, ...]) -> list[int]:
+    """Return the columns of inputs that `in_domain` asks to be whole numbers."""
+    columns = [item.whole for item in inputs for _ in range(max(1, len(item.categories)))]
+    return [column for column, whole in enumerate(columns) if whole]
+
+
 def output_types(face: Interface, rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
     """Return names, types and shapes of the graph's outputs, in their order."""
     result: dict[str, tuple[int, tuple[int | None, ...]]] = {}
@@ -703,6 +716,11 @@ def gate_of(spec: checker.Specification, gated: list[int], monitored: bool) -> G
 def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
     """Return the named inputs that make the certified columns, in their order."""
     groups = {group[0]: group for group in one_hot}
+    whole: tuple[int, ...] = ()
+    if "domain.whole" in graph.constants:
+        data = graph.constant("domain.whole", "I64").data
+        assert isinstance(data, bytes)
+        whole = struct.unpack(f"<{len(data) // 8}q", data)
     result: list[Input] = []
     column = 0
     while column < len(columns):
@@ -729,7 +747,8 @@ def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> t
         require(
             kind == expected and len(shape) == 2 and shape[1] == 1, f"onnx: input {name[:80]!r}: wrong type or shape"
         )
-        result.append(Input(name, categories, fill, default, base + "known" in graph.constants))
+        blank = base + "known" in graph.constants
+        result.append(Input(name, categories, fill, default, blank, column in whole and not categories))
         column += max(1, len(categories))
     require(len({item.name for item in result}) == len(result), "onnx: an input is used twice")
     return tuple(result)
@@ -898,12 +917,13 @@ def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Node]
 
 
 class Result(NamedTuple):
-    """What is proved, how much was matched, and what is not: the exporter's word."""
+    """What is proved, how much was matched, what is only the exporter's word, and how inputs and outputs are read."""
 
     proved: list[checker.Proved]
     nodes: int
     constants: int
     asserted: list[str]
+    interface: Interface
 
 
 def check(onnx: bytes, companion: bytes) -> Result:
@@ -952,7 +972,7 @@ def check(onnx: bytes, companion: bytes) -> Result:
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == checker.canonical(titles), "onnx: metadata 'active_rules' differs")
     proved = checker.check(for_head(document, tensors), tensors, block, files)
-    return Result(proved, len(program.nodes), len(program.constants), asserted(graph, inputs, outputs, rest))
+    return Result(proved, len(program.nodes), len(program.constants), asserted(graph, inputs, outputs, rest), face)
 
 
 def for_head(document: dict[str, Any], tensors: dict[str, checker.Tensor]) -> bytes:

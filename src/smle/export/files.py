@@ -127,6 +127,11 @@ def check_onnx(path: FilePath) -> onnx_checker.Result:
         except RuleError as error:
             raise CertificateError(f"The rules in the certificate file cannot be read: {error}") from None
         require_same_rules(certificate, spec)
+        if result.interface != interface_of(spec, monitor=result.interface.monitored):
+            raise CertificateError(
+                "The graph reads its inputs or outputs in another way than its rules say (missing values, whole "
+                "numbers, choices). Export the model again."
+            )
     return result
 
 

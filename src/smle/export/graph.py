@@ -45,7 +45,7 @@ def inputs_of(spec: Specification) -> tuple[Input, ...]:
             result.append(Input(item.name, item.categories, None, default, item.missing is not None))
         else:
             fill = None if item.missing is None else np.float32(float(item.missing)).astype("<f4").tobytes()
-            result.append(Input(item.name, fill=fill))
+            result.append(Input(item.name, fill=fill, whole=item.integer))
     return tuple(result)
 
 
@@ -62,7 +62,10 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
 
 def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
     """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`."""
-    return Interface(inputs_of(spec), outputs_of(spec), monitor)
+    inputs = inputs_of(spec)
+    if not monitor:  # what only `in_domain` looks at
+        inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
+    return Interface(inputs, outputs_of(spec), monitor)
 
 
 def certified_program(face: Interface, certificate: Certificate, tensors: dict[str, checker.Tensor]) -> Program:
