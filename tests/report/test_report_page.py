@@ -163,6 +163,7 @@ def test_what_a_report_is_about_is_not_replaced(braking_folder, braking_table, t
     both = (braking_folder, "--data", data, "--plain", tmp_path / "twin", "-o")
     for target in (braking_folder / "rules.yaml", tmp_path / "twin" / "model.json"):
         assert "is a file of the model" in _refused(*both, target)
+    assert "is not called .html" in _refused(braking_folder, "-o", data)
     assert "it is a folder" in _refused(braking_folder, "-o", tmp_path)
     assert "a part of the path is a file" in _refused(braking_folder, "-o", data / "report.html")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before

@@ -108,7 +108,7 @@ def write_report(
 
 
 def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str]]) -> None:
-    """Let a report replace neither the table nor a file of the models, which it is about."""
+    """Let a report replace web pages only: no table, and no file of the models, which it is about."""
     if target.is_dir():
         raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")
     if not target.exists():
@@ -117,6 +117,8 @@ def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str
         raise ValueError(f"'{target}' is the table itself. Name another file for the report.")
     if any(target.samefile(file) for folder in folders for file in model_files(folder)):
         raise ValueError(f"'{target}' is a file of the model. Name another file for the report.")
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"'{target}' exists and is not called .html. Name another file for the report.")
 
 
 def _require_alike(twin: SafeEstimator | None, model: SafeEstimator | None) -> None:
