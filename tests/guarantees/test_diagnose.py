@@ -208,8 +208,48 @@ def test_against_data():
     given = y[inside, 0]
     assert data.price["brake"] == pytest.approx(1 - ((best - given) ** 2).sum() / ((given - given.mean()) ** 2).sum())
     text = diagnosis.table()
-    assert "Rows outside the domain: distance" in text
+    count = int((X[:, 0] > 200).sum())
+    assert data.outside_rows == count
+    assert f"Rows outside the domain: {count} (distance {count})." in text
+    assert f"{count} of 500 rows lie outside the domain of the rules: 'distance' {count} rows outside [0, 200]." in text
+    assert "Nothing to mend" not in text
+    assert not diagnosis.contradictory
     assert "broken" in text
+
+
+def test_a_single_row_outside_is_one_row():
+    diagnosis = diagnose(read(BRAKING), np.array([[201.0, 2.0, 1.0, 0.0, 0.0]]))
+    (finding,) = diagnosis.findings
+    assert finding.kind == "outside the domain"
+    assert finding.text.startswith("1 of 1 row lie")
+    assert diagnosis.table().count("The rules can hold together") == 1
+
+
+UNITS = """
+inputs: {income: [0, 12000], age: [0, 100], kind: {categories: [a, b]}}
+outputs: [y]
+rules:
+  - {name: range, then: 0 <= y <= 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("income", "expected"),
+    [
+        ((0.3, 9.9), ["'income' lies in 0.3 to 9.9, 0.08 % of [0, 12000]: other units?"]),
+        ((7, 7), ["'income' is 7 in all rows, one value of [0, 12000]: is that meant?"]),
+        ((0, 119.9), ["'income' lies in 0 to 119.9, 1 % of [0, 12000]: other units?"]),
+        ((0, 120), []),
+        ((300, 9900), []),
+    ],
+)
+def test_data_in_a_tiny_part_of_a_range(income, expected):
+    X = np.column_stack([np.linspace(*income, 40), np.linspace(20, 80, 40), np.tile([1, 0], (40, 1))])
+    diagnosis = diagnose(Specification.from_yaml(UNITS), X)
+    assert [finding.text for finding in diagnosis.findings] == expected
+    assert not diagnosis.contradictory
+    assert ("Nothing to mend" in diagnosis.table()) == (not expected)
+    assert diagnose(Specification.from_yaml(UNITS), X[:5]).findings == ()  # so few may lie together by chance
 
 
 def test_json_is_plain_and_exact():

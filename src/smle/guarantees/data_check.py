@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,19 +13,22 @@ import numpy.typing as npt
 from smle.exact import BINARY32, BINARY64, nearest
 from smle.guarantees.membership import active, broken
 from smle.guarantees.nearest import label_columns, nearest_outputs, to_scores
-from smle.rules import Choice, Specification
+from smle.rules import Choice, NumericInput, Specification
 
 __all__ = ["DataCheck", "check_data"]
 
 Array = npt.NDArray[np.float64]
 _LISTED = 6  # outputs that the text names, those with the highest price
+_NARROW = Fraction(1, 100)  # share of a stated range
+_ENOUGH = 10  # rows
 
 
 @dataclass(frozen=True)
 class DataCheck:
     """Figures of one table.
 
-    * `rows`; `outside`: rows outside the domain, per input column that has any.
+    * `rows`; `outside_rows`: those outside the domain; `outside`: how many per input column that has any.
+    * `narrow`: lowest and highest value of columns whose values, all inside, take less than a hundredth of their range.
     * `active`: share of rows on which each rule is active; `broken`: share of rows that break each rule, or None.
     * `unsatisfiable`: rows for which no allowed output was found.
     * `price`: per output, the score of the nearest allowed targets against the
@@ -31,7 +36,9 @@ class DataCheck:
     """
 
     rows: int
+    outside_rows: int
     outside: dict[str, int]
+    narrow: dict[str, tuple[float, float]]
     active: tuple[float, ...]
     broken: tuple[float, ...] | None
     unsatisfiable: int
@@ -41,6 +48,7 @@ class DataCheck:
         """Return plain data."""
         return {
             "rows": self.rows,
+            "rows_outside_the_domain": self.outside_rows,
             "outside_the_domain": dict(self.outside),
             "active": list(self.active),
             "broken": None if self.broken is None else list(self.broken),
@@ -50,10 +58,10 @@ class DataCheck:
 
     def text(self) -> str:
         """Return the figures as text."""
-        lines = [f"{self.rows} rows of data."]
+        lines = ["1 row of data." if self.rows == 1 else f"{self.rows} rows of data."]
         if self.outside:
             listed = ", ".join(f"{name} {count}" for name, count in self.outside.items())
-            lines.append(f"  Rows outside the domain: {listed}. The guarantee does not speak about them.")
+            lines.append(f"  Rows outside the domain: {self.outside_rows} ({listed}).")
         if self.unsatisfiable:
             lines.append(f"  Rows for which no allowed output was found: {self.unsatisfiable}.")
         if self.price is not None:
@@ -86,7 +94,33 @@ def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.Arr
         missing = int((~known).sum())
         price = _price(spec, targets[inside][known], best[known]) if known.any() else None
     counts = {spec.columns[i]: int(outside[:, i].sum()) for i in np.flatnonzero(outside.any(axis=0))}
-    return DataCheck(len(X), counts, shares, violated, missing, price)
+    return DataCheck(
+        rows=len(X),
+        outside_rows=int((~inside).sum()),
+        outside=counts,
+        narrow=_narrow(spec, X, skip=counts),
+        active=shares,
+        broken=violated,
+        unsatisfiable=missing,
+        price=price,
+    )
+
+
+def _narrow(
+    spec: Specification, X: npt.NDArray[np.floating[Any]], *, skip: Collection[str]
+) -> dict[str, tuple[float, float]]:
+    """Return the extent of columns that use little of their range; a few rows may do so by chance."""
+    result: dict[str, tuple[float, float]] = {}
+    if len(X) < _ENOUGH:
+        return result
+    numbers = {item.name for item in spec.inputs if isinstance(item, NumericInput)}
+    for i, name in enumerate(spec.columns):
+        if name not in numbers or name in skip:
+            continue
+        low, high = float(X[:, i].min()), float(X[:, i].max())
+        if Fraction(high) - Fraction(low) < _NARROW * (spec.upper[i] - spec.lower[i]):
+            result[name] = (low, high)
+    return result
 
 
 def _price(spec: Specification, Y: Array, best: Array) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,9 @@ def diagnose(
         findings += more
     more, left = _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
     findings += more
+    data = None if X is None else check_data(spec, X, y)
+    if data is not None:
+        findings += _data_findings(spec, data)
     return Diagnosis(
         spec=spec,
         cells=tuple(cells),
@@ -74,7 +78,7 @@ def diagnose(
             )
         ),
         findings=tuple(findings),
-        data=None if X is None else check_data(spec, X, y),
+        data=data,
         untested=(*untested, *left),
     )
 
@@ -310,6 +314,42 @@ def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Findin
         because = f"{_listed(names, start='rule')} already {verb} it" if names else "it asks nothing new"
         findings.append(Finding("redundant", (name,), f"Rule '{name}' is redundant: {because}."))
     return findings, [Untested("redundant", tuple(names), reason) for reason, names in open_.items()]
+
+
+def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
+    """Say what training would refuse, and what looks like another unit than that of the rules."""
+    ranges = {
+        name: f"[{float(low):g}, {float(high):g}]"
+        for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)
+    }
+    findings = []
+    if data.outside_rows:
+        listed = "; ".join(
+            f"'{name}' {_count(count, 'row')} outside {ranges[name]}" for name, count in data.outside.items()
+        )
+        findings.append(
+            Finding(
+                "outside the domain",
+                (),
+                f"{data.outside_rows} of {_count(data.rows, 'row')} lie outside the domain of the rules: {listed}. "
+                "Training refuses such rows, and the guarantee does not speak about them. Compare the units, widen the "
+                "input ranges in the rules file, or drop these rows.",
+            )
+        )
+    widths = {name: high - low for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)}
+    for name, (low, high) in data.narrow.items():
+        part = float(100 * (Fraction(high) - Fraction(low)) / widths[name])
+        text = (
+            f"'{name}' is {low:g} in all rows, one value of {ranges[name]}: is that meant?"
+            if low == high
+            else f"'{name}' lies in {low:g} to {high:g}, {part:.1g} % of {ranges[name]}: other units?"
+        )
+        findings.append(Finding("narrow data", (), text))
+    return findings
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _listed(names: Sequence[str], start: str = "Rule") -> str:

@@ -15,15 +15,17 @@ __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
 SEVERE = frozenset({"contradiction", "no room", "not representable"})
 """Kinds of findings with which no model can be certified."""
+ABOUT_DATA = frozenset({"outside the domain", "narrow data"})
+"""Kinds of findings that say nothing against the rules themselves."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know about the rules.
+    """Something to know about the rules, or about the data under these rules.
 
     * `kind`: "contradiction", "no room", "not representable", "constant answers", "never active",
-      "partly empty" or "redundant".
-    * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set.
+      "partly empty" or "redundant"; of data "outside the domain" or "narrow data".
+    * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.
     """
@@ -142,10 +144,11 @@ class Diagnosis:
         return "\n".join(lines)
 
     def _findings(self) -> str:
+        doubtful = any(cell.status == "unknown" for cell in self.cells)
         if not self.findings:
-            doubtful = any(cell.status == "unknown" for cell in self.cells)
             return "" if doubtful else "Nothing to mend: the rules can hold together."
-        lines = []
+        about_data = all(finding.kind in ABOUT_DATA for finding in self.findings)
+        lines = ["The rules can hold together; the data ask for a look:"] if about_data and not doubtful else []
         for finding in sorted(self.findings, key=lambda f: not f.severe):
             mark = "!!" if finding.severe else " -"
             lines.append(f"{mark} {finding.text}")
