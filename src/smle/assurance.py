@@ -91,7 +91,7 @@ def _require_safe_network(network: SafeNetwork) -> None:
     if not isinstance(network, SafeNetwork):
         raise TypeError(
             f"Expected a SafeNetwork. Got {type(network).__name__}. SafeNetwork.from_model and smle.correct make one "
-            "of a model."
+            "of a torch model. An estimator or a model folder is checked by smle.load(folder).certificate_.check()."
         )
 
 
@@ -146,12 +146,13 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
 def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike) -> SafeNetwork:
     """Make a model obey rules without training: a network that answers as the model, corrected where rules ask it.
 
-    Where no rule applies the answers are the model's, bit for bit. Where rules apply, answers that they allow stay
-    within float32 rounding, others move to the border. Labels that exclude or imply each other: those that lose are
-    pushed far below zero, as the nearest allowed answers to the examples say. Of other rules with alternatives (`or`,
-    `!=`) one convex part is kept, fitted to the examples: answers outside it move although the rule allows them. There,
-    too, answers are limited to the range seen in `examples`, widened by its own width on either side. NaN from the
-    model becomes a safe constant there. The model is copied, in eval mode, and not changed.
+    Where no rule applies the answers are the model's, bit for bit (but a zero may change its sign, and beside an output
+    that is NaN, infinite or near the end of float32 the others may become NaN). Where rules apply, answers that they
+    allow stay within float32 rounding, others move to the border. Labels that exclude or imply each other: those that
+    lose are pushed far below zero, as the nearest allowed answers to the examples say. Of other rules with alternatives
+    (`or`, `!=`) one convex part is kept, fitted to the examples: answers outside it move although the rule allows them.
+    There, too, answers are limited to the range seen in `examples`, widened by its own width on either side. NaN from
+    the model becomes a safe constant there. The model is copied, in eval mode, and not changed.
 
     Args:
         model: Maps inputs (batch, d) to outputs (batch, m) in float32, in the order of `spec.columns` and

@@ -73,7 +73,7 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
         _write_files(files, target)
     except OSError as error:
         reason = error.strerror or error
-        raise OSError(f"Cannot write the model folder '{target}': {reason}. What was there is unchanged.") from error
+        raise OSError(f"Cannot write the model folder '{target}': {reason}. This model was not written.") from error
     _remove_aside(target)
 
 
@@ -92,7 +92,7 @@ def _write_files(files: dict[str, bytes], target: Path) -> None:
             os.replace(target, old)
         try:
             os.replace(fresh, target)
-        except OSError:
+        except BaseException:
             if moved:
                 os.replace(old, target)
             raise
@@ -185,7 +185,8 @@ def _snapshot(target: Path) -> dict[str, bytes]:
     A writer moves a folder away before it removes files, so a folder that is in its place afterwards was whole.
     """
     place, seen = target, target.exists()
-    if not seen and (interrupted := _aside(target, "old")):
+    # A writer that was killed between its two renames leaves both names; the old one alone is no model any more.
+    if not seen and _aside(target, "new") and (interrupted := _aside(target, "old")):
         place, seen = interrupted[0], True
     if os.open not in os.supports_dir_fd:
         return {name: (place / name).read_bytes() for name in _FILES if _needed(name) or (place / name).exists()}

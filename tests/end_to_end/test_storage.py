@@ -79,6 +79,30 @@ def test_a_failed_save_leaves_the_old_model(braking_model, braking_folder, monke
     assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
 
 
+def test_an_interrupted_save_leaves_the_old_model(braking_model, braking_folder, monkeypatch):
+    real = os.replace
+
+    def interrupted(source, target):
+        if ".new-" in str(source):
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        braking_model.save(braking_folder)
+    assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
+    assert load(braking_folder).certificate_.check()
+
+
+def test_a_deleted_model_is_not_there(braking_folder, tmp_path):
+    """What a writer left after it had finished is no model; what it left between its two renames is."""
+    os.rename(braking_folder, tmp_path / ".model.old-0123")
+    with pytest.raises(ModelFormatError, match="is not a model folder"):
+        load(braking_folder)
+    (tmp_path / ".model.new-4567").mkdir()
+    assert load(braking_folder).certificate_.check()
+
+
 def test_nothing_uncertified_is_written(braking_folder, tmp_path):
     """Neither rules without a certificate, nor weights or descriptions that changed after they were certified."""
     record = read_record(braking_folder)

@@ -16,6 +16,7 @@ from smle.assurance import DeployedNetwork, certify, project
 from smle.certificates import checker
 from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, RuleError
+from smle.estimators.inputs import plain_table
 from smle.export import check_onnx
 from smle.nn import SafeNetwork
 from smle.rules import Choice
@@ -202,6 +203,97 @@ def test_missing_values_of_all_kinds():
     for kind in ("object", "string"):
         table = pd.DataFrame({"lanes": pd.array([2, None], dtype="Int64"), "g": pd.array(["a", pd.NA], dtype=kind)})
         assert encode_inputs(WHOLE, table).tolist() == [[2, 1, 0], [1, 0, 1]]
+
+
+LIMIT = "{inputs: {x: [0, 1], k: [0, 1e18]}, outputs: [y], rules: [{name: r, when: x >= 0.7, then: y <= 1}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        ({"x": np.float32([0.7, 0.1]), "k": np.int64([3, 2**24])}, np.float32),
+        ({"x": np.float32([0.7, 0.1]), "k": np.array([True, False])}, np.float32),
+        ({"x": np.float32([0.7, 0.1]), "k": np.int64([3, 2**24 + 2])}, np.float64),
+        ({"x": np.float32([0.7, 0.1]), "k": np.array([3.0, 4.0])}, np.float64),
+        ({"x": np.array([0.7, 0.1]), "k": np.int8([3, 4])}, np.float64),
+        ({"x": np.int8([0, 1]), "k": np.int8([3, 4])}, np.float64),
+    ],
+)
+def test_float32_columns_keep_their_meaning_beside_whole_numbers(columns, kind):
+    encoded = encode_inputs(Specification.from_yaml(LIMIT), pd.DataFrame(columns))
+    assert encoded.dtype == kind
+    assert encoded.tolist() == [[float(columns["x"][i]), float(columns["k"][i])] for i in range(2)]
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint64", "object", "Int64"])
+def test_whole_numbers_that_would_be_rounded_are_refused(kind):
+    spec = Specification.from_yaml(LIMIT)
+    exact = pd.DataFrame({"x": [0.1, 0.2], "k": pd.array([2**53, 2**60], dtype=kind)})
+    assert encode_inputs(spec, exact)[:, 1].tolist() == [2.0**53, 2.0**60]
+    with pytest.raises(DataError, match=r"'k': 9007199254740993 cannot be read exactly"):
+        encode_inputs(spec, exact.assign(k=pd.array([2**53 + 1, 0], dtype=kind)))
+
+
+def test_a_number_beyond_all_floats_is_refused():
+    table = pd.DataFrame({"x": [0.1], "k": pd.Series([10**400], dtype=object)})
+    with pytest.raises(DataError, match=r"'k': expected numbers\. Got a whole number beyond"):
+        encode_inputs(Specification.from_yaml(LIMIT), table)
+
+
+def test_what_is_masked_is_missing():
+    text = "{inputs: {a: [0, 1], b: {range: [0, 1], missing: 0}}, outputs: [y], rules: [{name: r, then: y <= 1}]}\n"
+    spec = Specification.from_yaml(text)
+    for kind in ("f4", "f8", "i8"):
+        rows = np.ma.masked_array(np.array([[1, 1], [0, 1]], dtype=kind), mask=[[0, 1], [0, 0]])
+        plain = plain_table(rows, spec)
+        assert encode_inputs(spec, plain).tolist() == [[1, 0], [0, 1]]
+        assert plain.dtype == (kind if kind == "f4" else "f8")
+        with pytest.raises(ValueError, match="NaN"):
+            plain_table(rows, None)
+
+
+def test_tables_of_arrow_are_tables(table):
+    X, y, _ = table
+    model = SafeRegressor(Specification.from_yaml(CAP.format(1)), **QUICK).fit(X, y)
+    arrow = pytest.importorskip("pyarrow").Table.from_pandas(X)
+    assert np.array_equal(model.predict(arrow), model.predict(X))
+
+
+def test_a_loaded_model_that_was_changed_is_not_stored(table, tmp_path):
+    X, y, _ = table
+    SafeRegressor(Specification.from_yaml(CAP.format(1)), **QUICK).fit(X, y).save(tmp_path / "model")
+    model = load(tmp_path / "model")
+    model.save(tmp_path / "again")
+    model.network_.head.heads.bias.add_(100)
+    with pytest.raises(NotCertifiedError, match="weights changed"):
+        model.save(tmp_path / "changed")
+    with pytest.raises((NotCertifiedError, CertificateError)):
+        model.to_onnx(tmp_path / "changed.onnx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "model"]
+
+
+def test_another_default_of_torch_changes_nothing(table, tmp_path):
+    X, y, _ = table
+    spec = Specification.from_yaml(CAP.format(1))
+    model = SafeRegressor(spec, **QUICK).fit(X, y)
+    model.save(tmp_path / "model")
+    torch.set_default_dtype(torch.float64)
+    try:
+        again = SafeRegressor(spec, **QUICK).fit(X, y)
+        stored = load(tmp_path / "model")
+        assert torch.get_default_dtype() is torch.float64
+        for other in (again, stored):
+            assert np.array_equal(other.predict(X), model.predict(X))
+            assert np.array_equal(other.predict(X.iloc[:1]), model.predict(X.iloc[:1]))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_categories_that_are_numbers_may_have_gaps():
+    text = "{inputs: {grade: {categories: ['1', '2'], missing: '2'}}, outputs: [y], rules: [{name: r, then: y <= 1}]}\n"
+    table = pd.DataFrame({"grade": [1, None, 2]})
+    assert table["grade"].dtype == "float64"
+    assert encode_inputs(Specification.from_yaml(text), table).tolist() == [[1, 0], [0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize("values", [np.array([1 + 2j, 3]), np.array(["2020-01-01", "NaT"], dtype="datetime64[ns]")])

@@ -235,6 +235,42 @@ def test_any_torch_backbone(tmp_path):
         assert judge.violations(X, Y) == []
 
 
+class Scene(nn.Module):
+    """A backbone with an argument of the name that the features of the rules have elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 5)
+
+    def forward(self, features: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+        return self.layer(features) + more
+
+
+def test_an_argument_called_features_is_an_input_of_its_own(tmp_path):
+    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
+    spec = Specification.from_yaml(OBLIQUE)
+    torch.manual_seed(0)
+    network, place = SafeNetwork(Scene(), spec, embedding=5), tmp_path / "model.onnx"
+    write_network(network, place, example=(torch.randn(3, 3), torch.randn(3, 5)))
+    assert "inputs of the backbone alone: features, more" in check_onnx(place).asserted
+    X = next(iter(hard_points(spec, np.random.default_rng(0), 200, dtype=np.float32)))
+    other, more = torch.randn(len(X), 3), torch.randn(len(X), 5)
+    feeds = {name: X[:, [i]] for i, name in enumerate(spec.columns)}
+    (y,) = session(place.read_bytes()).run(["y"], {**feeds, "features": other.numpy(), "more": more.numpy()})
+    with torch.inference_mode():
+        assert np.abs(y - network(torch.from_numpy(X), other, more).numpy()).max() < 1e-4
+
+
+def test_a_backbone_that_needs_an_example_says_so(tmp_path):
+    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
+    network = SafeNetwork(Convolution(), Specification.from_yaml(OBLIQUE), embedding=5)
+    with pytest.raises(ModelFormatError, match=r"as example=\(...\)") as caught:
+        write_network(network, tmp_path / "model.onnx")
+    assert str(caught.value).isprintable()
+    write_network(network, tmp_path / "model.onnx", example=torch.randn(3, 2, 8))
+    assert check_onnx(tmp_path / "model.onnx").proved
+
+
 def test_torch_backbone_that_reads_the_features(tmp_path):
     pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
     spec = Specification.from_yaml(OBLIQUE)

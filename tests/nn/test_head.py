@@ -291,7 +291,7 @@ def test_as_many_embeddings_as_features():
     with torch.no_grad():
         z = network.backbone(features)
         for rows in (1, 2):
-            with pytest.raises(ValueError, match="one embedding per row"):
+            with pytest.raises(ValueError, match="one row per embedding"):
                 network.deployed(features, z[:rows])
-            with pytest.raises(ValueError, match="one embedding per row"):
+            with pytest.raises(ValueError, match="one row per embedding"):
                 network.deployed(features[:rows], z)

@@ -125,6 +125,38 @@ def test_model_is_taken_over_with_its_weights(make: type[nn.Module]) -> None:
         assert torch.equal(value, before[name])
 
 
+class Squashed(nn.Module):
+    """A model that goes on behind its last layer, in code."""
+
+    def __init__(self, *, squash: bool) -> None:
+        super().__init__()
+        self.squash = squash
+        self.body, self.dropout, self.last = nn.Linear(2, 6), nn.Dropout(0.5), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.last(self.dropout(torch.relu(self.body(x))))
+        return torch.sigmoid(y) if self.squash else y
+
+
+def test_what_follows_the_last_layer_in_code_is_seen_with_an_example() -> None:
+    torch.manual_seed(0)
+    X = torch.rand(20, 2)
+    with pytest.raises(ValueError, match="goes on with its outputs"):
+        SafeNetwork.from_model(Squashed(squash=True), EVERYWHERE, example=X)
+    model = Squashed(squash=False)
+    network = SafeNetwork.from_model(model, EVERYWHERE, example=X)
+    assert model.dropout.training
+    assert network.backbone.backbone.dropout.training
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(3, 1), (1, 2), (3, 3), (3,)])
+def test_features_of_another_shape_are_refused(training: bool, shape: tuple[int, ...]) -> None:
+    network = SafeNetwork(nn.Linear(4, 3), ONE_RULE, embedding=3).train(training)
+    with pytest.raises(ValueError, match=r"features of shape \(3, 2\)"):
+        network(torch.rand(shape), torch.rand(3, 4))
+
+
 def test_pass_through_and_free_head_are_taken_over() -> None:
     torch.manual_seed(0)
     model, X = trained(Named())

@@ -74,15 +74,33 @@ def test_float_leaves_the_constants_for_float64_inputs_alone():
     smle.certify(network)
 
 
-def test_parts_that_were_converted_have_no_certificate():
+@pytest.mark.parametrize("bounds", ["constant", "affine", "network"])
+def test_parts_refuse_by_themselves(bounds):
+    """`network.apply(lambda m: m.float())` comes to each part alone."""
+    network = make_network(bounds).eval()
+    before = {name: value.clone() for name, value in network.deployed.state_dict().items()}
+    for module in (network, network.deployed):
+        module.apply(lambda part: part.float())
+    parts = [part for name, part in network.deployed.named_modules() if name]
+    assert len(parts) >= 5
+    for part in parts:
+        if any(True for _ in part.buffers()):
+            for convert in CONVERSIONS.values():
+                with pytest.raises(TypeError, match="Convert the backbone alone"):
+                    convert(part)
+    after = network.deployed.state_dict()
+    assert all(torch.equal(after[name], value) and after[name].dtype == value.dtype for name, value in before.items())
+
+
+def test_parts_that_were_exchanged_have_no_certificate():
     network = make_network("affine").eval()
-    network.deployed.heads.half()
+    network.deployed.heads.weight = network.deployed.heads.weight.half()
     with pytest.raises(TypeError, match=r"'heads.weight' of the certified head in torch.float32. Got torch.float16"):
         smle.certify(network)
     with pytest.raises(TypeError, match=r"heads.weight"):
         smle.verify(network)
     network = make_network().eval()
-    network.deployed.gate.to(torch.float32)  # constants for float64 inputs lose their digits
+    network.deployed.gate.constants_float64 = network.deployed.gate.constants_float64.float()
     with pytest.raises(TypeError, match=r"constants_float64' of the certified head in torch.float64"):
         smle.certify(network)
 

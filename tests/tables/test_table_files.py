@@ -156,6 +156,16 @@ def test_known_names_are_not_missing_values(tmp_path):
     assert table["x"].isna().tolist() == [True, False, False]
 
 
+def test_blank_lines_of_a_single_column_are_missing_values(tmp_path):
+    place = tmp_path / "one.csv"
+    place.write_text("x\n1\n\n\n2\n")
+    (table,) = read_chunks(place)
+    assert table["x"].isna().tolist() == [False, True, True, False]
+    place.write_text("x,y\n1,2\n\n3,4\n\n")
+    (table,) = read_chunks(place)
+    assert table["x"].tolist() == [1, 3]
+
+
 def test_a_name_in_quotes_may_go_over_lines(tmp_path):
     (tmp_path / "t.csv").write_text('"a\nb",c,c\n1,2,3\n')
     with pytest.raises(DataError, match="several columns are named 'c'"):

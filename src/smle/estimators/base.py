@@ -30,6 +30,7 @@ from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
+from smle.nn.precision import float32_by_default
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
@@ -188,7 +189,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         fitted = type(self).__new__(type(self))
         fitted.__dict__.update(self.__dict__)
         fitted.__dict__.pop("feature_names_in_", None)
-        fitted._fit(X, y, sample_weight)
+        with float32_by_default():
+            fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         return self
 
@@ -398,7 +400,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
             model._arrangement = arrange(spec)
-        model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
+        with float32_by_default():
+            model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
         model._weights = record.weights
         return model
 

@@ -134,7 +134,7 @@ class FittedModel:
         check_is_fitted(self, "network_")
         if self.specification_.rules and self.certificate_ is None:
             raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
-        return ModelRecord(self._weights, self.description_, self.specification_.to_yaml(), self.certificate_)
+        return ModelRecord(state_of(self.network_), self.description_, self.specification_.to_yaml(), self.certificate_)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a model folder: weights, description, rules, certificate."""

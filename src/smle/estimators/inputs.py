@@ -27,8 +27,13 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
     Raises:
         ValueError: If it is sparse, complex, empty, one-dimensional, or has infinities, or NaN without a stand-in.
     """
+    if type(X).__module__.startswith("pyarrow"):
+        X = X.to_pandas()
     if column_names(X) is not None:
         return X
+    if isinstance(X, np.ma.MaskedArray):
+        kind: Any = X.dtype if X.dtype.kind == "f" else object
+        X = np.where(np.ma.getmaskarray(X), np.asarray(None, dtype=kind), np.asarray(X, dtype=kind))
     if spec is None or not spec.one_hot:
         stands_in = spec is not None and any(item.missing is not None for item in spec.inputs)
         return check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)

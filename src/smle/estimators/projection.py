@@ -17,7 +17,7 @@ from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
 from smle.guarantees.overapproximation import Head, Overapproximation
 from smle.nn.network import SafeNetwork
-from smle.rules import Specification
+from smle.rules import Choice, Specification
 from smle.tables import encode_inputs, require_in_domain
 from smle.training.batches import split_rows
 from smle.training.refit import refit_network
@@ -43,7 +43,7 @@ def project_model(
         validation_share: Share of the rows that judge the refit.
 
     Raises:
-        DataError: If inputs or outputs differ, or the table does not fit.
+        DataError: If inputs, outputs or the pick of a choice differ, or the table does not fit.
         ContradictionError: If the new rules cannot be satisfied together.
         NotCertifiedError: If no safe heads were found.
     """
@@ -69,14 +69,21 @@ def project_model(
 
 
 def _require_same_columns(old: Specification, new: Specification) -> None:
-    for what, before, after in (("inputs", old.columns, new.columns), ("outputs", old.targets, new.targets)):
-        if before != after:
+    for what, ours, theirs in (("inputs", old.columns, new.columns), ("outputs", old.targets, new.targets)):
+        if ours != theirs:
             raise DataError(
-                f"Expected the same {what} as the model's rules ({', '.join(before)}). Got {', '.join(after)}. "
+                f"Expected the same {what} as the model's rules ({', '.join(ours)}). Got {', '.join(theirs)}. "
                 "Train a new model for other columns."
             )
-    if [type(o) for o in old.outputs] != [type(o) for o in new.outputs]:
-        raise DataError("Expected the same kinds of outputs as in the model's rules. Train a new model for others.")
+    for what, before, after in (("inputs", old.inputs, new.inputs), ("outputs", old.outputs, new.outputs)):
+        if [type(item) for item in before] != [type(item) for item in after]:
+            raise DataError(f"Expected the same kinds of {what} as in the model's rules. Train a new model for others.")
+    for was, now in zip(old.outputs, new.outputs, strict=True):
+        if isinstance(was, Choice) and isinstance(now, Choice) and was.pick != now.pick:
+            raise DataError(
+                f"Choice '{was.name}': expected pick: {was.pick}, as in the model's rules. Got pick: {now.pick}, under "
+                f"which the same scores mean opposite decisions. Write pick: {was.pick}, or train a new model."
+            )
 
 
 def _with_rules(model: SafeEstimator, spec: Specification) -> SafeNetwork:

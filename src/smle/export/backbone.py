@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import warnings
 from dataclasses import dataclass, field
 from os import PathLike
@@ -26,6 +27,7 @@ __all__ = ["Backbone", "backbone_model", "layers_of", "mlp_backbone", "onnx_back
 
 Array = npt.NDArray[Any]
 _PREFIX = "backbone/"
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +124,10 @@ def backbone_model(record: ModelRecord) -> Any:
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9, producer_name="smle")
 
 
-def onnx_backbone(model: Any) -> Backbone:
+def onnx_backbone(model: Any, *, features: str | None = "features") -> Backbone:
     """Return a backbone given as an ONNX model (or its path) with one output, the embedding (batch, n).
 
-    An input named `features` is fed with the features (batch, d) of the rules; others become inputs of their own.
+    The input named by `features` is fed with the features (batch, d) of the rules; others become inputs of their own.
 
     Raises:
         ModelFormatError: If it has several outputs, functions, data in other files or operators of other domains.
@@ -144,7 +146,9 @@ def onnx_backbone(model: Any) -> Backbone:
         )
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
-    names = {value.name: value.name for value in inputs} | {"features": FEATURES, "": ""}
+    names = {value.name: value.name for value in inputs} | {"": ""}
+    if features is not None:
+        names[features] = FEATURES
     final = graph.output[0].name
     nodes = []
     for node in graph.node:
@@ -164,7 +168,7 @@ def onnx_backbone(model: Any) -> Backbone:
         stored.CopyFrom(tensor)
         stored.name = f"{_PREFIX}{tensor.name}"
         initializers.append(stored)
-    return Backbone(nodes, initializers, [value for value in inputs if value.name != "features"])
+    return Backbone(nodes, initializers, [value for value in inputs if value.name != features])
 
 
 def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, features: bool) -> Backbone:
@@ -203,13 +207,14 @@ def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, feat
             )
     except torch.onnx.OnnxExporterError as error:
         raise ModelFormatError(
-            "torch.onnx cannot export this backbone. Export it in another way, to one output (batch, n), and pass the "
-            f"file as backbone=. ({str(error).splitlines()[0]})"
+            "torch.onnx cannot export this backbone. If it reads something else than the features of the rules, pass "
+            "its arguments for a few rows as example=(...). Otherwise export it in another way, to one output "
+            f"(batch, n), and pass the file as backbone=. ({_COLORS.sub('', str(error)).splitlines()[0]})"
         ) from error
     finally:
         noisy.setLevel(level)
     assert exported is not None
-    return onnx_backbone(exported.model_proto)
+    return onnx_backbone(exported.model_proto, features="features" if features else None)
 
 
 def _positional(module: nn.Module) -> list[str]:

@@ -68,7 +68,7 @@ def write_network(
     network: SafeNetwork,
     path: FilePath,
     *,
-    example: tuple[torch.Tensor, ...] | None = None,
+    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
     certificate: Certificate | None = None,
     backbone: Any | FilePath | None = None,
     monitor: bool = True,
@@ -79,7 +79,7 @@ def write_network(
         network: The network; it is switched to eval mode.
         path: The ONNX file to write.
         example: Arguments of the backbone for two rows or more, where it reads something else than the features.
-            They become inputs of the graph beside those of the rules.
+            They become inputs of the graph beside those of the rules, also one that is called `features`.
         certificate: The certificate, if there is one already; otherwise the network is certified first.
         backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
         monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
@@ -96,7 +96,8 @@ def write_network(
     if backbone is not None:
         part = onnx_backbone(backbone)
     elif example is not None:
-        part = torch_backbone(deployed.backbone, example, features=False)
+        arguments = (example,) if isinstance(example, torch.Tensor) else tuple(example)
+        part = torch_backbone(deployed.backbone, arguments, features=False)
     else:
         middle = (deployed.head.domain.lower_float32 + deployed.head.domain.upper_float32) / 2
         part = torch_backbone(deployed.backbone, (middle.repeat(3, 1),), features=True)

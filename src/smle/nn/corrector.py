@@ -157,6 +157,11 @@ def _require_outputs_only(spec: Specification) -> None:
 
 
 def _features(examples: Tensor | npt.ArrayLike, spec: Specification) -> Tensor:
+    if isinstance(examples, tuple):
+        raise ValueError(
+            f"Expected examples of shape (rows, {len(spec.columns)}). Got several arguments: only models of the "
+            f"features alone can be corrected. Others are trained under the rules {_INSTEAD}."
+        )
     array = examples.detach().cpu() if isinstance(examples, Tensor) else torch.from_numpy(np.array(examples, float))
     if array.ndim != 2 or array.shape[1] != len(spec.columns) or not len(array):
         raise ValueError(

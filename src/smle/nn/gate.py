@@ -11,12 +11,13 @@ from operator import mul
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from smle.exact import BINARY32, BINARY64, Binary, previous
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.guard import domain_box, guard_rows
 from smle.nn.clip import clip
+from smle.nn.precision import FixedFormats
 from smle.rules import Specification
 
 __all__ = ["Domain", "Gate"]
@@ -29,7 +30,7 @@ def _column(values: list[Fraction], dtype: torch.dtype) -> Tensor:
     return torch.tensor([float(v) for v in values], dtype=dtype)
 
 
-class Domain(nn.Module):
+class Domain(FixedFormats):
     """Clamps inputs to the domain in their own float format, so that guard and bounds never see NaN."""
 
     lower_float32: Tensor
@@ -89,7 +90,7 @@ def _bits(flags: Iterable[float]) -> int:
     return sum(1 << position for position, flag in enumerate(flags) if flag)
 
 
-class Gate(nn.Module):
+class Gate(FixedFormats):
     """Finds the cell of each input. Each half-space is evaluated once; the bits pick one head.
 
     Comparisons with one input are exact in the input's own format; oblique rows are float32 with slack.
@@ -224,7 +225,7 @@ class Gate(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Gate:
         self._numbers.clear()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)
         return self
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:

@@ -34,7 +34,7 @@ _FEW_OUTPUTS = 32  # that are looked at more quickly in Python than by another c
 _linear, _clamp, _isnan = nn.functional.linear, torch.clamp, math.isnan
 
 
-class _Hidden(nn.Module):
+class _Hidden(FixedFormats):
     """A hidden layer of bounds by a network: weight (k, arguments), bias (k,)."""
 
     weight: Tensor
@@ -46,7 +46,7 @@ class _Hidden(nn.Module):
         self.register_buffer("bias", torch.zeros(width))
 
 
-class _Bounds(nn.Module):
+class _Bounds(FixedFormats):
     """Bounds of the embedding: lower, upper (n,) and, if affine, lower_slope, upper_slope (n, d).
 
     With hidden layers, weight (k, d) and bias (k,) of the first, the slopes are (n, k) with the last k.
@@ -69,7 +69,7 @@ class _Bounds(nn.Module):
         self.register_buffer("upper_slope", torch.zeros(n, d) if affine else None)
 
 
-class _Heads(nn.Module):
+class _Heads(FixedFormats):
     """Certified heads: weight (c, m, n), bias (c, m), passthrough (c, m, d) or None, fallback (c, m) or None."""
 
     weight: Tensor
@@ -85,7 +85,7 @@ class _Heads(nn.Module):
         self.register_buffer("fallback", torch.zeros(count, m) if fallback else None)
 
 
-class _Free(nn.Module):
+class _Free(FixedFormats):
     """The head of the free cell: weight (m, n), bias (m,). Nothing is required of it."""
 
     weight: Tensor
@@ -143,6 +143,7 @@ class DeployedHead(FixedFormats):
         super().__init__()
         d, m = len(spec.columns), len(spec.targets)
         count = len(arrangement.cells) - arrangement.free_cell
+        self.inputs = d
         self._row: _Row | None = None
         self.affine, self.network = affine, bool(hidden)
         computed = affine or passthrough or self.network
@@ -175,13 +176,13 @@ class DeployedHead(FixedFormats):
 
         Raises:
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
-            ValueError: If there are not as many embeddings as features.
+            ValueError: If there are not as many embeddings as features, or not as many features as inputs.
         """
         single = False
         if eager(embedding):
             rows = embedding.shape[0]
-            if features.shape[0] != rows:
-                raise ValueError(f"Expected one embedding per row of features. Got {rows} for {len(features)} rows.")
+            if features.shape != (rows, self.inputs):
+                self.require_shape(features, rows)
             single = rows == 1
         if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and full_precision_on_cpu():
             y = self._one_row(features, embedding)
@@ -202,6 +203,14 @@ class DeployedHead(FixedFormats):
         heads = (stored["weight"], stored["passthrough"], stored["bias"])
         pair = None if free is None else cast(tuple[Tensor, Tensor], tuple(free._buffers.values()))
         return self.outputs(features, embedding, limits=self.limits, heads=heads, free=pair)
+
+    def require_shape(self, features: Tensor, rows: int) -> None:
+        """Raise ValueError unless there is one row of features per embedding, with the columns of the rules."""
+        if features.shape != (rows, self.inputs):
+            raise ValueError(
+                f"Expected features of shape {(rows, self.inputs)}: one row per embedding, one column per input of the "
+                f"rules. Got {tuple(features.shape)}."
+            )
 
     def _one_row(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what `outputs` returns for a single row, computing only the head that serves it."""

@@ -18,6 +18,7 @@ from smle.guarantees.overapproximation import Overapproximation
 from smle.nn import constant_heads
 from smle.nn.bounds import AffineBox, Box, Envelope, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
+from smle.nn.clip import eager
 from smle.nn.gauge import Gauge
 from smle.nn.head import DeployedHead
 from smle.nn.head_parameters import CellNeeds, DirectHeads, Frame, HeadParameters
@@ -180,9 +181,12 @@ class SafeNetwork(Float32Only):
             options: Passed on to the constructor.
 
         Raises:
-            ValueError: If the last linear layer cannot be found, or something follows it.
+            ValueError: If the last linear layer cannot be found, or something follows it. Functions that follow it in
+                `forward`, such as a sigmoid, are seen only with an `example`.
         """
         model = copy.deepcopy(model)
+        rows = example if example is None or isinstance(example, tuple) else (example,)
+        answers = None if rows is None else _answers(model, rows)
         name = last_linear(model) if layer is None else layer
         last = dict(model.named_modules()).get(name)
         if not isinstance(last, nn.Linear):
@@ -190,9 +194,11 @@ class SafeNetwork(Float32Only):
             raise ValueError(f"Expected '{name}' to be a linear layer. Got {found}.")
         owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, name.rpartition(".")[2], nn.Identity())
+        if rows is not None:
+            _require_last(last, _answers(model, rows), answers)
         network = cls(model, spec, embedding=last.in_features, **options)
-        if example is not None:
-            network._place_bounds(example if isinstance(example, tuple) else (example,))
+        if rows is not None:
+            network._place_bounds(rows)
         if last.out_features == len(spec.targets):
             network._take_over(last)
         else:
@@ -245,6 +251,8 @@ class SafeNetwork(Float32Only):
             return self._train_outputs(features, z)
 
     def _train_outputs(self, features: Tensor, z: Tensor) -> Tensor:
+        if eager(z):
+            self.deployed.require_shape(features, len(z))
         z = z if z.dtype is torch.float32 else z.to(torch.float32)
         heads, envelope = self.heads, self.box.envelope()
         known = heads.closed_form(envelope)
@@ -354,6 +362,31 @@ def require_width(z: object, units: int) -> Tensor:
         return z
     got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
     raise ValueError(f"Expected the backbone to return an embedding of shape (batch, {units}). Got {got}.")
+
+
+@torch.no_grad()
+def _answers(model: nn.Module, example: tuple[Any, ...]) -> Any:
+    """Return what a model answers in eval mode; of several arguments the first are the features of the rules."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        return model(*(example[1:] or example))
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@torch.no_grad()
+def _require_last(last: nn.Linear, embedding: Any, answers: Any) -> None:
+    """Raise ValueError if a layer does not make a model's answers of what the model is without it."""
+    if isinstance(embedding, Tensor) and embedding.shape[-1:] == (last.in_features,):
+        found = last(embedding)
+        if found.shape == getattr(answers, "shape", None) and torch.allclose(found, answers, rtol=1e-3, atol=1e-4):
+            return
+    raise ValueError(
+        "Expected a model that ends with its last linear layer. Got one that goes on with its outputs in `forward` (a "
+        "sigmoid, a scaling, ...). Leave that out, and let the rules speak of what the layer returns."
+    )
 
 
 def last_linear(model: nn.Module) -> str:

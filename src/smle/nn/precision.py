@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,14 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FixedFormats", "Float32Only", "full_precision_on_cpu", "require_float32", "require_full_precision"]
+__all__ = [
+    "FixedFormats",
+    "Float32Only",
+    "float32_by_default",
+    "full_precision_on_cpu",
+    "require_float32",
+    "require_full_precision",
+]
 
 _FLOAT64 = "_float64"
 """Constants for float64 inputs, which are compared in their own format, have names that end like this."""
@@ -51,6 +59,17 @@ class FixedFormats(Float32Only):
             return result if result.dtype is tensor.dtype else tensor.to(result.device)
 
         return moved
+
+
+@contextmanager
+def float32_by_default() -> Iterator[None]:
+    """Make new tensors and layers float32, whatever torch.set_default_dtype was told."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def require_float32(tensors: Iterable[tuple[str, Tensor]]) -> None:

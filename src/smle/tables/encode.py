@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
+_WHOLE_FLOAT32, _WHOLE_FLOAT64 = 2**24, 2**53  # up to here all whole numbers are floats
 
 
 def column_names(table: Any) -> list[str] | None:
@@ -38,8 +39,8 @@ def column_names(table: Any) -> list[str] | None:
 def encode_inputs(spec: Specification, table: Any) -> FloatArray:
     """Return the input columns (rows, d) in the order of `spec.columns`.
 
-    A table with names is matched by name (further columns are ignored); an array by position. float32 stays
-    float32, everything else becomes float64.
+    A table with names is matched by name (further columns are ignored); an array by position. float32 stays float32,
+    beside whole numbers that it can hold and categories; everything else becomes float64.
 
     Raises:
         DataError: If columns are missing, values are not numbers, categories are unknown or values are missing.
@@ -63,8 +64,18 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
             parts.append(_one_hot(item, values))
         else:
             parts.append(_numbers(item, values)[:, None])
-    single = all(part.dtype == np.float32 for part in parts)
-    return np.concatenate(parts, axis=1, dtype=np.float32 if single else np.float64)
+    return np.concatenate(parts, axis=1, dtype=_common_format(raw, parts))
+
+
+def _common_format(raw: list[npt.NDArray[Any]], parts: list[FloatArray]) -> type[np.floating[Any]]:
+    """Return the format for all columns: a float32 column keeps its meaning beside whole numbers."""
+    if all(part.dtype == np.float32 for part in parts):
+        return np.float32
+    fits = all(
+        part.dtype == np.float32 or (values.dtype.kind in "iub" and bool((np.abs(part) <= _WHOLE_FLOAT32).all()))
+        for values, part in zip(raw, parts, strict=True)
+    )
+    return np.float32 if fits and any(values.dtype == np.float32 for values in raw) else np.float64
 
 
 def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
@@ -79,7 +90,7 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
         y = np.stack([_column(y, name) for name in spec.targets], axis=1)
     try:
         array = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DataError(f"Expected numbers in the outputs ({', '.join(spec.targets)}).") from None
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or array.shape[1] != len(spec.targets):
@@ -238,6 +249,9 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     except (TypeError, ValueError):
         example = next((v for v in values.tolist() if not _is_number(v)), None)
         raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.") from None
+    except OverflowError:
+        raise DataError(f"Input '{item.name}': expected numbers. Got a whole number beyond all floats.") from None
+    _require_exact(item, values, numbers)
     missing = np.isnan(numbers)
     if missing.any():
         if item.missing is None:
@@ -250,6 +264,18 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     if item.integer and fractional.any():
         raise DataError(f"Input '{item.name}': expected whole numbers. Got {numbers[fractional][0]:g}.")
     return numbers
+
+
+def _require_exact(item: NumericInput, values: npt.NDArray[Any], numbers: FloatArray) -> None:
+    """Refuse large whole numbers that were rounded, since a rule may hold for the one and not for the other."""
+    if values.dtype.kind in "iuO":
+        for i in np.flatnonzero(np.abs(numbers) >= _WHOLE_FLOAT64):
+            value = values[i]
+            if isinstance(value, int | np.integer) and int(numbers[i]) != int(value):
+                raise DataError(
+                    f"Input '{item.name}': {value} cannot be read exactly (float64 has all whole numbers up to 2^53). "
+                    "Subtract an offset or use a larger unit, in the rules too."
+                )
 
 
 def _is_missing(value: Any) -> bool:
@@ -270,7 +296,9 @@ def _one_hot(item: Categorical, values: npt.NDArray[Any]) -> FloatArray:
     if missing.any() and item.missing is None:
         raise DataError(f"Input '{item.name}': {int(missing.sum())} of {len(values)} values are missing. Fill them.")
     text = np.array(
-        [item.missing if m else str(v) for v, m in zip(values.tolist(), missing, strict=True)], dtype=object
+        # A column of whole numbers with gaps comes from pandas as floats.
+        [item.missing if m else _option(v, item.categories) for v, m in zip(values.tolist(), missing, strict=True)],
+        dtype=object,
     )
     result = np.zeros((len(values), len(item.categories)), dtype=np.float32)
     for i, category in enumerate(item.categories):

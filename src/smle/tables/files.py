@@ -67,7 +67,7 @@ def read_chunks(
     """
     place = Path(path)
     _require_file(place)
-    parts = _parquet_chunks(place, rows) if place.suffix in _PARQUET else _csv_chunks(place, text, rows)
+    parts = _parquet_chunks(place, rows) if _is_parquet(place) else _csv_chunks(place, text, rows)
     start = 0
     for part in parts:
         if not len(part):  # so does pandas read a header without rows
@@ -77,6 +77,10 @@ def read_chunks(
         yield part
     if not start:
         raise DataError(f"{place}: expected rows below the header. Got an empty table.")
+
+
+def _is_parquet(place: Path) -> bool:
+    return place.suffix.lower() in _PARQUET
 
 
 def _require_file(place: Path) -> None:
@@ -99,6 +103,7 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int) -> I
         "na_values": {name: sorted(_MISSING - text.get(name, frozenset())) for name in names},
         "encoding": "utf-8-sig",  # programs for spreadsheets put a mark at the beginning
         "low_memory": False,
+        "skip_blank_lines": len(names) > 1,  # in a single column a blank line is a missing value
         **_exact_digits(),
     }
     try:
@@ -195,12 +200,12 @@ class TableWriter:
                 f"Cannot write '{place}': tables are written as CSV or Parquet. Name a file such as predictions.csv "
                 "or predictions.parquet."
             )
-        if place.suffix in _PARQUET:
+        if _is_parquet(place):
             _arrow("Writing")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-            if place.suffix not in _PARQUET:
+            if not _is_parquet(place):
                 self._stream = fresh.open("w", encoding="utf-8", newline="")
         except OSError as error:
             reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror
@@ -210,7 +215,7 @@ class TableWriter:
 
     def write(self, table: pd.DataFrame) -> None:
         """Write a chunk; all have the columns of the first."""
-        if self._place is not None and self._place.suffix in _PARQUET:
+        if self._place is not None and _is_parquet(self._place):
             arrow, parquet = _arrow("Writing")
             batch = arrow.Table.from_pandas(table, preserve_index=False)
             if self._parquet is None:
