@@ -156,3 +156,10 @@ rules: [{name: cap, when: a >= 0.5, then: y <= 1}]
     by_place = smle.correct(model, spec, rows)(x)
     by_name = smle.correct(model, spec, pd.DataFrame({"b": rows[:, 1], "a": rows[:, 0]}))(x)
     assert torch.equal(by_place, by_name)
+
+
+def test_verdicts_are_shown_by_their_number() -> None:
+    text = "{inputs: {a: [0, 1], b: [0, 1]}, outputs: [y, z], rules: [{name: r, then: y <= 1 and z >= 0}]}\n"
+    network = SafeNetwork(nn.Linear(2, 3), Specification.from_yaml(text), embedding=3)
+    verdicts = smle.verify(network)
+    assert repr(verdicts) == f"Verdicts(2 of 2 proved, smallest margin {verdicts.margin:.3g})"

@@ -147,3 +147,11 @@ def test_outputs_in_another_order_cannot_be_written():
     mixed = Specification.build(inputs={"x": (0, 1)}, outputs=[Choice("c", ("a", "b")), Number("y")])
     with pytest.raises(RuleError, match="order"):
         mixed.to_yaml()
+
+
+def test_a_specification_is_shown_by_its_names():
+    inputs = ", ".join(f"x{i}: [0, 1]" for i in range(8))
+    spec = Specification.from_yaml(
+        f"{{inputs: {{{inputs}}}, outputs: [y], rules: [{{name: low, when: x0 <= 0.5, then: y <= 1}}]}}\n"
+    )
+    assert repr(spec) == "Specification(inputs=[x0, x1, x2, x3, x4, x5, ... 2 more], outputs=[y], rules=[low])"

@@ -149,6 +149,12 @@ class Verdicts(_NoTruth):
     items: tuple[tuple[Obligation, Verdict], ...]
     exclusions: tuple[ExclusionVerdicts, ...] = field(default=())
 
+    def __repr__(self) -> str:
+        """Say how many obligations are proved."""
+        proved = sum(isinstance(verdict, Holds) for _, verdict in self.items)
+        proved += sum(int(block.proved.sum()) for block in self.exclusions)
+        return f"Verdicts({proved} of {len(self)} proved, smallest margin {self.margin:.3g})"
+
     def __iter__(self) -> Iterator[tuple[Obligation, Verdict]]:
         return iter(self.items)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "RuleText", "Specification"]
 
+_LISTED = 6  # names in a short description
 
 @dataclass(frozen=True)
 class NumericInput:
@@ -128,6 +129,12 @@ class RuleText:
     then: Any
 
 
+def _some_names(items: Sequence[Any]) -> str:
+    """List a few names, and how many more there are."""
+    more = [f"... {len(items) - _LISTED} more"] if len(items) > _LISTED else []
+    return ", ".join([item.name for item in items[:_LISTED]] + more)
+
+
 @dataclass(frozen=True)
 class Specification:
     """What must hold: inputs, outputs, named constants, rules.
@@ -155,6 +162,11 @@ class Specification:
                     f"Rule '{rule.name}': expected columns below {width} (inputs) and {height} (outputs). "
                     f"Got input column {max(columns, default=-1)}, output column {max(targets, default=-1)}."
                 )
+
+    def __repr__(self) -> str:
+        """Name inputs, outputs and rules; the whole text is `to_yaml()`."""
+        parts = (("inputs", self.inputs), ("outputs", self.outputs), ("rules", self.rules))
+        return f"Specification({', '.join(f'{part}=[{_some_names(items)}]' for part, items in parts)})"
 
     def _refuse_shared_names(self) -> None:
         seen: dict[str, str] = {}
