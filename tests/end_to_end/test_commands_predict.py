@@ -31,6 +31,11 @@ def data(braking_folder, braking_table, tmp_path):
     return tmp_path / "data.csv"
 
 
+def chunks_of(rows, monkeypatch):
+    defaults = table_files.read_chunks.__kwdefaults__
+    monkeypatch.setattr(table_files.read_chunks, "__kwdefaults__", {**defaults, "rows": rows})
+
+
 def _read(path):
     return pd.read_csv(path, float_precision=None) if path.suffix == ".csv" else pd.read_parquet(path)
 
@@ -40,7 +45,7 @@ def test_chunks_make_no_difference(braking_folder, braking_table, data, tmp_path
     if kind == "parquet":
         braking_table[COLUMNS].to_parquet(tmp_path / "data.parquet")
     source = tmp_path / f"data.{kind}"
-    monkeypatch.setattr(table_files.read_chunks, "__kwdefaults__", {"text": (), "rows": 400})
+    chunks_of(400, monkeypatch)
     result = run("predict", braking_folder, source, "-o", tmp_path / f"p.{kind}", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {
@@ -58,6 +63,98 @@ def test_standard_output(braking_folder, data):
     result = run("predict", braking_folder, data)
     assert result.stdout.splitlines()[0] == "brake"
     assert len(result.stdout.splitlines()) == 1501
+
+
+@pytest.fixture
+def numbered(braking_table, tmp_path):
+    """A table with names and numbers beside the inputs, some of them easily spoiled by reading."""
+    rows = len(braking_table)
+    table = braking_table[COLUMNS].assign(
+        id=[f"{i:05}" for i in range(rows)],
+        country=["NA", "", "null", "a, b"] * (rows // 4),
+        late=pd.array([None] * 700 + [2**53 + 1 + i for i in range(rows - 700)], dtype="Int64"),
+    )
+    table.to_csv(tmp_path / "numbered.csv", index=False)
+    table.to_parquet(tmp_path / "numbered.parquet")
+    return table
+
+
+@pytest.mark.parametrize("source", ["csv", "parquet"])
+@pytest.mark.parametrize("target", ["csv", "parquet"])
+def test_kept_columns_stand_first_as_they_were(braking_folder, numbered, tmp_path, monkeypatch, source, target):
+    place, written = tmp_path / f"numbered.{source}", tmp_path / f"p.{target}"
+    chunks_of(400, monkeypatch)
+    alone = run("predict", braking_folder, place, "-o", tmp_path / "alone.csv")
+    assert alone.stdout == f"Predictions: {tmp_path / 'alone.csv'} (1500 rows)\n"
+    wanted = ["late", "country", "id", "speed"]
+    options = [part for name in wanted for part in ("--keep", name)]
+    result = run("predict", braking_folder, place, "-o", written, *options, "--info")
+    assert result.exit_code == 0, result.output
+    text = {"dtype": str, "keep_default_na": False}
+    table = pd.read_csv(written, **text) if target == "csv" else pd.read_parquet(written)
+    assert list(table.columns) == [*wanted, "brake", "active_rules", "in_domain", "clipped_share"]
+    given = pd.read_csv(tmp_path / "numbered.csv", **text)
+    for name in ("country", "id"):
+        assert table[name].tolist() == given[name].tolist()
+    late = ["" if pd.isna(value) else str(value) for value in table["late"].tolist()]
+    assert late == [""] * 700 + [str(2**53 + 1 + i) for i in range(800)]
+    assert (
+        table["brake"].astype("float32").tolist()
+        == pd.read_csv(tmp_path / "alone.csv")["brake"].astype("float32").tolist()
+    )
+    assert np.array_equal(table["speed"].astype(float), numbered["speed"])
+
+
+def test_keep_all_and_what_cannot_be_kept(braking_folder, numbered, braking_table, tmp_path):
+    place = tmp_path / "numbered.csv"
+    result = run("predict", braking_folder, place, "--keep-all")
+    header = result.stdout.splitlines()[0]
+    assert header == ",".join([*numbered.columns, "brake"])
+    kept = [line.rsplit(",", 1)[0] for line in result.stdout.splitlines()]
+    assert kept == place.read_text().splitlines()
+    unknown = run("predict", braking_folder, place, "--keep", "idd", "-o", tmp_path / "p.csv")
+    assert unknown.exit_code == 2
+    assert "there is no column 'idd' (did you mean 'id'?)" in unknown.output
+    braking_table.head(1).assign(in_domain=1).to_csv(tmp_path / "one.csv", index=False)
+    clash = run("predict", braking_folder, tmp_path / "one.csv", "--keep-all", "-o", tmp_path / "p.csv")
+    assert clash.exit_code == 2
+    assert "Cannot keep 'brake'" in clash.output
+    clash = run(
+        "predict", braking_folder, tmp_path / "one.csv", "--keep", "in_domain", "--info", "-o", tmp_path / "p.csv"
+    )
+    assert "Cannot keep 'in_domain'" in clash.output
+    assert not (tmp_path / "p.csv").exists()
+    fine = run("predict", braking_folder, tmp_path / "one.csv", "--keep", "in_domain", "-o", tmp_path / "p.csv")
+    assert "(1 row)" in fine.output
+
+
+MISPLACED = {
+    "swapped": (["predict", "{t}", "{m}"], "were they swapped? Try: smle predict {m} {t}"),
+    "swapped in a report": (["report", "{t}", "--data", "{m}"], "Try: smle report {m} --data {t}"),
+    "onnx": (["predict", "{d}/model.onnx", "{t}"], "run in onnxruntime"),
+    "onnx in a report": (["report", "{d}/model.onnx"], "wants the model folder"),
+    "onnx as a twin": (["report", "{m}", "--data", "{t}", "--plain", "{d}/model.onnx"], "wants the model folder"),
+    "a file": (["predict", "{t}", "{t}"], "is a file. Expected a model folder"),
+    "no model": (["predict", "{d}/absent", "{t}"], "'{d}/absent' is not a model folder: expected model.safetensors"),
+    "no model to report": (["report", "{d}"], "'{d}' is not a model folder: expected model.safetensors"),
+    "no table": (["predict", "{m}", "{d}/absent.csv"], "Cannot read '{d}/absent.csv': no such file."),
+    "no table to report": (["report", "{m}", "--data", "{d}/absent.csv"], "Cannot read '{d}/absent.csv': no such"),
+    "a folder": (["predict", "{m}", "{d}"], "Cannot read '{d}': it is a folder."),
+}
+
+
+@pytest.mark.parametrize("kind", MISPLACED)
+def test_misplaced_files_are_named_before_anything_is_loaded(braking_folder, data, tmp_path, monkeypatch, kind):
+    for heavy in ("smle.estimators", "smle.report"):
+        monkeypatch.setitem(sys.modules, heavy, None)  # an import of it would fail
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x09")
+    arguments, reason = MISPLACED[kind]
+    names = {"m": braking_folder, "t": data, "d": tmp_path}
+    result = run(*(part.format(**names) for part in arguments))
+    assert result.exit_code == 2
+    assert result.output.startswith("error: ")
+    assert reason.format(**names) in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
 def test_info(braking_folder, data, tmp_path):

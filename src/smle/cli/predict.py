@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, counted, data_named, err, print_json, reported
+from smle.cli.app import MODELS, Json, app, counted, data_named, err, out, print_json, reported
+from smle.cli.places import require_model, require_table
+from smle.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 _LISTED = 5  # row numbers in a warning
+_COLUMNS = 20  # column names in a message
 _REMEDY = "Drop these rows, or let --out-of-domain warn clamp them to it."
 _INFO = ("active_rules", "in_domain", "clipped_share")
 
@@ -35,6 +39,13 @@ def predict(
     info: Annotated[
         bool, typer.Option("--info", help="Add active rules, whether the row is in the domain, and the clipped share.")
     ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="COLUMN", help="Column of the table to put in front of the outputs; repeatable."
+        ),
+    ] = None,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Put all columns of the table there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict for every row of a table, after checking the model's certificate.
@@ -43,15 +54,18 @@ def predict(
 
     Example: smle predict model/ new.csv -o predictions.csv
 
+    Example: smle predict model/ new.csv -o predictions.csv --keep id --keep date
+
     Example: smle predict model/ new.parquet -o predictions.parquet --info --out-of-domain warn
     """
     with reported():
-        from smle.estimators import load
         from smle.storage import model_files
         from smle.tables.files import TableWriter, read_chunks, text_columns
 
         if as_json and output is None:
             raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
+        require_model(model, table=data, usage="smle predict {model} {table}")
+        require_table(data)
         if output is not None and output.exists():
             if data.exists() and output.samefile(data):
                 raise ValueError(f"'{output}' is the table itself. Name another file for the predictions.")
@@ -59,19 +73,54 @@ def predict(
                 raise ValueError(f"'{output}' is a file of the model. Name another file for the predictions.")
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
+        from smle.estimators import load  # takes seconds
+
         loaded = load(model)
         outside = _Outside()
         chunks = read_chunks(data, text=text_columns(loaded.specification_))
+        kept = _kept(data, keep or (), keep_all) if keep or keep_all else None
         rows = 0
         with TableWriter(output) as writer, counted("predicting", unit="rows") as progress:
             for answers in _answers(loaded, chunks, data, out_of_domain, info, outside):
-                writer.write(answers)
+                writer.write(answers if kept is None else _beside(next(kept), answers))
                 rows += len(answers)
                 progress(rows)
         if out_of_domain == "warn" and outside.count:
             err.print(f"warning: {outside.text(rows)}", markup=False, soft_wrap=True)
         if as_json:
             print_json({"rows": rows, "output": str(output), "rows_outside_the_domain": outside.count})
+        elif output is not None:
+            done = "1 row" if rows == 1 else f"{rows} rows"
+            out.print(f"Predictions: {output} ({done})", markup=False, soft_wrap=True)
+
+
+def _kept(data: Path, names: Sequence[str], every: bool) -> Iterator[pd.DataFrame]:
+    """Yield the columns to keep, chunk by chunk. They are read once more, so that `007` stays `007`."""
+    from smle.tables.files import read_chunks
+
+    for chunk in read_chunks(data, verbatim=True):
+        known = [str(name) for name in chunk.columns]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], known, n=1)
+            hint = f" (did you mean '{close[0]}'?)" if close else ""
+            listed = ", ".join(known[:_COLUMNS]) + (", ..." if len(known) > _COLUMNS else "")
+            raise DataError(f"{data}: --keep: there is no column '{unknown[0]}'{hint}. The table has: {listed}.")
+        yield chunk if every else chunk[list(dict.fromkeys(names))]
+
+
+def _beside(kept: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the kept columns first."""
+    import pandas as pd
+
+    both = [str(name) for name in kept.columns if name in answers.columns]
+    if both:
+        listed = ", ".join(f"'{name}'" for name in both)
+        raise DataError(
+            f"Cannot keep {listed}: the predictions have a column of that name. Rename it in the table, or name the "
+            "columns to keep with --keep."
+        )
+    return pd.concat([kept.set_axis(answers.index, axis=0), answers], axis=1)
 
 
 class _Outside:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from smle.cli.app import MODELS, Json, app, err, out, print_json, reported
+from smle.cli.places import require_model, require_table
 
 __all__ = ["report"]
 
@@ -32,6 +33,11 @@ def report(
     Example: smle report model/ --data test.csv -o report.html
     """
     with reported():
+        require_model(model, table=data, usage="smle report {model} --data {table}")
+        if data is not None:
+            require_table(data)
+        if plain is not None:
+            require_model(plain)
         from smle.report import write_report
 
         result = write_report(model, data, output, plain=plain, name=title)

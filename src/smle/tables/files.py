@@ -58,16 +58,23 @@ def read_table(path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str
 
 
 def read_chunks(
-    path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT, rows: int = CHUNK
+    path: str | os.PathLike[str],
+    *,
+    text: Mapping[str, frozenset[str]] = _NO_TEXT,
+    rows: int = CHUNK,
+    verbatim: bool = False,
 ) -> Iterator[pd.DataFrame]:
     """Yield a table in chunks of at most `rows` rows, numbered through; memory does not grow with the file.
+
+    With `verbatim` all columns are as they stand in the file: text from CSV files, where nothing is taken for a missing
+    value, and the file's own types from Parquet files.
 
     Raises:
         DataError, MissingDependencyError: As for `read_table`.
     """
     place = Path(path)
     _require_file(place)
-    parts = _parquet_chunks(place, rows) if _is_parquet(place) else _csv_chunks(place, text, rows)
+    parts = _parquet_chunks(place, rows, verbatim) if _is_parquet(place) else _csv_chunks(place, text, rows, verbatim)
     start = 0
     for part in parts:
         if not len(part):  # so does pandas read a header without rows
@@ -90,10 +97,12 @@ def _require_file(place: Path) -> None:
         raise DataError(f"Cannot read '{place}': no such file. Expected a CSV or Parquet file.")
 
 
-def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int) -> Iterator[pd.DataFrame]:
+def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verbatim: bool) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     separator, names = _header(place)
+    if verbatim:
+        text = dict.fromkeys(names, _MISSING)
     options: dict[str, Any] = {
         "sep": separator,
         "chunksize": rows,
@@ -164,13 +173,15 @@ def _arrow(what: str) -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _parquet_chunks(place: Path, rows: int) -> Iterator[pd.DataFrame]:
+def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
     arrow, parquet = _arrow("Reading")
     try:
         with parquet.ParquetFile(place) as file:
             _require_distinct(place, list(file.schema_arrow.names))
             for batch in file.iter_batches(batch_size=rows):
-                yield batch.to_pandas()
+                yield batch.to_pandas(types_mapper=pd.ArrowDtype if verbatim else None)
     except arrow.ArrowException as error:
         raise DataError(f"{place}: not readable as Parquet ({' '.join(str(error).split())}).") from None
 

@@ -1,0 +1,45 @@
+"""Whether model folder and table are there, asked before the libraries are loaded that take seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from smle.cli.app import quoted
+
+__all__ = ["require_model", "require_table"]
+
+
+def require_model(model: Path, *, table: Path | None = None, usage: str = "") -> None:
+    """Raise ModelFormatError unless there is a model folder, or what is left of a certified one.
+
+    Args:
+        model: Where the folder is expected.
+        table: The table that was given with it, to tell when the two were swapped.
+        usage: The command with {model} and {table}, in the right order.
+    """
+    from smle.errors import ModelFormatError
+    from smle.storage import model_files, read_record
+
+    if model.is_file() and table is not None and table.is_dir():
+        right = usage.format(model=quoted(table), table=quoted(model))
+        raise ModelFormatError(f"'{model}' is a file and '{table}' a folder: were they swapped? Try: {right}")
+    if model.suffix.lower() == ".onnx" and not model.is_dir():
+        raise ModelFormatError(
+            f"'{model}' is an ONNX file. These run in onnxruntime, and `smle verify` checks them. This command wants "
+            "the model folder from which it was exported."
+        )
+    if model.is_file():
+        raise ModelFormatError(
+            f"'{model}' is a file. Expected a model folder, with model.safetensors and model.json in it."
+        )
+    found = {file.name for file in model_files(model)}
+    if not ({"model.safetensors", "model.json"} <= found or "certificate.json" in found):
+        read_record(model)  # says what is wrong, unless a writer is just replacing the folder
+
+
+def require_table(table: Path) -> None:
+    """Raise DataError if there is no such file."""
+    from smle.tables.files import read_chunks
+
+    if not table.is_file():
+        next(read_chunks(table))  # says what is wrong
