@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.exact import exact
+from smle.errors import DataError
+from smle.guarantees.membership import broken
 from smle.guarantees.nearest import nearest_outputs
 from smle.rules import Specification
 from smle.tables import encode_inputs, encode_numbers
@@ -33,9 +34,12 @@ def oracle(spec: Specification, X: Any, y: Any) -> Array:
 
 
 def violation_rate(spec: Specification, X: Any, y: Any) -> float:
-    """Return the share of rows that break a rule, judged in exact arithmetic without tolerance."""
+    """Return the share of rows that break a rule, judged without tolerance; regions are read as the guard reads them.
+
+    A constant that one input is compared with means its nearest float, in the format of the inputs: x = 0.7 in float32
+    is not below 0.7. Everything else is the exact value of the floats.
+    """
     inputs, outputs = encode_inputs(spec, X), encode_numbers(spec, y)
-    broken = 0
-    for x, row in zip(inputs.tolist(), outputs.tolist(), strict=True):
-        broken += bool(spec.violated([exact(v) for v in x], [exact(v) for v in row]))
-    return broken / max(len(inputs), 1)
+    if len(inputs) != len(outputs):
+        raise DataError(f"Expected as many rows of outputs as of inputs ({len(inputs)}). Got {len(outputs)}.")
+    return float(broken(spec, inputs, outputs).any(axis=1).mean()) if len(inputs) else 0.0

@@ -169,6 +169,33 @@ def test_rules_command(files):
     assert run("rules", files / "rules.yaml", stricter).exit_code == 2
 
 
+@pytest.mark.parametrize("old", ["1", "refuse"])
+def test_rules_diff_tells_how_inputs_are_read(old, tmp_path):
+    text = "inputs: {{k: {{range: [0, 9]{flags}}}}}\noutputs: [y]\nrules:\n  - {{name: r, when: k > 2, then: y >= 1}}\n"
+    (tmp_path / "old.yaml").write_text(text.format(flags=f", missing: {old}"))
+    (tmp_path / "new.yaml").write_text(text.format(flags=", missing: 5, integer: true"))
+    compared = run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml")
+    assert compared.exit_code == 0, compared.output
+    assert compared.output.startswith("Neither")
+    assert "changed: input 'k' takes whole numbers only" in compared.output
+    data = json.loads(run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml", "--json").stdout)
+    assert data["verdict"] == "neither"
+    assert [change["what"] for change in data["changes"]] == ["integer", "missing"]
+    assert data["newly_forbidden"]["inputs"] == {"k": None}
+
+
+def test_rules_diff_refuses_what_does_not_mean_the_same(tmp_path):
+    (tmp_path / "old.yaml").write_text(CHOICES)
+    (tmp_path / "new.yaml").write_text(
+        CHOICES.replace("[clear, left, right]", "{options: [clear, left, right], pick: min}")
+    )
+    refused = run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml", "--json")
+    assert refused.exit_code == 2
+    assert "'advice' picks the largest score in the old file and the smallest in the new one" in refused.stderr
+    assert refused.stdout == ""
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
 CHOICES = """
 inputs: {a: [-3, 3], b: [-3, 3]}
 choices: {advice: [clear, left, right]}

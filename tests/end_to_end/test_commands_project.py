@@ -10,13 +10,14 @@ from typer.testing import CliRunner
 from smle import SafeClassifier, Specification, load
 from smle.cli import app
 from smle.demo import BRAKING_RULES
-from smle.errors import NotCertifiedError
+from smle.errors import DataError, NotCertifiedError
 from smle.estimators import SafeRegressor, project_model
 from smle.guarantees.membership import broken
 from smle.tables import encode_inputs
 
 runner = CliRunner()
 MORE = "  - {name: icy, when: friction <= 0.3 and speed >= 10, then: brake <= 0.95}\n"
+LABEL = "rules:\n  - {name: r, then: brake}\n"
 EDITS = {
     "stricter": BRAKING_RULES.replace("brake >= 0.8", "brake >= 0.9"),
     "other regions": BRAKING_RULES.replace("distance >= 150", "distance >= 120").replace("near: 10", "near: 25"),
@@ -87,6 +88,9 @@ def test_refusals(braking_folder, tmp_path):
     refused(BRAKING_RULES.replace("brake <= 0.1", "brake <= 0.1 and brake >= 0.2"), 1, "no phantom braking")
     refused(BRAKING_RULES.replace("friction", "grip"), 2, "same inputs")
     refused(BRAKING_RULES.replace("brake", "stop"), 2, "same outputs")
+    refused(
+        BRAKING_RULES.replace("outputs: [brake]", "labels: [brake]").split("rules:")[0] + LABEL, 2, "kinds of outputs"
+    )
     refused(BRAKING_RULES.split("rules:", maxsplit=1)[0] + "rules: []\n", 1, "states no rules")
     (tmp_path / "place").mkdir()
     (tmp_path / "place" / "precious").write_text("")
@@ -109,6 +113,9 @@ def test_choices_and_labels_can_be_projected():
         new = project_model(model, Specification.from_yaml(rules.format(at=1)), **data)
         assert not (new.predict(X)[X["a"] <= 1] == "left").any()
         assert set(new.classes_) == {"clear", "left", "right"}
+    smallest = rules.format(at=1).replace("[clear, left, right]", "{options: [clear, left, right], pick: min}")
+    with pytest.raises(DataError, match=r"pick: max, as in the model's rules.*opposite decisions"):
+        project_model(model, Specification.from_yaml(smallest))
     labels = "inputs: {{a: [-3, 3], b: [-3, 3]}}\nlabels: [cat, dog]\nrules:\n  - {{name: r, {rule}}}\n"
     marks = np.stack([X["a"] > 0, X["b"] > 0], axis=1).astype(int)
     model = SafeClassifier(labels.format(rule="then: not (cat and dog)"), **quick).fit(X, marks)

@@ -318,5 +318,7 @@ def test_compare_exclusions():
 
 
 def test_compare_needs_the_same_names():
-    with pytest.raises(RuleError, match="differ in: speed, velocity"):
+    with pytest.raises(
+        RuleError, match="input 'speed' is in the old file only; input 'velocity' is in the new file only"
+    ):
         compare(Specification.from_yaml(BRAKING), Specification.from_yaml(BRAKING.replace("speed", "velocity")))

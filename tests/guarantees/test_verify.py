@@ -174,6 +174,15 @@ def test_replay_tells_violations_from_corners_that_are_never_reached() -> None:
     assert isinstance(only(good), NotProved)
 
 
+def test_replay_reads_regions_as_the_guard_does() -> None:
+    """0.7 in float32 is less than seven tenths, but the guard reads it as 0.7: a rule for x < 0.7 is not on."""
+    spec = Specification.build(inputs={"x": (0, 1)}, outputs=["y"], rules={"r": ("x < 0.7", "y <= 0")})
+    for x, kind in ((0.7, NotProved), (0.69, Violated)):
+        reached = NotProved(np.array([x]), np.array([0.0]), -1.0)
+        verdicts = Verdicts(((Obligation(0, 0, 0, None), reached),), ())
+        assert isinstance(only(replay(verdicts, spec, lambda rows: np.ones((len(rows), 1), dtype=np.float32))), kind)
+
+
 def test_failures_are_sorted_worst_first() -> None:
     spec, arrangement = specification(Clause((at_most("4"),)), Clause((at_most("1"),)), Clause((at_most("9"),)))
     verdicts = verify(one_head(Head([[5.0]], [0.0])), spec, arrangement)

@@ -123,6 +123,10 @@ FILES = {
     "one category": of_file(inputs="{speed: [0, 1], road: {categories: [dry]}}"),
     "name used twice": of_file(outputs="[brake, speed]"),
     "constant with the name of an input": of_file(constants="{speed: 3}"),
+    "constant with the name of a category": of_file(
+        inputs="{speed: [0, 1], road: {categories: [near, far]}}", constants="{near: 3}"
+    ),
+    "constant with the name of an option": of_file(choices="{advice: [near, far]}", constants="{near: 3}"),
     "constant that is no number": of_file(constants="{near: close}"),
     "pick": of_file(choices="{advice: {options: [a, b], pick: best}}"),
     "one option": of_file(choices="{advice: [left]}"),

@@ -267,6 +267,17 @@ def test_a_specification_is_valid_when_made():
         Specification((NumericInput("a=b", F(0), F(1)), Categorical("a", ("b", "c"))), outputs, ())
 
 
+@pytest.mark.parametrize("groups", [{"inputs": {"a": ["top", "3"]}}, {"choices": {"a": ["top", "3"]}}])
+@pytest.mark.parametrize("rule", ["a == top", "a != '3'", "a in [top]", "y <= top"])
+def test_categories_and_options_are_no_constants(groups, rule):
+    parts = {"inputs": {"x": (0, 1)}, "outputs": ["y"], **groups}
+    stated = (rule, "y >= 1") if "inputs" in groups and "a" in rule else rule
+    with pytest.raises(RuleError, match=r"'top' is used twice: for an? (category|option) of 'a' and for a constant"):
+        Specification.build(constants={"top": 3}, rules={"r": stated}, **parts)
+    if "<=" not in rule:
+        assert Specification.build(constants={"low": 3}, rules={"r": stated}, **parts).rules
+
+
 def test_python_numbers_of_all_kinds():
     from decimal import Decimal
 

@@ -1,6 +1,8 @@
 """Two versions of a rules file: is the new one stricter, weaker, equal, or neither? Exact, with witnesses.
 
-A specification forbids a pair (x, y) if x is in its domain and some rule that is active at x is broken by y.
+A specification forbids an output y for a row of inputs if the row is in its domain and some rule that is active there
+is broken by y. The domain: values in the ranges, whole numbers where `integer` says so, missing values only where a
+stand-in is stated, which is then what the rules see.
 """
 
 from __future__ import annotations
@@ -9,27 +11,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-import numpy.typing as npt
-
 from smle.errors import RuleError
-from smle.guarantees.consistency import rule_clauses
-from smle.guarantees.decide import Decider, HalfSpace, OneOf, Undecided, Witness
-from smle.guarantees.wording import point_json, point_text
-from smle.rules import Clause, Polytope, Rule, Specification
+from smle.guarantees.compare_search import Difference, columns_of, forbidden_by_first_only, is_integer
+from smle.guarantees.wording import number_json, number_text
+from smle.rules import Categorical, Choice, Label, Number, NumericInput, Specification
 
-__all__ = ["Comparison", "Difference", "compare"]
+__all__ = ["Change", "Comparison", "Difference", "compare"]
 
-ONE = Fraction(1)
+_SHOWN = 5  # differences between files that a message names
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A pair (x, y) that one specification forbids by `rule` and the other allows."""
+class Change:
+    """An input that the versions read differently.
 
-    rule: str
-    x: tuple[Fraction, ...]
-    y: tuple[Fraction, ...]
+    * `what` is "integer": `old` and `new` say whether only whole numbers are taken.
+    * `what` is "missing": `old` and `new` are what stands in for a missing value, None if it is refused.
+    """
+
+    input: str
+    what: str
+    old: bool | Fraction | str | None
+    new: bool | Fraction | str | None
+
+    def __str__(self) -> str:
+        if self.what == "integer":
+            after, before = ("whole numbers only" if value else "any number" for value in (self.new, self.old))
+            return f"input '{self.input}' takes {after} (before: {before})"
+        after, before = ("refused" if v is None else f"read as {_value_text(v)}" for v in (self.new, self.old))
+        return f"a missing value of input '{self.input}' is {after} (before: {before})"
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data; exact numbers are given as text."""
+        old, new = (str(v) if isinstance(v, Fraction) else v for v in (self.old, self.new))
+        return {"input": self.input, "what": self.what, "old": old, "new": new}
 
 
 @dataclass(frozen=True)
@@ -37,31 +52,35 @@ class Comparison:
     """How a new specification relates to an old one.
 
     * `verdict`: "equal", "stricter", "weaker", "neither", or "unknown" if a search was cut off.
-    * `newly_forbidden`: a pair that only the new one forbids; `newly_allowed`: one that only the old one does.
+    * `newly_forbidden`: what only the new one forbids; `newly_allowed`: what only the old one does.
+    * `changes`: inputs that are read differently. The verdict takes them into account.
     """
 
     verdict: str
     newly_forbidden: Difference | None
     newly_allowed: Difference | None
-    columns: tuple[str, ...]
-    targets: tuple[str, ...]
+    changes: tuple[Change, ...]
+    spec: Specification
 
     def to_json(self) -> dict[str, object]:
-        """Return plain data; exact numbers are given as text."""
+        """Return plain data; exact numbers are given as text, missing values are null."""
         return {
             "verdict": self.verdict,
             "newly_forbidden": self._json(self.newly_forbidden),
             "newly_allowed": self._json(self.newly_allowed),
+            "changes": [change.to_json() for change in self.changes],
         }
 
     def _json(self, difference: Difference | None) -> dict[str, object] | None:
         if difference is None:
             return None
-        return {
-            "rule": difference.rule,
-            "inputs": point_json(self.columns, difference.x),
-            "outputs": point_json(self.targets, difference.y),
-        }
+        inputs: dict[str, object] = {}
+        for item, columns in columns_of(self.spec):
+            for i in columns:
+                gone = item.name in difference.missing
+                inputs[self.spec.columns[i]] = None if gone else number_json(difference.x[i])
+        outputs = {name: number_json(value) for name, value in zip(self.spec.targets, difference.y, strict=True)}
+        return {"rule": difference.rule, "inputs": inputs, "outputs": outputs}
 
     def table(self) -> str:
         """Return the comparison as sentences."""
@@ -72,29 +91,48 @@ class Comparison:
             "neither": "Neither: each version forbids something that the other allows.",
             "unknown": "Not decided: the comparison was cut off.",
         }
-        lines = [heads[self.verdict]]
+        lines = [heads[self.verdict], *(f"  changed: {change}" for change in self.changes)]
         for title, item in (("newly forbidden", self.newly_forbidden), ("newly allowed", self.newly_allowed)):
             if item is not None:
-                inputs, outputs = point_text(self.columns, item.x), point_text(self.targets, item.y)
-                lines.append(f"  {title}: {outputs} at {inputs}  (rule '{item.rule}')")
+                lines.append(f"  {title}: {self._outputs(item)} at {self._inputs(item)}  (rule '{item.rule}')")
         return "\n".join(lines)
+
+    def _inputs(self, difference: Difference) -> str:
+        parts = []
+        for item, columns in columns_of(self.spec):
+            if item.name in difference.missing:
+                value = "missing"
+            elif isinstance(item, Categorical):
+                value = next(c for c, i in zip(item.categories, columns, strict=True) if difference.x[i] == 1)
+            else:
+                value = number_text(difference.x[columns[0]])
+            parts.append(f"{item.name}={value}")
+        return ", ".join(parts)
+
+    def _outputs(self, difference: Difference) -> str:
+        names: list[str] = []
+        for item in self.spec.outputs:
+            names += [f"score({item.name}, {o})" for o in item.options] if isinstance(item, Choice) else [item.name]
+        return ", ".join(f"{name}={number_text(value)}" for name, value in zip(names, difference.y, strict=True))
 
 
 def compare(old: Specification, new: Specification) -> Comparison:
     """Compare two specifications over the same inputs and outputs.
 
     Raises:
-        RuleError: If inputs or outputs differ in their names.
+        RuleError: If inputs or outputs differ in names, order, kind, categories or options, or a choice in its pick:
+            equal numbers would not mean the same.
     """
-    if old.columns != new.columns or old.targets != new.targets:
-        ours, theirs = {*old.columns, *old.targets}, {*new.columns, *new.targets}
-        names = ", ".join(sorted(ours ^ theirs)) or "the order"
+    obstacles = _obstacles(old, new)
+    if obstacles:
+        rest = len(obstacles) - _SHOWN
+        listed = "; ".join(obstacles[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
         raise RuleError(
-            f"Expected two rules files about the same inputs and outputs. They differ in: {names}. "
-            "Compare files that state the same names."
+            f"Expected two rules files about the same inputs and outputs. They differ: {listed}. "
+            "The same numbers would not mean the same in both. Compare files that state the same names and kinds."
         )
-    allowed, gave_up = _forbidden_by_first_only(old, new)
-    forbidden, gave_up_too = _forbidden_by_first_only(new, old)
+    allowed, gave_up = forbidden_by_first_only(old, new)
+    forbidden, gave_up_too = forbidden_by_first_only(new, old)
     if allowed and forbidden:
         verdict = "neither"
     elif (allowed is None and gave_up) or (forbidden is None and gave_up_too):
@@ -103,82 +141,53 @@ def compare(old: Specification, new: Specification) -> Comparison:
         verdict = "stricter"
     else:
         verdict = "weaker" if allowed else "equal"
-    return Comparison(verdict, forbidden, allowed, new.columns, new.targets)
+    return Comparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new)
 
 
-def _forbidden_by_first_only(first: Specification, second: Specification) -> tuple[Difference | None, bool]:
-    """Return a pair that the first forbids and the second allows, and whether a search was cut off."""
-    decider = Decider(first)
-    background = [clause for r, rule in enumerate(second.rules) for clause in rule_clauses(decider, rule, r)]
-    shared = {
-        (region, clause) for rule in second.rules for region in rule.regions for clause in rule.requirement.clauses
-    }
-    cut_off = False
-    for rule in first.rules:
-        for way in _ways(decider, rule, second, shared):
-            for allowed in _second_allows(decider, second, background):
-                try:
-                    found = decider.find([*way, *allowed[0]], allowed[1], pairs=allowed[2])
-                except Undecided:
-                    cut_off = True
-                    continue
-                if found is not None and _is_difference(first, second, found):
-                    return Difference(rule.name, found.x, found.y), cut_off
-    return None, cut_off
+def _obstacles(old: Specification, new: Specification) -> list[str]:
+    """Return in words why the same numbers do not mean the same in two files."""
+    found: list[str] = []
+    for what, before, after in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
+        first, second = ({item.name: item for item in items} for items in (before, after))
+        for name in dict.fromkeys([*first, *second]):
+            if name not in first or name not in second:
+                found.append(f"{what} '{name}' is in the {'old' if name in first else 'new'} file only")
+            else:
+                found += _obstacle(first[name], second[name])
+        if not found and list(first) != list(second):
+            found.append(f"the order of the {what}s")
+    return found
 
 
-def _is_difference(first: Specification, second: Specification, found: Witness) -> bool:
-    """Check a witness by the definition of "violated"."""
-    inside = all(lo <= v <= hi for lo, v, hi in zip(second.lower, found.x, second.upper, strict=True))
-    return bool(first.violated(found.x, found.y)) and not (inside and second.violated(found.x, found.y))
+def _obstacle(
+    old: NumericInput | Categorical | Number | Label | Choice, new: NumericInput | Categorical | Number | Label | Choice
+) -> Iterator[str]:
+    kinds = {NumericInput: "a number", Categorical: "a category", Number: "a number", Label: "a label"}
+    before, after = (kinds.get(type(item), "a choice") for item in (old, new))
+    if before != after:
+        yield f"'{old.name}' is {before} in the old file and {after} in the new one"
+    for word, members in (("categories", Categorical), ("options", Choice)):
+        if isinstance(old, members) and isinstance(new, members):
+            first, second = _members(old), _members(new)
+            if first != second:
+                names = ", ".join(sorted({*first} ^ {*second})) or "their order"
+                yield f"the {word} of '{old.name}' differ in {names}"
+    if isinstance(old, Choice) and isinstance(new, Choice) and old.pick != new.pick:
+        ends = {"max": "largest", "min": "smallest"}
+        yield f"'{old.name}' picks the {ends[old.pick]} score in the old file and the {ends[new.pick]} in the new one"
 
 
-def _ways(
-    decider: Decider, rule: Rule, second: Specification, shared: set[tuple[Polytope, Clause]]
-) -> Iterator[list[HalfSpace]]:
-    """Yield the ways to break a rule; what the second specification states literally is skipped."""
-    covered = all(a <= b for a, b in zip(second.lower, decider.spec.lower, strict=True)) and all(
-        a >= b for a, b in zip(second.upper, decider.spec.upper, strict=True)
-    )
-    for region in rule.regions:
-        rows = decider.rows(region)
-        for clause in rule.requirement.clauses:
-            if not (covered and (region, clause) in shared):
-                yield [*rows, *(option.negated() for option in decider.clause(clause).options)]
-        pairs = rule.requirement.exclusions
-        if covered and len(pairs):
-            m = len(second.targets)
-            known = [
-                other.requirement.exclusions
-                for other in second.rules
-                if region in other.regions or any(not r.rows for r in other.regions)
-            ]
-            codes = [p[:, 0].astype(np.int64) * m + p[:, 1] for p in known]
-            own = pairs[:, 0].astype(np.int64) * m + pairs[:, 1]
-            pairs = pairs[~np.isin(own, np.concatenate(codes) if codes else own[:0])]
-        for pair in pairs.tolist():
-            yield [*rows, *(HalfSpace(((decider.d + k, -ONE),), Fraction(0)) for k in pair)]
+def _members(item: Categorical | Choice) -> tuple[str, ...]:
+    return item.categories if isinstance(item, Categorical) else item.options
 
 
-def _second_allows(
-    decider: Decider, second: Specification, background: list[OneOf]
-) -> Iterator[tuple[list[HalfSpace], list[OneOf], list[tuple[npt.NDArray[np.int32], int]]]]:
-    """Yield the ways in which the second specification allows a pair: its rules hold, or x is outside."""
-    inside, outside = [], []
-    for i in range(decider.d):
-        for sign, end, own in (
-            (ONE, second.upper[i], decider.spec.upper[i]),
-            (-ONE, -second.lower[i], -decider.spec.lower[i]),
-        ):
-            if own > end:
-                row = HalfSpace(((i, sign),), end)
-                inside.append(row)
-                outside.append(row.negated())
-    pairs = [
-        (rule.requirement.exclusions, r)
-        for r, rule in enumerate(second.rules)
-        if len(rule.requirement.exclusions) and any(not region.rows for region in rule.regions)
-    ]
-    yield inside, background, pairs
-    for row in outside:
-        yield [row], [], []
+def _changes(old: Specification, new: Specification) -> Iterator[Change]:
+    for before, after in zip(old.inputs, new.inputs, strict=True):
+        if is_integer(before) != is_integer(after):
+            yield Change(before.name, "integer", is_integer(before), is_integer(after))
+        if before.missing != after.missing:
+            yield Change(before.name, "missing", before.missing, after.missing)
+
+
+def _value_text(value: bool | Fraction | str) -> str:
+    return number_text(value) if isinstance(value, Fraction) else f"'{value}'"

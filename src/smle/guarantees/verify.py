@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.exact import exact
+from smle.guarantees import membership
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.clause_lp import ClauseOptimum, clause_optimum
 from smle.guarantees.closed_form import ClosedForm
@@ -264,7 +265,7 @@ def replay(
 
     Args:
         verdicts: What `verify` returned.
-        spec: The specification, which defines "violated", exactly.
+        spec: The specification, which defines "violated": exactly, in regions as the guard reads them.
         program: Maps inputs (1, d) float32 to outputs (1, m), as deployed.
 
     """
@@ -276,7 +277,7 @@ def replay(
             y = np.asarray(program(x[None]), dtype=np.float64)[0]
             rule = spec.rules[obligation.rule]
             point, output = [exact(v) for v in x], [exact(v) for v in y]
-            inside = any(region.contains(point) for region in rule.regions)
+            inside = bool(membership.active(rule, x[None])[0])
             clause = rule.requirement.clauses[obligation.clause]
             if inside and not clause.holds(output, point):
                 excess = min(literal.excess(output, point) for literal in clause.literals)

@@ -25,7 +25,14 @@ def written(node: Node) -> str | None:
 
 
 class Vocabulary:
-    """Looks names up. One name has one meaning: inputs, outputs and constants do not share names."""
+    """Looks names up. One name has one meaning: inputs, outputs and constants do not share names.
+
+    Nor do constants with categories and options. These may be called like an input or an output: beside `==`, `!=` and
+    `in` only a category or an option can stand.
+
+    Raises:
+        RuleError: If a constant is called like a category or an option.
+    """
 
     def __init__(
         self,
@@ -53,8 +60,21 @@ class Vocabulary:
             names = [f"{target.name}={o}" for o in target.options] if isinstance(target, Choice) else [target.name]
             for name in names:
                 self.targets[name] = len(self.targets)
+        self._refuse_ambiguous_constants()
         self._hidden: frozenset[str] = frozenset()
         self.labels = {name: self.targets[name] for name, item in self.outputs.items() if isinstance(item, Label)}
+
+    def _refuse_ambiguous_constants(self) -> None:
+        for item in (*self.inputs.values(), *self.outputs.values()):
+            if not isinstance(item, Categorical | Choice):
+                continue
+            kind = "a category" if isinstance(item, Categorical) else "an option"
+            for name in item.categories if isinstance(item, Categorical) else item.options:
+                if name in self.constants:
+                    raise RuleError(
+                        f"The name '{name}' is used twice: for {kind} of '{item.name}' and for a constant. "
+                        "Rename one of them."
+                    )
 
     @cached_property
     def inputs_only(self) -> Vocabulary:
