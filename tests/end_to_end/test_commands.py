@@ -1,11 +1,13 @@
 """The command line: what it prints, its exit codes, and how it refuses."""
 
 import json
+import math
 import os
 import re
 import shlex
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from smle import load
+from smle.certificates.document import Proved
 from smle.cli import app
-from smle.cli.app import reported
+from smle.cli.app import print_proved, print_statements, proved_json, reported
+from smle.cli.project import _text
 from smle.demo import BRAKING_RULES, DemoResult
+from smle.exact import margin_text
 
 runner = CliRunner()
 QUICK = ("--epochs", 1, "--hidden", 8, "--embedding", 8, "--no-twin")
@@ -44,8 +50,6 @@ def test_train_verify_predict(files):
     predicted = run("predict", files / "m", files / "data.csv", "-o", files / "p.csv")
     assert predicted.exit_code == 0
     written = pd.read_csv(files / "p.csv", converters={"brake": float})["brake"]
-    from smle import load
-
     columns = dict.fromkeys(("distance", "speed", "friction"), float)
     expected = load(files / "m").predict(pd.read_csv(files / "data.csv", converters=columns))
     assert np.array_equal(written.to_numpy(), np.asarray(expected).ravel())
@@ -296,6 +300,27 @@ def test_markup_in_names_stays_text(files, braking_table):
     assert "[red]no[/red]" in trained.output
 
 
+_PROVED = [Fraction(299999, 10**7), Fraction(99996, 10**5), Fraction(1, 3) + Fraction(1, 10**30), Fraction(2, 3)]
+
+
+def test_margins_before_and_after_projection_are_rounded_down():
+    assert [_text(margin) for margin in (*_PROVED, "never active", None)] == [
+        *("0.0299", "0.999", "0.333", "0.666"),
+        *("never active", "no such rule"),
+    ]
+
+
+def test_margins_are_never_printed_larger_than_they_were_proved(braking_spec, capsys):
+    rules = [rule.name for rule in braking_spec.rules]
+    proved = [Proved(0, rule, "everywhere", "y <= 1", margin) for rule, margin in zip(rules, _PROVED, strict=True)]
+    print_proved(proved, braking_spec)
+    print_statements(proved)
+    texts = re.findall(r"\b(0\.\d+) *│$", capsys.readouterr().out, re.MULTILINE)
+    assert texts == 2 * ["0.0299", "0.999", "0.333", "0.666"]
+    for entry, margin in zip(proved_json(proved), _PROVED, strict=True):
+        assert Fraction(entry["margin"]) <= margin < Fraction(math.nextafter(entry["margin"], math.inf))
+
+
 def test_verify_an_exported_file(braking_folder, tmp_path):
     path = tmp_path / "model.onnx"
     exported = run("export", braking_folder, "-o", path, "--json")
@@ -303,6 +328,9 @@ def test_verify_an_exported_file(braking_folder, tmp_path):
     text = run("verify", path)
     assert text.exit_code == 0, text.output
     assert "Asserted by the exporter" in text.output
+    proved = load(braking_folder).certificate_.proved
+    for rule in {item.rule for item in proved}:
+        assert margin_text(min(item.margin for item in proved if item.rule == rule)) in text.output
     answer = json.loads(run("verify", path, "--json").stdout)
     assert answer["verdict"] == "proved"
     folder = json.loads(run("verify", braking_folder, "--json").stdout)

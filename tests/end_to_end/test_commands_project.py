@@ -1,6 +1,8 @@
 """smle project: edited rules for a trained model."""
 
 import json
+import math
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -46,6 +48,9 @@ def test_edited_rules_hold(edit, braking_folder, braking_table, tmp_path):
     assert not broken(spec, encode_inputs(spec, rows), new.raw_outputs(rows)).any()
     margins = json.loads(result.stdout)["margins"]
     assert set(margins) >= {rule.name for rule in spec.rules}
+    for rule in spec.rules:
+        least = min(item.margin for item in new.certificate_.proved if item.rule == rule.name)
+        assert Fraction(margins[rule.name]["new"]) <= least < Fraction(math.nextafter(margins[rule.name]["new"], 9e9))
     if edit != "depends on inputs":  # new slopes: near parameters are not near outputs there
         assert new.score(braking_table, braking_table["brake"]) > 0.8
 

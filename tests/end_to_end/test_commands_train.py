@@ -18,6 +18,7 @@ from smle.cli import app
 from smle.cli.settings import TrainSettings
 from smle.demo import BRAKING_RULES
 from smle.errors import TrainingError
+from smle.exact import margin_text
 from smle.training.checkpoints import Checkpoint, is_checkpoint, read_checkpoint, write_checkpoint
 
 runner = CliRunner()
@@ -55,7 +56,8 @@ def test_summary_and_scores(files):
     text = _train(files, *QUICK, "--epochs", 5).output
     assert "On 300 held-out rows" in text
     assert f"{scores['score']['safe']:.4f}" in text
-    assert "Worst margin" in text
+    worst = min(item.margin for item in load(files / "m").certificate_.proved)
+    assert f"Worst margin: {margin_text(worst)}\n" in text
 
 
 def test_without_twin_and_without_test_rows(files):

@@ -16,9 +16,22 @@ from smle.report import svg
 from smle.report.measured import measure
 from smle.report.ranges import output_ranges
 from smle.report.recorded import history_of, scores_of, training_of
-from smle.report.statements import Witnesses, keys_of, rule_verdicts
+from smle.report.sentences import words
+from smle.report.statements import Reader, Witnesses, keyed, keys_of, rule_verdicts
 from smle.report.view import history_view
-from smle.report.wording import formula, margin_text, number, readable, requirement_lines, share, words
+from smle.report.wording import (
+    clause_text,
+    domain_text,
+    formula,
+    listed,
+    margin_text,
+    number,
+    point,
+    range_text,
+    requirement_lines,
+    row_text,
+    share,
+)
 from smle.rules import Specification
 from smle.tables import encode_inputs
 
@@ -142,13 +155,68 @@ def test_rows_outside_the_domain_are_left_out(braking_model, braking_table):
     assert (figures.rows, figures.inside, figures.outside) == (10, 7, {"speed": 3})
 
 
+def _value(text):
+    """Return the number that the page shows."""
+    raised = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹−", "-0123456789-")
+    return Fraction(text.replace(",", "").replace("·10", "e").translate(raised))
+
+
 @given(st.fractions(min_value=Fraction(1, 10**40), max_value=10**30))
 @settings(max_examples=100, deadline=None)
 def test_margins_are_rounded_down(margin):
-    text = margin_text(margin).replace(",", "")
-    raised = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-    value = Fraction(text.replace("·10", "e").translate(raised))
+    value = _value(margin_text(margin))
     assert value <= margin <= value * Fraction(102, 100)
+
+
+@given(st.floats(-1e12, 1e12), st.floats(0, 1e6), st.floats(0, 1), st.booleans())
+@example(0.99996, 0.0, 0.0, False)
+@example(-12345.6, 1e-9, 0.0, False)
+@settings(max_examples=100, deadline=None)
+def test_ranges_are_rounded_outwards_and_stay_inside_their_limits(low, size, room, limited):
+    high = low + size
+    limits = {"least": low - room, "most": high + room} if limited else {}
+    shown = [_value(end) for end in range_text(low, high, **limits).split(" to ")]
+    assert shown[0] <= Fraction(low)
+    assert shown[1] >= Fraction(high)
+    if limited:
+        assert float(shown[0]) >= limits["least"]
+        assert float(shown[1]) <= limits["most"]
+    else:
+        assert all(abs(float(s) - v) <= 1e-3 * abs(v) for s, v in zip(shown, (low, high), strict=True))
+
+
+def test_the_domain_is_shown_exactly():
+    spec = Specification.from_yaml(
+        "inputs:\n  d: [0, 0.99996]\n  s: [-0.00001234567, 12345.6]\n  t: [1 / 3, 1e12]\n"
+        "  n: {range: [0, 123456], integer: true}\n  c: {categories: [x, 'y, z']}\noutputs: [y]\nrules: []\n"
+    )
+    assert dict(domain_text(spec)) == {
+        "d": "0 to 0.99996",
+        "s": "−0.00001234567 to 12345.6",
+        "t": "1/3 to 1000000000000",
+        "n": "0 to 123456, whole numbers",
+        "c": "one of x, “y, z”",
+    }
+    assert point(spec, [0.99996, 5.0, 0.5, 3.0, 0.0, 1.0]) == ["d ≈ 1", "s = 5", "t = 0.5", "n = 3", "c = `y, z`"]
+    assert listed(["speed 0 to 12345.6", "distance 0 to 7"], 30) == "speed 0 to 12345.6; …"
+
+
+@pytest.mark.parametrize("case", MODELS, indirect=True)
+def test_statements_are_printed_from_the_rules_that_the_checker_printed(case):
+    """Every text of the checker is recognised, so categories are named; a text that is not is shown as it is."""
+    reader = Reader(case.spec, case.arrangement)
+    for key, item in keyed(case.certificate.proved, case.certificate, case.spec, arrangement=case.arrangement):
+        where, sentence = reader.where(key, item), reader.sentence(key, item)
+        rows = [
+            row_text(row, case.spec)
+            for region in case.arrangement.regions
+            for row in (case.arrangement.rows[r] for r in region)
+        ]
+        assert where == "everywhere" or set(where.removeprefix("where ").split(" ∧ ")) <= set(rows)
+        if key.clause >= 0:
+            assert sentence == clause_text(case.spec.rules[key.rule].requirement.clauses[key.clause], case.spec)
+            other = item._replace(where="where something else", sentence="something else")
+            assert (reader.where(key, other), reader.sentence(key, other)) == (other.where, other.sentence)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +248,11 @@ def test_words_and_formulas():
     assert requirement_lines(one, spec) == ["u ≥ −1", "u ≤ 1"]
     assert formula(two, spec) == "every input of the domain"
     assert requirement_lines(two, spec) == ["u − 2 · a ≤ −3 ∨ v > 4"]
-    assert readable("where place=farm <= 0", spec) == "where place ≠ farm"
+    other = Specification.from_yaml(
+        "inputs: {a: [0, 9], place: {categories: [home, farm]}}\noutputs: [u]\n"
+        "rules: [{name: one, when: place != farm and `place=home` > 0.5 * a, then: u <= 1}]\n"
+    )
+    assert formula(other.rules[0], other) == "a − 2 · `place=home` < 0 ∧ place ≠ farm"
 
 
 _JSON = st.recursive(

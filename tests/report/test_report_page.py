@@ -18,6 +18,7 @@ from smle import SafeClassifier, SafeRegressor, Specification
 from smle.cli import app
 from smle.estimators import without_rules
 from smle.report import write_report
+from smle.report.judge import judge
 from smle.report.page import json_for_script
 
 
@@ -69,6 +70,50 @@ def test_an_estimator_without_a_folder(braking_model, tmp_path):
     result, page = written(tmp_path, braking_model)
     assert result.verdict == "proved"
     assert "smle verify MODEL" in page.text
+
+
+def test_a_folder_beside_an_estimator_holds_the_same_model(braking_model, braking_folder, labels, plain, tmp_path):
+    _, page = written(tmp_path, braking_model, folder=braking_folder)
+    assert f"smle verify {braking_folder}" in page.text
+    for name in ("model.safetensors", "model.json", "rules.yaml", "certificate.json"):
+        assert hashlib.sha256((braking_folder / name).read_bytes()).hexdigest() in page.text
+    for name, other in (("labels", labels[0]), ("plain", plain[0])):
+        other.save(tmp_path / name)
+        with pytest.raises(ValueError, match=r"which holds another one \(model.safetensors, model.json, rules.yaml"):
+            write_report(braking_model, path=tmp_path / "other.html", folder=tmp_path / name)
+    with pytest.raises(ValueError, match="which holds no model"):
+        write_report(braking_model, path=tmp_path / "other.html", folder=tmp_path / "nothing")
+    (braking_folder / "rules.yaml").write_text((braking_folder / "rules.yaml").read_text() + "\n")
+    with pytest.raises(ValueError, match=r"another one \(rules.yaml differ\)"):
+        write_report(braking_model, path=tmp_path / "other.html", folder=braking_folder)
+    assert not (tmp_path / "other.html").exists()
+
+
+def test_files_that_were_replaced_after_the_check_are_left_out(braking_folder, dose, tmp_path, monkeypatch):
+    """The page tells digests of what was checked, also if another model takes its place meanwhile."""
+    before = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in braking_folder.iterdir()}
+
+    def judged_then_replaced(record):
+        judgement = judge(record)
+        dose[0].save(braking_folder)
+        return judgement
+
+    monkeypatch.setattr("smle.report.write.judge", judged_then_replaced)
+    result, page = written(tmp_path, braking_folder)
+    assert result.verdict == "proved"
+    after = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in braking_folder.iterdir()}
+    assert not any(digest in page.text for name, digest in after.items() if digest != before.get(name))
+    assert all(before[name] in page.text for name in ("model.json", "rules.yaml", "certificate.json"))
+    assert before["model.safetensors"] not in page.text
+
+
+def test_a_broken_folder_is_told_by_its_own_files(braking_folder, labels, tmp_path):
+    _cut_weights(braking_folder)
+    labels[0].save(tmp_path / "other")
+    result, page = written(tmp_path, braking_folder, folder=tmp_path / "other")
+    assert result.verdict == "rejected"
+    assert str(tmp_path / "other") not in page.text
+    assert hashlib.sha256((braking_folder / "model.safetensors").read_bytes()).hexdigest() in page.text
 
 
 def test_an_estimator_that_was_changed_in_memory(braking_model, tmp_path):
@@ -191,6 +236,8 @@ def test_no_rules_and_nothing_recorded(plain, tmp_path):
     result, page = written(tmp_path, folder)
     assert result.verdict == "no rules"
     assert "No rules: nothing is proved about this model." in page.text
+    for name in ("model.safetensors", "model.json"):
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() in page.text
     assert "Training history: not recorded." in page.text
     assert "No table was given and no scores are recorded." in page.text
 

@@ -19,8 +19,11 @@ from rich.table import Table
 
 import smle
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, SmleError
+from smle.exact import BINARY64, margin_text, round_down
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from smle.certificates.document import Proved
     from smle.rules import Specification
 
@@ -33,6 +36,7 @@ __all__ = [
     "counted",
     "data_named",
     "err",
+    "float_below",
     "out",
     "print_json",
     "print_proved",
@@ -189,20 +193,25 @@ def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
     rows = []
     for rule in spec.rules:
         margins = [item.margin for item in proved if item.rule == rule.name]
-        smallest = f"{float(min(margins)):.3g}" if margins else "never active"
+        smallest = margin_text(min(margins)) if margins else "never active"
         rows.append((rule.name, rule.when or "always", rule.then, smallest))
     print_rows("Proved rules", ("rule", "when", "then", "margin"), rows)
 
 
 def print_statements(proved: Sequence[Proved]) -> None:
     """Print one line per proved statement."""
-    rows = [(p.rule, p.where.removeprefix("where "), p.sentence, f"{float(p.margin):.3g}") for p in proved]
+    rows = [(p.rule, p.where.removeprefix("where "), p.sentence, margin_text(p.margin)) for p in proved]
     print_rows("Proved statements", ("rule", "when", "then", "margin"), rows)
 
 
 def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:
     """Return the proved statements as plain data."""
     return [
-        {"rule": p.rule, "head": p.head, "where": p.where, "holds": p.sentence, "margin": float(p.margin)}
+        {"rule": p.rule, "head": p.head, "where": p.where, "holds": p.sentence, "margin": float_below(p.margin)}
         for p in proved
     ]
+
+
+def float_below(margin: Fraction) -> float:
+    """Return a margin as a float for machines, rounded down: never more than was proved."""
+    return float(round_down(margin, BINARY64))

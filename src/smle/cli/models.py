@@ -23,6 +23,7 @@ from smle.cli.app import (
     reported,
 )
 from smle.errors import CertificateError
+from smle.exact import margin_text
 
 if TYPE_CHECKING:
     from smle.certificates.document import Proved
@@ -104,8 +105,8 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     else:
         rows = []
         for rule in dict.fromkeys(item.rule for item in result.proved):
-            margins = [float(item.margin) for item in result.proved if item.rule == rule]
-            rows.append((rule, str(len(margins)), f"{min(margins):.3g}"))
+            margins = [item.margin for item in result.proved if item.rule == rule]
+            rows.append((rule, str(len(margins)), margin_text(min(margins))))
         print_rows("Proved rules", ("rule", "statements", "margin"), rows)
     out.print(f"Matched with the certified head: {result.nodes} nodes, {result.constants} constants.")
     for line in result.asserted:

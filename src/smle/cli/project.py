@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, out, print_json, print_rows, proved_json, reported
+from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
+from smle.exact import margin_text
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from smle.estimators import SafeEstimator
 
 __all__ = ["project"]
@@ -63,7 +66,7 @@ def project(
         if as_json:
             assert new.certificate_ is not None
             proved = proved_json(new.certificate_.proved)
-            print_json({"model": str(output), "margins": margins, "scores": scores, "proved": proved})
+            print_json({"model": str(output), "margins": _plain(margins), "scores": scores, "proved": proved})
             return
         rows = [(name, _text(m["old"]), _text(m["new"])) for name, m in margins.items()]
         print_rows("Smallest margin of each rule", ("rule", "before", "now"), rows)
@@ -84,19 +87,27 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
         return None
 
 
-def _margins(old: SafeEstimator, new: SafeEstimator) -> dict[str, dict[str, float | str | None]]:
+def _margins(old: SafeEstimator, new: SafeEstimator) -> dict[str, dict[str, Fraction | str | None]]:
     """Return the smallest margin of every rule before and now; None: the rule was not there."""
-    result: dict[str, dict[str, float | str | None]] = {}
+    result: dict[str, dict[str, Fraction | str | None]] = {}
     for key, model in (("old", old), ("new", new)):
         proved = () if model.certificate_ is None else model.certificate_.proved
         for rule in model.specification_.rules:
-            found = [float(item.margin) for item in proved if item.rule == rule.name]
+            found = [item.margin for item in proved if item.rule == rule.name]
             entry = result.setdefault(rule.name, {"old": None, "new": None})
             entry[key] = min(found) if found else "never active"
     return result
 
 
-def _text(margin: float | str | None) -> str:
+def _plain(margins: dict[str, dict[str, Fraction | str | None]]) -> dict[str, dict[str, float | str | None]]:
+    """Return margins as plain data."""
+    return {
+        name: {k: m if m is None or isinstance(m, str) else float_below(m) for k, m in entry.items()}
+        for name, entry in margins.items()
+    }
+
+
+def _text(margin: Fraction | str | None) -> str:
     if margin is None:
         return "no such rule"
-    return margin if isinstance(margin, str) else f"{margin:.3g}"
+    return margin if isinstance(margin, str) else margin_text(margin)

@@ -24,6 +24,7 @@ from smle.cli.app import (
     reported,
 )
 from smle.cli.settings import TrainSettings
+from smle.exact import margin_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -233,7 +234,7 @@ class _Run:
             soft_wrap=True,
         )
         if self.proved:
-            out.print(f"Worst margin: {float(min(item.margin for item in self.proved)):.3g}")
+            out.print(f"Worst margin: {margin_text(min(item.margin for item in self.proved))}")
         out.print(f"Model: {output}   check again: smle verify {quoted(output)}", soft_wrap=True, markup=False)
 
 

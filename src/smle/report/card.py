@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +14,11 @@ import smle
 from smle.certificates import checker
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError
-from smle.report.judge import NO_RULES, Judgement
+from smle.report.judge import NO_RULES, REJECTED, Judgement
 from smle.report.recorded import text_of
-from smle.storage import ModelRecord
+from smle.storage import ModelRecord, model_files
 
-__all__ = ["card_view", "files_view"]
+__all__ = ["card_view", "files_view", "require_same_files"]
 
 
 def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dict[str, Any]:
@@ -62,27 +64,99 @@ def _network_text(description: Mapping[str, Any], record: ModelRecord | None) ->
     return f"{kind}, hidden layers {layers}, clipped embedding of {text_of(architecture.get('embedding'))}{size}"
 
 
-def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | None) -> dict[str, Any]:
-    """Return digests of the very bytes that were checked, and the commands to check them again."""
+def require_same_files(record: ModelRecord, place: Path) -> None:
+    """Raise ValueError unless a folder holds the very model that a report is about."""
+    files = {file.name: file.read_bytes() for file in model_files(place)}
+    if not files:
+        raise ValueError(
+            f"Expected folder= to be where the model was saved. Got '{place}', which holds no model. Save the model "
+            "there first, or leave folder= out."
+        )
+    certificate = record.certificate
+    other = {
+        "model.safetensors": not _same_weights(files.get("model.safetensors"), record),
+        "model.json": not _same_description(files.get("model.json"), record),
+        "rules.yaml": files.get("rules.yaml") != (None if record.rules is None else record.rules.encode()),
+        "certificate.json": files.get("certificate.json") != (None if certificate is None else certificate.text),
+        "certificate.bin": files.get("certificate.bin", b"") != (b"" if certificate is None else certificate.block),
+    }
+    changed = [name for name, differs in other.items() if differs]
+    if changed:
+        raise ValueError(
+            f"Expected folder= to be where this model was saved. Got '{place}', which holds another one "
+            f"({', '.join(changed)} differ). Save the model there first, or write the report about the folder."
+        )
+
+
+def _same_weights(data: bytes | None, record: ModelRecord) -> bool:
+    """Whether the bytes of a file hold exactly the weights that were checked."""
+    if data is None:
+        return False
+    try:
+        found = checker.weights_digest(checker.read_weights(data))
+    except checker.Rejected:
+        return False
+    return found == _weights(record)
+
+
+def _same_description(data: bytes | None, record: ModelRecord) -> bool:
+    """Whether the bytes of a file are the description that was checked; without a certificate, whether they say it."""
+    if data is None or record.certificate is not None:
+        return record.certificate is not None and data == record.certificate.files.get("model")
+    try:
+        return bool(json.loads(data) == record.description)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _weights(record: ModelRecord) -> str:
+    certificate = record.certificate
+    return checker.weights_digest(certificate.tensors if certificate is not None else tensors_of(record.weights))
+
+
+def _digests(record: ModelRecord, place: Path | None) -> list[tuple[str, str, str]]:
+    """Return (file, hint, SHA-256) of what was checked.
+
+    Of model.safetensors a record holds the weights and not the bytes, as of model.json where there is no certificate:
+    such a file is listed if the bytes that are digested hold what was checked, else left out.
+    """
     digests: list[tuple[str, str, str]] = []
-    certificate = None if record is None else record.certificate
-    if record is not None:
-        weights = checker.weights_digest(certificate.tensors if certificate is not None else tensors_of(record.weights))
-        if place is not None and (place / "model.safetensors").is_file():
-            digests.append(("model.safetensors", "", _sha((place / "model.safetensors").read_bytes())))
-        digests.append(("weights", "names, types, shapes and bytes: what the certificate binds", weights))
-        digests.append(("model.json", "", _sha(ModelRecord.description_bytes(record.description))))
-        if certificate is not None:
-            digests[-1] = ("model.json", "", _sha(certificate.files.get("model", b"")))
-        if record.rules is not None:
-            digests.append(("rules.yaml", "", _sha(record.rules.encode())))
-    elif place is not None:
-        digests += [(f.name, "", _sha(f.read_bytes())) for f in sorted(place.iterdir()) if f.is_file()]
-    digest = ""
+    data = _bytes(place, "model.safetensors")
+    if data is not None and _same_weights(data, record):
+        digests.append(("model.safetensors", "", _sha(data)))
+    digests.append(("weights", "names, types, shapes and bytes: what the certificate binds", _weights(record)))
+    certificate = record.certificate
+    description = _bytes(place, "model.json") if place is not None else record.description_bytes(record.description)
+    if certificate is not None:
+        description = certificate.files.get("model")
+    if description is not None and _same_description(description, record):
+        digests.append(("model.json", "", _sha(description)))
+    if record.rules is not None:
+        digests.append(("rules.yaml", "", _sha(record.rules.encode())))
     if certificate is not None:
         digests.append(("certificate.json", "", _sha(certificate.text)))
         if certificate.block:
             digests.append(("certificate.bin", "", _sha(certificate.block)))
+    return digests
+
+
+def _bytes(place: Path | None, name: str) -> bytes | None:
+    if place is not None:
+        with contextlib.suppress(OSError):
+            return (place / name).read_bytes()
+    return None
+
+
+def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | None) -> dict[str, Any]:
+    """Return digests of what was checked, and the commands to check the files again."""
+    certificate = None if record is None else record.certificate
+    if record is not None:
+        digests = _digests(record, place)
+    else:
+        files = [] if place is None else model_files(place)
+        digests = [(file.name, "as it is now; nothing was checked", _sha(file.read_bytes())) for file in files]
+    digest = ""
+    if certificate is not None:
         digest = text_of(_document(certificate).get("digest"))
     digests.append(("checker.py", f"of smle {smle.__version__}", _sha(Path(checker.__file__).read_bytes())))
     folder = shlex.quote(str(place)) if place is not None else "MODEL"
@@ -97,6 +171,8 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
     lead = "Change a bit of any of these files and the certificate is void."
     if judgement.verdict == NO_RULES:
         commands, lead = commands[2:], "This model has no certificate, because it has no rules."
+    elif judgement.verdict == REJECTED:
+        lead = "The proof was not accepted. These are the digests of what was read."
     return {
         "digests": digests,
         "digest": digest,

@@ -38,6 +38,18 @@ class Range:
     limits: tuple[Limit, ...]
 
     @property
+    def least(self) -> float:
+        """The largest lower limit that is the same for all inputs."""
+        return max(
+            (limit.low for limit in self.limits if limit.low == limit.high and not limit.upward), default=-np.inf
+        )
+
+    @property
+    def most(self) -> float:
+        """The smallest upper limit that is the same for all inputs."""
+        return min((limit.low for limit in self.limits if limit.low == limit.high and limit.upward), default=np.inf)
+
+    @property
     def room(self) -> float:
         """The distance to the nearest limit as a share of the reach; infinite without limits."""
         if self.reach is None or not self.limits:

@@ -7,13 +7,14 @@ margins are those of the exact checker; the corners are computed in float64 and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.certificates.checker import comparison_text
 from smle.certificates.document import Certificate, Proved
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.exclusions import verify_exclusions
@@ -21,13 +22,16 @@ from smle.guarantees.geometry import Domain, Region, Support
 from smle.guarantees.obligations import binding_rules
 from smle.guarantees.overapproximation import NetworkBounds, Overapproximation
 from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, slopes_and_offsets, worst_case
+from smle.report.wording import clause_text, exclusion_texts, row_text
 from smle.rules import Clause, Specification
 
-__all__ = ["Corner", "Key", "RuleVerdict", "Witnesses", "keys_of", "rule_verdicts"]
+__all__ = ["Corner", "Key", "Reader", "RuleVerdict", "Witnesses", "keyed", "keys_of", "rule_verdicts"]
 
 Array = npt.NDArray[np.float64]
 _LOCATED_RULES = 200  # rules for which the corner is computed
 _LOCATED_PAIRS = 200_000
+_SHOWN_ROWS = 40
+_EPS = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,17 @@ class Corner:
 
 @dataclass(frozen=True)
 class RuleVerdict:
-    """One rule: how many statements prove it, the one with the smallest margin, and its corner (None: not computed)."""
+    """One rule: how many statements prove it, the one with the smallest margin, and its corner (None: not computed).
+
+    `where` and `sentence` are the worst statement for readers.
+    """
 
     rule: int
     statements: int
     worst: Proved | None
     corner: Corner | None
+    where: str = ""
+    sentence: str = ""
 
     @property
     def margin(self) -> float | None:
@@ -98,10 +107,9 @@ def rule_verdicts(
 ) -> list[RuleVerdict]:
     """Return one verdict per rule, from what the exact checker proved."""
     grouped: dict[int, list[tuple[Key, Proved]]] = {}
-    for key, item in zip(keys_of(certificate, spec, arrangement), proved, strict=True):
-        if _printed(spec.rules[key.rule].name) != item.rule:
-            raise RuntimeError(f"Expected a statement about rule '{spec.rules[key.rule].name}'. Got '{item.rule}'.")
+    for key, item in keyed(proved, certificate, spec, arrangement=arrangement):
         grouped.setdefault(key.rule, []).append((key, item))
+    reader = Reader(spec, arrangement)
     witnesses = Witnesses(certificate, spec, arrangement=arrangement, over=over)
     result = []
     for rule in range(len(spec.rules)):
@@ -111,13 +119,62 @@ def rule_verdicts(
             continue
         key, worst = min(items, key=lambda pair: pair[1].margin)
         corner = witnesses.corner(key, float(worst.margin)) if rule < _LOCATED_RULES else None
-        result.append(RuleVerdict(rule, len(items), worst, corner))
+        told = reader.where(key, worst), reader.sentence(key, worst)
+        result.append(RuleVerdict(rule, len(items), worst, corner, *told))
     return result
+
+
+def keyed(
+    proved: Sequence[Proved], certificate: Certificate, spec: Specification, *, arrangement: Arrangement
+) -> Iterator[tuple[Key, Proved]]:
+    """Yield what the checker proved, each statement with its obligation."""
+    for key, item in zip(keys_of(certificate, spec, arrangement), proved, strict=True):
+        if _printed(spec.rules[key.rule].name) != item.rule:
+            raise RuntimeError(f"Expected a statement about rule '{spec.rules[key.rule].name}'. Got '{item.rule}'.")
+        yield key, item
 
 
 def _printed(name: str) -> str:
     """Return a name as the checker prints it."""
     return "".join(c if c.isprintable() else "?" for c in name)
+
+
+class Reader:
+    """Prints proved statements for readers, from the rules themselves.
+
+    The text of the checker is printed anew from the same rows and literals; where it is not the same, it is shown as
+    the checker prints it.
+    """
+
+    def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
+        self._spec, self._arrangement = spec, arrangement
+
+    def where(self, key: Key, item: Proved) -> str:
+        """Return the region of a statement as a formula; `everywhere` if there is no condition."""
+        regions = (*self._arrangement.cells[key.head], *(() if key.region is None else (key.region,)))
+        active = sorted({row for region in regions for row in self._arrangement.regions[region]})
+        rows = [self._arrangement.rows[row] for row in active]
+        names = list(self._spec.columns)
+        plain = [comparison_text(dict(row.coefficients), row.bound, row.strict, names) for row in rows]
+        if not rows or item.where != "where " + " and ".join(plain):
+            return item.where
+        more = f" ∧ … ({len(rows) - _SHOWN_ROWS:,} more)" if len(rows) > _SHOWN_ROWS else ""
+        return "where " + " ∧ ".join(row_text(row, self._spec) for row in rows[:_SHOWN_ROWS]) + more
+
+    def sentence(self, key: Key, item: Proved) -> str:
+        """Return what a statement says as a formula."""
+        requirement = self._spec.rules[key.rule].requirement
+        if key.clause < 0:
+            pairs = requirement.exclusions
+            more = f" and {len(pairs) - 3:,} more exclusions" if len(pairs) > 3 else ""
+            return "; ".join(exclusion_texts(pairs[:3].tolist(), self._spec)) + more
+        clause = requirement.clauses[key.clause]
+        m, names = len(self._spec.targets), [*self._spec.targets, *self._spec.columns]
+        plain = [
+            comparison_text({**dict(v.outputs), **{m + k: s for k, s in v.inputs}}, v.bound, v.strict, names)
+            for v in clause.literals
+        ]
+        return clause_text(clause, self._spec) if item.sentence == " or ".join(plain) else item.sentence
 
 
 class Witnesses:
@@ -179,8 +236,10 @@ class Witnesses:
         y = numbers.W @ z + numbers.b + (0.0 if numbers.V is None else numbers.V @ x)
         mentioned = sorted({j for literal in clause.literals for j, _ in literal.outputs})
         limit = float(literals.h[0])
-        high = limit - margin
-        low = min(limit - float(worst.bound[1]), high)
+        lowest = limit - float(worst.bound[1])
+        slack = 4 * _EPS * (abs(limit) + abs(margin) + abs(lowest))  # the ends are never narrower for being floats
+        high = min(limit - margin + slack, limit)
+        low = min(lowest - slack, high)
         turned = len(clause.literals) == 1 and clause.literals[0].outputs[0][1] < 0
         ends = (-high, -low, -limit) if turned else (low, high, limit)
         return Corner(x if c.any() else None, tuple((j, float(y[j])) for j in mentioned), *ends, upward=not turned)

@@ -10,27 +10,31 @@ from markupsafe import Markup
 
 from smle.assurance import assumptions_of
 from smle.certificates import checker
+from smle.certificates.document import Proved
 from smle.report import svg
 from smle.report.judge import NO_RULES, PROVED, Judgement
 from smle.report.measured import Measured
 from smle.report.ranges import OutputRanges
 from smle.report.recorded import history_of
-from smle.report.statements import Corner, RuleVerdict
+from smle.report.sentences import words
+from smle.report.statements import Corner, Key, Reader, RuleVerdict
 from smle.report.wording import (
+    about,
     domain_text,
     formula,
+    listed,
     margin_text,
+    name_text,
     number,
     point,
-    readable,
+    range_text,
     requirement_lines,
     share,
     short,
-    words,
 )
 from smle.rules import Label, Specification
 
-__all__ = ["guarantee_view", "history_view", "ranges_view", "rules_view", "verdict_view"]
+__all__ = ["guarantee_view", "history_view", "ranges_view", "rules_view", "statements_view", "verdict_view"]
 
 _RULES, _STATEMENTS = 400, 200
 
@@ -90,8 +94,9 @@ def _verdict_facts(
                 f"rule “{short(spec.rules[least.rule].name)}”, after rounding",
             )
         )
-    ranges = "; ".join(f"{name} {values}" for name, values in domain_text(spec)[:3]) + ("; …" if inputs > 3 else "")
-    facts.append(("Domain", f"{inputs:,} input{'s' if inputs != 1 else ''}", short(ranges, 120)))
+    ranges = listed((f"{name} {values}" for name, values in domain_text(spec)[:3]), 120)
+    ranges += "; …" if inputs > 3 and not ranges.endswith("…") else ""
+    facts.append(("Domain", f"{inputs:,} input{'s' if inputs != 1 else ''}", ranges))
     if measured is not None:
         value = f"{measured.any_broken['safe']:,} of {measured.inside:,}"
         data = measured.any_broken.get("data")
@@ -100,9 +105,7 @@ def _verdict_facts(
     return facts
 
 
-def rules_view(
-    judgement: Judgement, spec: Specification, verdicts: Sequence[RuleVerdict], measured: Measured | None
-) -> dict[str, Any]:
+def rules_view(spec: Specification, verdicts: Sequence[RuleVerdict], measured: Measured | None) -> dict[str, Any]:
     """Return the rules in words and formulas, each with its verdict."""
     by_rule = {v.rule: v for v in verdicts}
     rows = []
@@ -112,24 +115,28 @@ def rules_view(
         row = {"name": rule.name, "words": words(rule, spec), "formula": lines, "bar": None, "where": "", "margin": ""}
         row.update(_rule_verdict(by_rule.get(index), spec, measured))
         rows.append(row)
-    ordered = sorted(judgement.proved, key=lambda item: item.margin)[:_STATEMENTS]
     return {
         "rules": rows,
         "rules_left_out": len(spec.rules) - len(rows),
         "labels": any(isinstance(output, Label) for output in spec.outputs),
         "constants": [(name, checker.decimal(value)) for name, value in spec.constants],
         "small_margin": any(v.margin is not None and v.margin < 1e-4 for v in verdicts),
-        "statements": [
-            {
-                "rule": p.rule,
-                "where": readable(p.where, spec),
-                "sentence": readable(p.sentence, spec),
-                "margin": margin_text(p.margin),
-            }
-            for p in ordered
-        ],
-        "statements_total": len(judgement.proved),
     }
+
+
+def statements_view(stated: Sequence[tuple[Key, Proved]], reader: Reader) -> dict[str, Any]:
+    """Return the proved statements with the smallest margins."""
+    ordered = sorted(stated, key=lambda pair: pair[1].margin)[:_STATEMENTS]
+    rows = [
+        {
+            "rule": item.rule,
+            "where": reader.where(key, item),
+            "sentence": reader.sentence(key, item),
+            "margin": margin_text(item.margin),
+        }
+        for key, item in ordered
+    ]
+    return {"statements": rows, "statements_total": len(stated)}
 
 
 def _rule_verdict(verdict: RuleVerdict | None, spec: Specification, measured: Measured | None) -> dict[str, Any]:
@@ -153,25 +160,25 @@ def _rule_verdict(verdict: RuleVerdict | None, spec: Specification, measured: Me
         return row
     row["where"] = _where(corner, verdict, spec)
     if corner.pair is None:
-        title = f"can take {number(corner.low)} to {number(corner.high)}, limit {number(corner.limit)}"
+        limits = {"most" if corner.upward else "least": corner.limit}
+        title = f"can take {range_text(corner.low, corner.high, **limits)}, limit {number(corner.limit, 15)}"
         row["bar"] = svg.reach_bar(corner.low, corner.high, corner.limit, upward=corner.upward, title=title)
     return row
 
 
 def _where(corner: Corner, verdict: RuleVerdict, spec: Specification) -> str:
     """Say where a margin is attained."""
-    assert verdict.worst is not None
-    place = "" if verdict.worst.where == "everywhere" else f", {readable(verdict.worst.where, spec)}"
+    place = "" if verdict.where == "everywhere" else f", {verdict.where}"
     if corner.pair is not None:
-        h, k = (spec.targets[i] for i in corner.pair)
+        h, k = (name_text(spec.targets[i]) for i in corner.pair)
         return f"Worst case: {h} and {k} come closest to occurring together{place}."
-    values = ", ".join(f"{spec.targets[j]} = {number(v)}" for j, v in corner.outputs[:6])
+    values = ", ".join(f"{name_text(spec.targets[j])} {about(v)}" for j, v in corner.outputs[:6])
     values += ", …" if len(corner.outputs) > 6 else ""
     if corner.x is None:
         at = " at a corner of the certified box that is the same for all inputs"
     else:
-        at = f" at {short(point(spec.columns, corner.x.tolist()), 300)}"
-    return f"Worst case of {short(readable(verdict.worst.sentence, spec), 200)}: {values}{at}{place}."
+        at = f" at {listed(point(spec, corner.x.tolist()), 300, ', ')}"
+    return f"Worst case of {short(verdict.sentence, 200)}: {values}{at}{place}."
 
 
 def guarantee_view(spec: Specification | None) -> dict[str, Any]:
@@ -211,7 +218,7 @@ def ranges_view(
             if part.reach is None:
                 numbers = "anything: free"
             else:
-                numbers = " to ".join(number(v) for v in part.reach)
+                numbers = range_text(*part.reach, least=part.least, most=part.most)
                 numbers += " (never predicted)" if label and part.reach[1] < 0 else ""
             limits = [(limit.low, limit.high, limit.upward) for limit in part.limits]
             shown = seen.get((part.cell, item.output))

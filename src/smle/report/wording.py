@@ -1,123 +1,187 @@
-"""Rules for readers: in words, and as formulas over regions and clauses."""
+"""Rules and numbers for readers: formulas over regions and clauses, and numbers rounded to the safe side."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-from smle.certificates.checker import comparison_text, decimal
-from smle.rules import Categorical, Clause, Rule, Specification
+import smle.exact
+from smle.exact import exact, rounded_text
+from smle.rules import Categorical, Clause, Row, Rule, Specification
+from smle.rules.expressions import decimal_text, quote_name
 
-__all__ = ["domain_text", "formula", "margin_text", "number", "point", "requirement_lines", "share", "signs", "words"]
+__all__ = [
+    "about",
+    "clause_text",
+    "domain_text",
+    "exact_text",
+    "exclusion_texts",
+    "formula",
+    "listed",
+    "margin_text",
+    "name_text",
+    "number",
+    "point",
+    "range_text",
+    "requirement_lines",
+    "row_text",
+    "share",
+    "short",
+]
 
 _SHOWN = 8
 """Clauses and regions that a formula lists; the others are counted."""
 
-_BETWEEN = re.compile(r"(?<![\w<>=.])(-?[\w.]+) <= ([\w.=\[\]()]+) <= (-?[\w.]+)(?! *[-+*/(\w])")
-_LONGEST = 400
-_FUNCTIONS = (("at_most_one", "at most one"), ("at_least_one", "at least one"), ("exactly_one", "exactly one"))
-_NEGATIVE = re.compile(r"(?<![\w.])-(?=[\w.])")
-_PHRASES = (("<=", "is at most"), (">=", "is at least"), ("==", "is"), ("!=", "is not"), ("<", "is below"))
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_SIGNS = (("<=", "≤"), (">=", "≥"), ("!=", "≠"), ("==", "="), (" * ", " · "), (" - ", " − "))
+_PHRASES = frozenset(
+    {
+        "above",
+        "always",
+        "and",
+        "at",
+        "below",
+        "between",
+        "exactly",
+        "false",
+        "implies",
+        "in",
+        "is",
+        "least",
+        "most",
+        "not",
+        "of",
+        "one",
+        "or",
+        "then",
+        "true",
+        "when",
+    }
+)
+"""Words of sentences."""
+_RAISED = str.maketrans("+-0123456789", "⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def words(rule: Rule, spec: Specification) -> str:
-    """Return a rule as a sentence, with the values of constants behind their names."""
-    then = _spoken(rule.then, spec)
-    sentence = f"Always: {then}" if rule.when is None else f"When {_spoken(rule.when, spec)}, then {then}"
-    return sentence + "."
+def name_text(name: str) -> str:
+    """Return a name as rules write it; one that could be read as a word of a sentence goes in backticks, too."""
+    text = quote_name(name)
+    return f"`{name}`" if text == name and name.lower() in _PHRASES else text
 
 
-def _spoken(text: str, spec: Specification) -> str:
-    if len(text) > _LONGEST:
-        text = text[:_LONGEST].rsplit(" ", 1)[0] + " … (shortened)"
-    for function, phrase in _FUNCTIONS:
-        text = text.replace(f"{function}(", f"{phrase} of (")
-    text = _BETWEEN.sub(r"\2 is between \1 and \3", text)
-    for sign, phrase in (*_PHRASES, (">", "is above")):
-        text = text.replace(f" {sign} ", f" {phrase} ")
-    for name, value in spec.constants:
-        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", lambda m, v=value: f"{m[0]} ({decimal(v)})", text)  # type: ignore[misc]
-    return signs(text)
+def exact_text(value: Fraction) -> str:
+    """Return a rational as it is: a decimal if it has one, else numerator/denominator."""
+    return (decimal_text(value) or str(value)).replace("-", "−")
 
 
 def formula(rule: Rule, spec: Specification) -> str:
     """Return the condition of a rule as a formula over its regions: `Q = {...} ∪ {...}`."""
     if any(not region.rows for region in rule.regions):
         return "every input of the domain"
-    names = list(spec.columns)
-    regions = []
-    for region in rule.regions[:_SHOWN]:
-        rows = [readable(comparison_text(dict(r.coefficients), r.bound, r.strict, names), spec) for r in region.rows]
-        regions.append(" ∧ ".join(rows))
+    regions = [" ∧ ".join(row_text(row, spec) for row in region.rows) for region in rule.regions[:_SHOWN]]
     more = f" ∨ … ({len(rule.regions) - _SHOWN:,} more regions)" if len(rule.regions) > _SHOWN else ""
     return (regions[0] if len(regions) == 1 else " ∨ ".join(f"({region})" for region in regions)) + more
 
 
 def requirement_lines(rule: Rule, spec: Specification) -> list[str]:
     """Return what a rule requires, one clause a line; long lists and exclusions are summarised."""
-    lines = [_clause(clause, spec) for clause in rule.requirement.clauses[:_SHOWN]]
+    lines = [clause_text(clause, spec) for clause in rule.requirement.clauses[:_SHOWN]]
     if len(rule.requirement.clauses) > _SHOWN:
         lines.append(f"… and {len(rule.requirement.clauses) - _SHOWN:,} more clauses")
     pairs = rule.requirement.exclusions
-    for h, k in pairs[: 3 if len(pairs) > _SHOWN else _SHOWN].tolist():
-        lines.append(f"¬({spec.targets[h]} ∧ {spec.targets[k]})")
+    lines += exclusion_texts(pairs[: 3 if len(pairs) > _SHOWN else _SHOWN].tolist(), spec)
     if len(pairs) > _SHOWN:
         labels = len(set(pairs.reshape(-1).tolist()))
         lines.append(f"… {len(pairs):,} pairs of {labels:,} labels in all that never occur together")
     return lines
 
 
-def _clause(clause: Clause, spec: Specification) -> str:
-    names, m = [*spec.targets, *spec.columns], len(spec.targets)
+def exclusion_texts(pairs: Sequence[Sequence[int]], spec: Specification) -> list[str]:
+    """Return `¬(cat ∧ dog)` for pairs of output columns."""
+    return [f"¬({name_text(spec.targets[h])} ∧ {name_text(spec.targets[k])})" for h, k in pairs]
+
+
+def clause_text(clause: Clause, spec: Specification) -> str:
+    """Return a clause as a formula; of long ones the first literals."""
     parts = []
     for literal in clause.literals[:_SHOWN]:
-        terms = {**dict(literal.outputs), **{m + k: v for k, v in literal.inputs}}
-        parts.append(readable(comparison_text(terms, literal.bound, literal.strict, names), spec))
+        terms = [(spec.targets[j], v) for j, v in literal.outputs] + [(spec.columns[k], v) for k, v in literal.inputs]
+        parts.append(_comparison(terms, literal.bound, literal.strict))
     more = f" ∨ … ({len(clause.literals) - _SHOWN:,} more)" if len(clause.literals) > _SHOWN else ""
     return " ∨ ".join(parts) + more
 
 
-def readable(text: str, spec: Specification) -> str:
-    """Return a formula of the checker for people: mathematical signs, `place = home` for 0/1 columns."""
-    text = signs(text)
+def row_text(row: Row, spec: Specification) -> str:
+    """Return a half-space over inputs as a formula; `road = icy` and `road ≠ icy` if it says just that."""
+    if len(row.coefficients) == 1 and not row.strict:
+        ((column, value),) = row.coefficients
+        category = _category(column, spec)
+        if category is not None and ((value == 1 and row.bound == 0) or value == row.bound == -1):
+            return f"{name_text(category[0])} {'=' if value < 0 else '≠'} {name_text(category[1])}"
+    return _comparison([(spec.columns[k], v) for k, v in row.coefficients], row.bound, row.strict)
+
+
+def _category(column: int, spec: Specification) -> tuple[str, str] | None:
+    """Return the categorical input and the category of a 0/1 column; None for a number."""
     for item in spec.inputs:
-        if isinstance(item, Categorical) and f"{item.name}=" in text:
-            for category in item.categories:
-                column = f"{item.name}={category}"
-                text = text.replace(f"{column} ≥ 1", f"{item.name} = {category}")
-                text = text.replace(f"{column} ≤ 0", f"{item.name} ≠ {category}")
-    return text
+        width = len(item.categories) if isinstance(item, Categorical) else 1
+        if column < width:
+            return (item.name, item.categories[column]) if isinstance(item, Categorical) else None
+        column -= width
+    return None
 
 
-def signs(text: str) -> str:
-    """Return a formula with mathematical signs."""
-    for plain, sign in _SIGNS:
-        text = text.replace(plain, sign)
-    return _NEGATIVE.sub("−", text)
+def _comparison(terms: Sequence[tuple[str, Fraction]], bound: Fraction, strict: bool) -> str:
+    """Return terms <= bound; a form that starts with a minus is turned around, as the checker does."""
+    sign = -1 if terms and terms[0][1] < 0 else 1
+    operator = {(1, False): "≤", (1, True): "<", (-1, False): "≥", (-1, True): ">"}[sign, strict]
+    text = ""
+    for name, value in terms:
+        size = "" if abs(value) == 1 else f"{exact_text(abs(value))} · "
+        text += f" {'−' if sign * value < 0 else '+'} {size}{name_text(name)}"
+    return f"{text.removeprefix(' + ') or '0'} {operator} {exact_text(sign * bound)}"
 
 
 def number(value: float, digits: int = 4) -> str:
     """Return a number with few digits, in decimal where that is readable and with a power of ten elsewhere."""
     text = f"{value:.{digits}g}"
-    if "e" not in text:
-        return text.replace("-", "−")
-    mantissa, exponent = text.split("e")
-    if 0 < int(exponent) < 9:
-        return f"{value:,.0f}".replace("-", "−")
-    return f"{mantissa}·10{str(int(exponent)).translate(_RAISED)}".replace("-", "−")
+    return _typeset(f"{value:.0f}" if "e" in text and 0 < int(text.split("e")[1]) < 9 else text)
+
+
+def _typeset(text: str) -> str:
+    """Return the text of a number with a minus sign, groups of three digits from 10,000 on, and a raised exponent."""
+    mantissa, _, exponent = text.partition("e")
+    whole, point, decimals = mantissa.partition(".")
+    if len(whole.lstrip("-")) > 4:
+        whole = f"{int(whole):,}"
+    raised = f"·10{str(int(exponent)).translate(_RAISED)}" if exponent else ""
+    return f"{whole}{point}{decimals}".replace("-", "−") + raised
+
+
+def about(value: float) -> str:
+    """Return `= 0.5`, or `≈ 0.3333` where digits were left out."""
+    return f"{'=' if float(f'{value:.4g}') == value else '≈'} {number(value)}"
 
 
 def margin_text(margin: Fraction) -> str:
     """Return a margin with three digits, rounded down: never more than was proved."""
-    if margin <= 0:
-        return "0"
-    power = math.floor(math.log10(margin)) if margin < 10**300 else 300
-    step = Fraction(10) ** (power - 2)
-    return number(float(margin // step * step), 3)
+    return _typeset(smle.exact.margin_text(margin))
+
+
+def range_text(low: float, high: float, *, least: float = -math.inf, most: float = math.inf) -> str:
+    """Return `low to high`, rounded outwards: with four digits, or as many as keep it inside [least, most].
+
+    What can be reached is never more than the text says.
+    """
+    down = _outward(low, up=False, within=lambda v: v >= least)
+    return f"{down} to {_outward(high, up=True, within=lambda v: v <= most)}"
+
+
+def _outward(end: float, *, up: bool, within: Callable[[float], bool]) -> str:
+    text = ""
+    for digits in range(4, 18):
+        text = rounded_text(exact(end), digits, up=up)
+        if within(float(text)):
+            break
+    return _typeset(text)
 
 
 def share(value: float) -> str:
@@ -131,29 +195,41 @@ def share(value: float) -> str:
     return "below 0.00001%" if value < 0.5 else "above 99.99999%"
 
 
-def point(names: Sequence[str], values: Sequence[float]) -> str:
-    """Return a point as `name = value, ...`; of a categorical input only the category that is on."""
+def point(spec: Specification, values: Sequence[float]) -> list[str]:
+    """Return an input (one value per column) as `name = value` texts; of a categorical one the category that is on."""
     parts = []
-    for name, value in zip(names, values, strict=True):
-        if "=" not in name:
-            parts.append(f"{name} = {number(value)}")
+    for column, value in enumerate(values):
+        category = _category(column, spec)
+        if category is None:
+            parts.append(f"{name_text(spec.columns[column])} {about(value)}")
         elif value > 0.5:
-            parts.append(name.replace("=", " = ", 1))
-    return ", ".join(parts)
+            parts.append(f"{name_text(category[0])} = {name_text(category[1])}")
+    return parts
 
 
 def domain_text(spec: Specification) -> list[tuple[str, str]]:
-    """Return (input, range or categories) pairs."""
+    """Return (input, range or categories) pairs; ends of ranges exactly."""
     rows = []
     for item in spec.inputs:
         if isinstance(item, Categorical):
-            shown = ", ".join(item.categories[:12])
+            shown = ", ".join(f"“{c}”" if "," in c else c for c in item.categories[:12])
             more = f", … ({len(item.categories)} in all)" if len(item.categories) > 12 else ""
             rows.append((item.name, f"one of {shown}{more}"))
         else:
             kind = ", whole numbers" if item.integer else ""
-            rows.append((item.name, f"{number(float(item.lower))} to {number(float(item.upper))}{kind}"))
+            rows.append((item.name, f"{exact_text(item.lower)} to {exact_text(item.upper)}{kind}"))
     return rows
+
+
+def listed(parts: Iterable[str], size: int, separator: str = "; ") -> str:
+    """Return as many whole parts as fit into a size, and `…` for the others: no part is cut."""
+    text = ""
+    for part in parts:
+        longer = f"{text}{separator}{part}" if text else part
+        if len(longer) > size:
+            return f"{text}{separator}…" if text else "…"
+        text = longer
+    return text
 
 
 def short(text: str, size: int = 40) -> str:

@@ -22,7 +22,7 @@ from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, load
 from smle.guarantees.cells import Arrangement, arrange
 from smle.guarantees.obligations import binding_rules
 from smle.report import view as views
-from smle.report.card import card_view, files_view
+from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import Cells, cell_name, data_view
 from smle.report.explorer import explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
@@ -30,7 +30,7 @@ from smle.report.measured import Measured, measure
 from smle.report.page import render
 from smle.report.ranges import output_ranges
 from smle.report.recorded import training_of
-from smle.report.statements import RuleVerdict, Witnesses, rule_verdicts
+from smle.report.statements import Reader, RuleVerdict, Witnesses, keyed, rule_verdicts
 from smle.rules import Specification
 from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.files import read_table, text_columns
@@ -76,7 +76,8 @@ def write_report(
     Raises:
         ModelFormatError: If there is no model folder.
         DataError: If the table does not fit the model, or a twin is given without a table.
-        ValueError: If the HTML file would replace what the report is about, or is a folder.
+        ValueError: If the HTML file would replace what the report is about, or is a folder; or if `folder` holds
+            another model.
         OSError: If the HTML file cannot be written.
     """
     place = Path(folder) if folder is not None else None if isinstance(model, SafeEstimator) else Path(model)
@@ -85,6 +86,10 @@ def write_report(
     if plain is not None and data is None:
         raise DataError("A plain twin is compared on a table. Expected data (--data) with it. Got none.")
     estimator, record, judgement = _judged(model)
+    if record is not None and folder is not None:
+        require_same_files(record, Path(folder))
+    elif record is None and not isinstance(model, SafeEstimator):
+        place = Path(model)  # nothing could be compared with another folder
     twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
     _require_alike(twin, estimator)
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
@@ -212,6 +217,8 @@ def _view(
             assert record.certificate is not None
             over = model.network_.head.overapproximation()
             verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
+            stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
+            view |= views.statements_view(stated, Reader(spec, arrangement))
             witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
             ranges, view["outputs_left_out"] = output_ranges(witnesses)
             seen = {} if measured is None else _seen(measured)
@@ -221,7 +228,7 @@ def _view(
         explorer = explorer_data(model.network_, spec, arrangement, medians=medians)
         view["explorer_note"] = _explorer_note(explorer)
     if spec is not None:
-        view |= views.rules_view(judgement, spec, verdicts, measured)
+        view |= views.rules_view(spec, verdicts, measured)
         view |= views.guarantee_view(spec)
     view |= views.history_view(description)
     view |= {"verdict": views.verdict_view(judgement, verdicts, measured)}

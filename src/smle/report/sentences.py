@@ -1,0 +1,173 @@
+"""Rules as sentences, made from the tree of a rule: what is not recognised is printed as it was stated."""
+
+from __future__ import annotations
+
+import contextlib
+from fractions import Fraction
+
+from smle.errors import RuleError
+from smle.report.wording import exact_text, name_text
+from smle.rules import Categorical, Choice, Rule, Specification
+from smle.rules.affine import number as value_of
+from smle.rules.exclusions import is_summary
+from smle.rules.expressions import (
+    And,
+    Call,
+    Compare,
+    Implies,
+    Member,
+    Name,
+    Negative,
+    Node,
+    Not,
+    Num,
+    Or,
+    Product,
+    Sum,
+    Truth,
+    to_text,
+)
+from smle.rules.parser import parse
+
+__all__ = ["words"]
+
+_LONGEST = 400
+_PARSED = 20_000
+"""Longest text that is read for a sentence, of which only the beginning is shown."""
+
+_COUNTS = {"at_most_one": "at most one", "at_least_one": "at least one", "exactly_one": "exactly one"}
+_SYMBOLS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}
+_PHRASES = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
+
+# Binding strengths, loosest first; a part that binds less than its place asks for is put in parentheses. Unlike in the
+# rules language, "and" inside "or" and both inside "implies" take parentheses: a sentence has no precedence.
+_IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10)
+
+
+def words(rule: Rule, spec: Specification) -> str:
+    """Return a rule as a sentence, with the values of constants behind their names."""
+    speaker = _Speaker(spec)
+    then = speaker.part(rule.then, _IMPLIES)
+    sentence = f"Always: {then}" if rule.when is None else f"When {speaker.part(rule.when, _OR)}, then {then}"
+    return sentence + "."
+
+
+class _Speaker:
+    """Prints trees in the words of one specification."""
+
+    def __init__(self, spec: Specification) -> None:
+        self._constants = dict(spec.constants)
+        self._groups = {o.name for o in (*spec.inputs, *spec.outputs) if isinstance(o, Categorical | Choice)}
+
+    def part(self, text: str, level: int) -> str:
+        """Return the `when` or the `then` of a rule; text that is no formula, or a very long one, as it is."""
+        if len(text) <= _PARSED and not is_summary(text):
+            with contextlib.suppress(RuleError):  # then the text as it was stated says what was required
+                text = self._at(parse(text), level)
+        return text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " … (shortened)"
+
+    def _at(self, node: Node, level: int) -> str:
+        text, binding = self._say(node)
+        return text if binding >= level else f"({text})"
+
+    def _say(self, node: Node) -> tuple[str, int]:
+        """Return the text and how strongly its outermost operator binds."""
+        match node:
+            case Num(value=value):
+                return exact_text(value), _ATOM
+            case Name(name=name):
+                return self._name(name, inside=True), _ATOM
+            case Negative(operand=operand):
+                return f"−{self._at(operand, _ATOM)}", _UNARY
+            case Product(factors=factors):
+                (_, first), *rest = factors
+                more = (f" {'·' if op == '*' else '/'} {self._at(factor, _ATOM)}" for op, factor in rest)
+                return self._at(first, _UNARY) + "".join(more), _PRODUCT
+            case Sum(terms=terms):
+                (_, first), *tail = terms
+                signed = (f" {'+' if sign > 0 else '−'} {self._term(term)}" for sign, term in tail)
+                return self._at(first, _PRODUCT) + "".join(signed), _SUM
+            case Call(function=function, arguments=arguments) if function in _COUNTS:
+                inside = ", ".join(self._at(a, _IMPLIES) for a in arguments)
+                return f"{_COUNTS[function]} of ({inside})", _OR  # its "at most" never follows an "and"
+            case Call(function="abs", arguments=arguments):
+                return f"abs({', '.join(self._at(a, _IMPLIES) for a in arguments)})", _ATOM
+            case Call(function=function, arguments=arguments):
+                return f"{function}({', '.join(map(_as_written, arguments))})", _ATOM
+        return self._say_condition(node)
+
+    def _say_condition(self, node: Node) -> tuple[str, int]:
+        match node:
+            case Compare():
+                return self._compare(node)
+            case Member(operand=operand, options=options):
+                return f"{self._at(operand, _SUM)} is one of [{', '.join(map(_as_written, options))}]", _COMPARE
+            case Not(operand=Member(operand=operand, options=options)):
+                return f"{self._at(operand, _SUM)} is not one of [{', '.join(map(_as_written, options))}]", _COMPARE
+            case Not(operand=operand):
+                return f"not {self._at(operand, _UNARY)}", _NOT
+            case And(parts=parts):
+                return " and ".join(self._at(p, _AND) for p in parts), _AND
+            case Or(parts=parts):
+                return " or ".join(self._at(p, _NOT) for p in parts), _OR
+            case Implies(condition=condition, conclusion=conclusion):
+                return f"{self._at(condition, _NOT)} implies {self._at(conclusion, _NOT)}", _IMPLIES
+        assert isinstance(node, Truth)
+        return ("true" if node.value else "false"), _ATOM
+
+    def _compare(self, node: Compare) -> tuple[str, int]:
+        texts = [self._operand(node, index) for index in range(len(node.operands))]
+        if len(texts) == 2:
+            phrase = {"==": "is", "!=": "is not"}.get(node.operators[0]) or f"is {_PHRASES[node.operators[0]]}"
+            return f"{texts[0]} {phrase} {texts[1]}", _COMPARE
+        signs = [sign.rstrip("=") for sign in node.operators]
+        if signs in (["<", "<"], [">", ">"]):
+            return self._enclosed(node, texts)
+        symbols = (f" {_SYMBOLS.get(sign, sign)} {text}" for sign, text in zip(node.operators, texts[1:], strict=True))
+        return texts[0] + "".join(symbols), _COMPARE
+
+    def _enclosed(self, node: Compare, texts: list[str]) -> tuple[str, int]:
+        """Say `a <= b <= c`; "between" only of numbers in ascending order, since it says nothing about the order."""
+        ends = list(zip(node.operands[::2], texts[::2], node.operators, strict=True))
+        if node.operators[0].startswith(">"):
+            ends.reverse()
+        (low, low_text, above), (high, high_text, below) = ends
+        values = [value for value in (self._value(low), self._value(high)) if value is not None]
+        if above.endswith("=") and below.endswith("=") and len(values) == 2 and values[0] <= values[1]:
+            return f"{texts[1]} is between {low_text} and {high_text}", _COMPARE
+        phrases = "at least" if above.endswith("=") else "above", "at most" if below.endswith("=") else "below"
+        return f"{texts[1]} is {phrases[0]} {low_text} and {phrases[1]} {high_text}", _AND
+
+    def _operand(self, node: Compare, index: int) -> str:
+        """Return an operand; beside a categorical input or a choice it is a category or an option, never a constant."""
+        operand = node.operands[index]
+        beside = node.operands[max(index - 1, 0) : index + 2]
+        if any(isinstance(other, Name) and other.name in self._groups for other in beside):
+            return _as_written(operand)
+        return self._name(operand.name, inside=False) if isinstance(operand, Name) else self._at(operand, _SUM)
+
+    def _term(self, term: Node) -> str:
+        text = self._at(term, _PRODUCT)
+        return f"({text})" if text.startswith("−") else text
+
+    def _name(self, name: str, *, inside: bool) -> str:
+        """Return a name, a constant with its value; `=` keeps the value inside a formula from reading as a factor."""
+        if name not in self._constants:
+            return name_text(name)
+        return f"{name_text(name)} ({'= ' if inside else ''}{exact_text(self._constants[name])})"
+
+    def _value(self, node: Node) -> Fraction | None:
+        try:
+            return value_of(node, self._constants)
+        except RuleError:
+            return None
+
+
+def _as_written(node: Node) -> str:
+    """Return a category or an option; whatever else stands there, as the rule states it."""
+    match node:
+        case Name(name=name):
+            return name_text(name)
+        case Negative(operand=Num(value=value)):
+            return exact_text(-value)
+    return to_text(node)
