@@ -25,26 +25,14 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 ELSEWHERE = {"rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
 # What a page takes for granted.
 GIVEN = {
-    "training.md": """
-import torch
-from pathlib import Path
-Path("rules.yaml").write_text("inputs: {a: [0, 1]}\\noutputs: [y]\\nrules: [{name: range, then: 0 <= y <= 1}]\\n")
-features, sequences, lengths = torch.rand(40, 1), torch.rand(40, 6, 5), torch.randint(1, 7, (40,))
-targets = torch.rand(40, 1)
-""",
     "onnx.md": """
 import sys
-import torch
 from smle import SafeRegressor, Specification
 from smle.demo import BRAKING_RULES, braking_data
-from smle.nn import MLP, SafeNetwork
-from smle.storage import read_record
 spec, data = Specification.from_yaml(BRAKING_RULES), braking_data(rows=200)
 SafeRegressor(spec, max_epochs=2, random_state=0).fit(data[list(spec.columns)], data["brake"]).save("demo/model")
-record = read_record("demo/model")
-network = SafeNetwork(MLP((8,), 8, shift=[0, 0, 0], scale=[1, 1, 1]), spec, embedding=8).eval()
 sys.argv = ["serve.py", "model.onnx"]
-""",
+"""
 }
 
 

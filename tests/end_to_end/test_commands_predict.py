@@ -131,6 +131,7 @@ def test_keep_all_and_what_cannot_be_kept(braking_folder, numbered, braking_tabl
 MISPLACED = {
     "swapped": (["predict", "{t}", "{m}"], "were they swapped? Try: smle predict {m} {t}"),
     "swapped in a report": (["report", "{t}", "--data", "{m}"], "Try: smle report {m} --data {t}"),
+    "swapped when monitored": (["monitor", "{t}", "{m}"], "Try: smle monitor {m} {t}"),
     "onnx": (["predict", "{d}/model.onnx", "{t}"], "run in onnxruntime"),
     "onnx in a report": (["report", "{d}/model.onnx"], "wants the model folder"),
     "onnx as a twin": (["report", "{m}", "--data", "{t}", "--plain", "{d}/model.onnx"], "wants the model folder"),
@@ -321,7 +322,7 @@ def test_monitor(braking_folder, braking_table, data, tmp_path):
     text = run("monitor", braking_folder, tmp_path / "moved.csv")
     assert text.exit_code == 0
     assert "changed" in text.output
-    assert "Outside the range of distance: 1 rows." in text.output
+    assert "Outside the range of distance: 1 row." in text.output
     assert run("monitor", braking_folder, data, "--tolerance", 2).exit_code == 2
 
 

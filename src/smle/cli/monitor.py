@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, out, print_json, print_rows, reported
+from smle.cli.places import require_model, require_table
 
 if TYPE_CHECKING:
     from smle.monitor import Change, Usage
@@ -33,6 +34,8 @@ def monitor(
     Example: smle monitor model/ last-week.csv --json
     """
     with reported():
+        require_model(model, table=data, usage="smle monitor {model} {table}")
+        require_table(data)
         from smle.estimators import load
         from smle.monitor import Usage, compare
         from smle.tables.files import read_chunks, text_columns
@@ -106,7 +109,9 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], toler
     unsure = sum(c.verdict == "open" for c in changes)
     for name, count in now.outside.items():
         if count:
-            out.print(f"Outside the range of {name}: {count} rows.", markup=False, soft_wrap=True)
+            out.print(
+                f"Outside the range of {name}: {count} {'row' if count == 1 else 'rows'}.", markup=False, soft_wrap=True
+            )
     out.print(
         f"{changed} of {len(changes)} shares changed by more than {tolerance:.1%}; for {unsure} the rows are too few "
         "to tell. Intervals hold together with 99 %, for independent rows.",
