@@ -67,6 +67,7 @@ _INSTEAD = {
     "->": "Write 'implies'.",
     "%": "Remainders are not linear.",
 }
+_CLAUSES = {"if", "when", "then"}
 _BINDING = {
     "implies": 1,
     "or": 2,
@@ -185,18 +186,30 @@ class _Parser:
         token = self.current
         if token.kind == "end":
             return RuleError(f"Expected {expected}. The text ends after {self._text[-40:].strip()!r}.")
-        where = _near(self._text, token.start)
-        advice = _INSTEAD.get(token.text, "") if token.kind == "operator" else ""
-        if not advice and token.kind == "name":
-            lowered = token.text.lower()
-            if lowered in KEYWORDS:
-                advice = f"Write '{lowered}' in small letters."
-            elif self._index and self._tokens[self._index - 1].kind == "number":
-                number = self._tokens[self._index - 1].text
-                advice = f"Write '{number} * {token.text}' to multiply; units are not written."
-            elif self._index and self._tokens[self._index - 1].kind == "name":
-                advice = f"A name with spaces goes in backticks: `{self._tokens[self._index - 1].text} {token.text}`."
-        return RuleError(f"Expected {expected}, got '{token.text[:40]}' at {where}. {advice}".rstrip())
+        advice = self._advice(token, self._tokens[self._index - 1] if self._index else None)
+        return RuleError(
+            f"Expected {expected}, got '{token.text[:40]}' at {_near(self._text, token.start)}. {advice}".rstrip()
+        )
+
+    def _advice(self, token: _Token, before: _Token | None) -> str:
+        """Return what to write instead of an unexpected token, or nothing."""
+        if token.kind == "operator":
+            turned = next((sign for sign in "<>" if token.text == "=" and self._sees(sign, 1)), None)
+            return _INSTEAD.get(token.text, "") if turned is None else f"Write '{turned}='."
+        lowered = token.text.lower()
+        if token.kind != "name" or before is None:
+            return ""
+        if lowered in KEYWORDS:
+            return f"Write '{lowered}' in small letters."
+        if not {lowered, before.text.lower()}.isdisjoint(_CLAUSES):
+            return "A condition goes into 'when' and what must hold into 'then', or write CONDITION implies CONCLUSION."
+        if before.kind == "number" and token.text.startswith("_"):
+            return f"Write '{before.text}{token.text.replace('_', '')}': digits are not grouped."
+        if before.kind == "number":
+            return f"Write '{before.text} * {token.text}' to multiply; units are not written."
+        if before.kind == "name":
+            return f"A name with spaces goes in backticks: `{before.text} {token.text}`."
+        return ""
 
     def closed(self, node: Node) -> Node:
         if self.current.kind != "end":

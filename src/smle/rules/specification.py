@@ -19,6 +19,7 @@ __all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "
 
 _LISTED = 6  # names in a short description
 
+
 @dataclass(frozen=True)
 class NumericInput:
     """A number in a finite range; `integer` promises whole numbers. One input column.
