@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from smle.assurance import require_same_rules
+from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Proved
 from smle.errors import CertificateError, RuleError
 from smle.rules import Specification

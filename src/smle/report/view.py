@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from smle.assurance import assumptions_of
 from smle.certificates import checker
+from smle.certificates.agreement import assumptions_of
 from smle.certificates.document import Proved
 from smle.report import svg
 from smle.report.judge import NO_RULES, PROVED, Judgement
@@ -130,6 +130,7 @@ def statements_view(stated: Sequence[tuple[Key, Proved]], reader: Reader) -> dic
     rows = [
         {
             "rule": item.rule,
+            "head": item.head,
             "where": reader.where(key, item),
             "sentence": reader.sentence(key, item),
             "margin": margin_text(item.margin),

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 import smle
-from smle.assurance import arrangement_of, state_of
+from smle.assurance import state_of
 from smle.certificates import checker
+from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, load
