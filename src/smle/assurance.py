@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +12,8 @@ from torch import Tensor, nn
 
 from smle.certificates import checker
 from smle.certificates.document import Certificate, tensors_of
-from smle.certificates.issue import compiled, issue
-from smle.errors import CertificateError, NotCertifiedError
-from smle.guarantees.cells import Arrangement, distinct
+from smle.certificates.issue import issue
+from smle.errors import NotCertifiedError
 from smle.guarantees.project import project as project_heads
 from smle.guarantees.verdict import Verdicts
 from smle.guarantees.verify import verify as verify_overapproximation
@@ -27,21 +23,10 @@ from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
-from smle.rules import NumericInput, Specification
+from smle.rules import Specification
 from smle.tables import column_names, encode_inputs
 
-__all__ = [
-    "DeployedNetwork",
-    "arrangement_of",
-    "assumptions_of",
-    "certify",
-    "correct",
-    "project",
-    "require_kind",
-    "require_same_rules",
-    "state_of",
-    "verify",
-]
+__all__ = ["DeployedNetwork", "certify", "correct", "project", "state_of", "verify"]
 
 
 class DeployedNetwork(Float32Only):
@@ -184,67 +169,3 @@ def _accepted(network: SafeNetwork) -> SafeNetwork:
     if network.spec.rules:
         certify(network)
     return network
-
-
-def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement:
-    """Return the cells that a (checked) certificate speaks of."""
-    gated = tuple(certificate.document["gate"]["regions"])
-    signatures = certificate.tensors["gate.signatures"]
-    bits = np.frombuffer(signatures.data, dtype=np.uint8).reshape(signatures.shape)
-    cells = tuple(tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in bits)
-    return replace(distinct(spec), gated=gated, cells=cells)
-
-
-_READ_AS = {"SafeRegressor": ("numbers",), "SafeClassifier": ("labels", "choice")}
-
-
-def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
-    """Require that the kind of a model, which says how its outputs are read, fits the outputs of its rules.
-
-    Raises:
-        CertificateError: If it does not. Kinds that are not known here pass.
-    """
-    kind = description.get("kind")
-    known = _READ_AS.get(kind) if isinstance(kind, str) else None
-    if known is not None and spec.output_kind not in known:
-        raise CertificateError(
-            f"model.json: a {kind} predicts {' or '.join(known)}, and the outputs in rules.yaml are {spec.output_kind}."
-        )
-
-
-def assumptions_of(spec: Specification) -> list[str]:
-    """Return what the reading of these rules assumes beside the certificate's own assumptions."""
-    whole = [item.name for item in spec.inputs if isinstance(item, NumericInput) and item.integer]
-    if not whole:
-        return []
-    return [
-        f"Inputs declared as whole numbers are whole: {', '.join(whole)}. Between them a rule may be read as if it "
-        "began at the next one."
-    ]
-
-
-def require_same_rules(certificate: Certificate, spec: Specification) -> None:
-    """Require that a certificate states exactly the compiled rules of a specification, for a model that reads them so.
-
-    Raises:
-        CertificateError: If they differ; the message names the first rule that does.
-    """
-    if "model" in certificate.files:
-        require_kind(_described(certificate.files["model"]), spec)
-    block = bytearray()
-    expected = compiled(spec, distinct(spec), block)
-    stated = certificate.document["specification"]
-    if expected == stated and certificate.block[: len(block)] == bytes(block):
-        return
-    for rule, other in zip(expected["rules"], stated["rules"], strict=False):
-        if rule != other:
-            raise CertificateError(f"rules.yaml: rule '{rule['name']}' is not the one that was certified.")
-    raise CertificateError("rules.yaml does not state the rules that were certified.")
-
-
-def _described(data: bytes) -> dict[str, Any]:
-    try:
-        description = json.loads(data)
-    except (ValueError, RecursionError):
-        description = None
-    return description if isinstance(description, dict) else {}

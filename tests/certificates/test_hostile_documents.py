@@ -1,8 +1,10 @@
 """One document per trap: each is sealed with fresh digests by its author and refused for the stated reason."""
 
+import random
 import struct
 import time
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -654,3 +656,12 @@ def test_trap(base, change, reason):
     with pytest.raises(checker.Rejected, match=reason):
         package.seal().check()
     assert time.process_time() - start < 10, "refused, but not quickly"
+
+
+def test_margins_are_printed_rounded_down():
+    rng = random.Random(0)
+    sizes = [Fraction(1, 3), Fraction(0), Fraction(10**400, 7), Fraction(1, 10**5000), Fraction(123456789)]
+    sizes += [Fraction(rng.randint(1, 10**9), rng.randint(1, 10**30)) for _ in range(500)]
+    for value in sizes:
+        shown = Fraction(checker.approximate(value))
+        assert 0 <= value - shown <= value / 10**5

@@ -10,8 +10,8 @@ from builder import CASES, Package, case
 from mutations import attacked, changed_bytes, check_files, files_of, flip_bit
 
 from exact_judge import Judge, doubts, solve_with_qsopt
-from smle.assurance import require_same_rules
 from smle.certificates import checker
+from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, RuleError
 from smle.rules import Specification

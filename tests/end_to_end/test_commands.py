@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from smle import load
+from smle import SafeRegressor, Specification, load
 from smle.certificates.document import Proved
 from smle.cli import app
 from smle.cli.app import print_proved, print_statements, proved_json, reported
@@ -361,6 +361,29 @@ def test_fast_verification_says_the_same(braking_folder, tmp_path):
     assert "error bound" in run("verify", braking_folder, "--fast").output
     (tmp_path / "m.onnx").write_bytes(b"")
     assert run("verify", tmp_path / "m.onnx", "--fast").exit_code == 2
+
+
+def test_verification_needs_no_torch(braking_folder, tmp_path):
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['sklearn'] = None\n"
+        "from smle.cli import main; sys.argv = ['smle', 'verify', sys.argv[1]]; main()"
+    )
+    for place, status, text in ((braking_folder, 0, "Holds:"), (tmp_path / "absent", 2, "not a model folder")):
+        done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        assert text in done.stdout + done.stderr
+
+
+def test_whole_numbers_are_named_among_the_assumptions_of_an_exported_file(tmp_path):
+    text = (
+        "{inputs: {k: {range: [0, 9], integer: true}}, outputs: [y], rules: [{name: r, when: k > 2, then: y <= 1}]}\n"
+    )
+    X = pd.DataFrame({"k": np.arange(10)})
+    model = SafeRegressor(Specification.from_yaml(text), hidden=(4,), embedding=4, max_epochs=1).fit(X, X["k"] / 9)
+    model.to_onnx(tmp_path / "m.onnx")
+    shown = run("verify", tmp_path / "m.onnx").output
+    assert "Inputs declared as whole numbers are whole: k" in shown
+    assert "k > 2" in shown
 
 
 JSON_FREE = {"report", "bench", "reproduce"}  # checked by their own tests, or writing files only

@@ -66,6 +66,7 @@ def test_without_twin_and_without_test_rows(files):
     nothing = _train(files, *QUICK, "--epochs", 1, "--test-share", 0)
     assert nothing.exit_code == 0, nothing.output
     assert "No rows were held out" in nothing.output
+    assert "(the one there was replaced)" in nothing.output
     assert load(files / "m").description_["provenance"]["rows"] == 1500
 
 
@@ -150,6 +151,12 @@ def untrained(monkeypatch):
     monkeypatch.setattr("smle.estimators.SafeEstimator.fit", fit)
 
 
+def test_swapped_files_are_recognized(files, untrained):
+    refused = run("train", files / "rules.yaml", files / "data.csv", "-o", files / "m")
+    assert refused.exit_code == 2
+    assert "expected the table first" in refused.output
+
+
 def test_places_are_tried_before_training(files, untrained):
     (files / "file").write_text("")
     begin = ("train", files / "data.csv", files / "rules.yaml", "-o")
@@ -202,6 +209,9 @@ def test_a_file_without_rules_trains_a_plain_network(files):
     (files / "rules.yaml").write_text(BRAKING_RULES.split("rules:", maxsplit=1)[0] + "rules: []\n")
     result = _train(files, *QUICK, "--epochs", 1)
     assert result.exit_code == 0, result.output
+    assert "Proved rules" not in result.output
+    assert "no rules, so nothing is proved" in result.output
+    assert "replaced" not in result.output
     assert run("predict", files / "m", files / "data.csv", "-o", files / "p.csv", "--info").exit_code == 0
     assert run("monitor", files / "m", files / "data.csv").exit_code == 0
     refused = run("verify", files / "m")

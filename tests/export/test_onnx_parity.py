@@ -34,7 +34,7 @@ MODELS |= {f"mixed, {b}": (lambda b=b: untrained(MIXED, b)) for b in ("fixed", "
 
 
 def torch_head(exported: Exported) -> tuple[DeployedHead, object]:
-    from smle.assurance import arrangement_of
+    from smle.certificates.agreement import arrangement_of
 
     certificate = exported.record.certificate
     arrangement = arrangement_of(certificate, exported.spec)

@@ -13,8 +13,8 @@ import pytest
 from exported import MIXED, Exported, hand_made, untrained
 
 from smle import Specification
-from smle.assurance import arrangement_of
 from smle.bench.sampling import hard_points
+from smle.certificates.agreement import arrangement_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.export import write_onnx, write_plain_twin, write_twin
 from smle.export.backbone import layers_of

@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from smle.assurance import arrangement_of
+from smle.certificates.agreement import arrangement_of
 from smle.exact import exact
 from smle.report import svg
 from smle.report.measured import measure

@@ -20,6 +20,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable
+from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
@@ -298,11 +299,8 @@ def decimal(value: Fraction) -> str:
 
 
 def approximate(value: Fraction) -> str:
-    """Print a number with few digits, whatever its size."""
-    try:
-        return f"{float(value):.6g}"
-    except OverflowError:
-        return "beyond 1e308"
+    """Print a number with six digits, rounded down: a margin is never printed larger than it was proved."""
+    return f"{Context(prec=6, rounding=ROUND_FLOOR).divide(Decimal(value.numerator), Decimal(value.denominator)):g}"
 
 
 def comparison_text(terms: dict[int, Fraction], bound: Fraction, strict: bool, names: list[str]) -> str:

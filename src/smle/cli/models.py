@@ -22,6 +22,7 @@ from smle.cli.app import (
     quoted,
     reported,
 )
+from smle.cli.places import require_model
 from smle.errors import CertificateError
 from smle.exact import margin_text
 
@@ -60,6 +61,7 @@ def verify(
                 raise ValueError("--fast is for model folders. An ONNX file is always checked in exact arithmetic.")
             _verify_onnx(model, statements, as_json)
         else:
+            require_model(model)
             _verify_folder(model, statements, fast, as_json)
 
 
@@ -88,20 +90,26 @@ def _verify_folder(model: Path, statements: bool, fast: bool, as_json: bool) -> 
 
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
+    from smle.certificates.agreement import assumptions_of
     from smle.certificates.checker import STATEMENT
     from smle.errors import ModelFormatError
-    from smle.export import check_onnx
 
     if not model.is_file():
         raise ModelFormatError(f"Cannot read '{model}': no such file. Expected an ONNX file or a model folder.")
-    result = check_onnx(model)
+    from smle.export.files import checked
+
+    result, spec = checked(model)
+    further = [] if spec is None else assumptions_of(spec)
+    statement = {**STATEMENT, "assumptions": [*STATEMENT["assumptions"], *further]}
     if as_json:
         matched = {"nodes": result.nodes, "constants": result.constants}
-        more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **STATEMENT}
+        more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}
         print_json({"verdict": "proved", "proved": proved_json(result.proved), **more})
         return
     if statements:
         print_statements(result.proved)
+    elif spec is not None:
+        print_proved(result.proved, spec)
     else:
         rows = []
         for rule in dict.fromkeys(item.rule for item in result.proved):
@@ -111,7 +119,7 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     out.print(f"Matched with the certified head: {result.nodes} nodes, {result.constants} constants.")
     for line in result.asserted:
         out.print(f"Asserted by the exporter, not needed by the proof: {line}", markup=False, soft_wrap=True)
-    _show_statement(STATEMENT)
+    _show_statement(statement)
     out.print("Holds: every rule is proved in exact arithmetic, for every input in the domain.")
 
 
@@ -124,7 +132,7 @@ def _show_statement(statement: dict[str, Any]) -> None:
 
 
 def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
-    from smle.assurance import assumptions_of, require_same_rules
+    from smle.certificates.agreement import assumptions_of, require_same_rules
     from smle.errors import ModelFormatError, RuleError
     from smle.rules import Specification
     from smle.storage import read_record
@@ -156,8 +164,10 @@ def export(
     Example: smle export model/ -o model.onnx
     """
     with reported():
-        from smle.certificates import onnx_checker
         from smle.errors import ModelFormatError
+
+        require_model(model)
+        from smle.certificates import onnx_checker
         from smle.estimators import load
         from smle.export.files import companion
         from smle.storage import require_writable

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
+from smle.cli.places import require_model
 from smle.exact import margin_text
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def project(
     Example: smle project model/ stricter.yaml -o stricter-model/ --data data.csv
     """
     with reported():
+        require_model(model)
         from smle.cli.train import require_fitting, split
         from smle.diagnosis import conflicts_explained
         from smle.estimators import load, project_model

@@ -23,6 +23,7 @@ from smle.cli.app import (
     quoted,
     reported,
 )
+from smle.cli.places import require_table
 from smle.cli.settings import TrainSettings
 from smle.exact import margin_text
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from smle.rules import Specification
 
 __all__ = ["require_fitting", "split", "train"]
+
+_RULES = (".yaml", ".yml")
 
 
 def _default(name: str) -> str:
@@ -145,14 +148,19 @@ class _Run:
 
     def fit(self, data: Path, rules: Path, output: Path) -> None:
         """Read, split, train, measure, write."""
-        from smle.estimators import SafeClassifier, SafeRegressor, compare_models, without_rules
         from smle.rules import Specification
         from smle.storage import require_replaceable
         from smle.tables.files import read_table, text_columns
 
+        if data.suffix in _RULES and rules.suffix not in _RULES:
+            raise ValueError(f"'{data}' looks like rules, and '{rules}' like a table: expected the table first.")
         spec = Specification.from_yaml(rules)
         _require_one_kind(spec, rules)
+        require_table(data)
         require_replaceable(output)  # better now than after an hour
+        self.replaced = output.exists()
+        from smle.estimators import SafeClassifier, SafeRegressor, compare_models, without_rules
+
         self._require_checkpoint(output)
         table = read_table(data, text=text_columns(spec))
         self.targets = [item.name for item in spec.outputs]
@@ -222,7 +230,8 @@ class _Run:
 
     def show(self, output: Path) -> None:
         """Print the summary."""
-        print_proved(self.proved, self.model.specification_)
+        if self.proved:
+            print_proved(self.proved, self.model.specification_)
         if self.scores:
             _show_scores(self.scores)
         else:
@@ -235,7 +244,9 @@ class _Run:
         )
         if self.proved:
             out.print(f"Worst margin: {margin_text(min(item.margin for item in self.proved))}")
-        out.print(f"Model: {output}   check again: smle verify {quoted(output)}", soft_wrap=True, markup=False)
+        place = f"{output} (the one there was replaced)" if self.replaced else str(output)
+        check = f"check again: smle verify {quoted(output)}" if self.proved else "no rules, so nothing is proved"
+        out.print(f"Model: {place}   {check}", soft_wrap=True, markup=False)
 
 
 def _show_scores(scores: dict[str, Any]) -> None:

@@ -14,7 +14,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
-from smle.assurance import arrangement_of, certify, require_kind, require_same_rules
+from smle.assurance import certify
+from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
 from smle.certificates.document import tensors_of
 from smle.diagnosis import conflicts_explained
 from smle.errors import CertificateError, DataError, NotCertifiedError

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.assurance import DeployedNetwork, certify, require_same_rules, state_of
+from smle.assurance import DeployedNetwork, certify, state_of
 from smle.certificates import checker, onnx_checker
+from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone, torch_backbone
@@ -113,27 +114,33 @@ def check_onnx(path: FilePath) -> onnx_checker.Result:
     Raises:
         CertificateError: If the checker rejects it; the message says why.
     """
+    return checked(path)[0]
+
+
+def checked(path: FilePath) -> tuple[onnx_checker.Result, Specification | None]:
+    """Do what `check_onnx` does; also return the rules, if their text is in the certificate file."""
     try:
         data, sealed = onnx_checker.read_files(os.fspath(path))
         result = onnx_checker.check(data, sealed)
         document = checker.read_json(sealed, "onnx certificate")
     except checker.Rejected as reason:
         raise CertificateError(str(reason)) from None
-    if document["rules"] is not None:
-        files = {role: document[role].encode() for role in ("model", "rules") if document[role] is not None}
-        block = base64.b64decode(document["block"] or "")
-        certificate = Certificate(checker.canonical(document["certificate"]), block, {}, files)
-        try:
-            spec = Specification.from_yaml(document["rules"] + "\n")
-        except RuleError as error:
-            raise CertificateError(f"The rules in the certificate file cannot be read: {error}") from None
-        require_same_rules(certificate, spec)
-        if result.interface != interface_of(spec, monitor=result.interface.monitored):
-            raise CertificateError(
-                "The graph reads its inputs or outputs in another way than its rules say (missing values, whole "
-                "numbers, choices). Export the model again."
-            )
-    return result
+    if document["rules"] is None:
+        return result, None
+    files = {role: document[role].encode() for role in ("model", "rules") if document[role] is not None}
+    block = base64.b64decode(document["block"] or "")
+    certificate = Certificate(checker.canonical(document["certificate"]), block, {}, files)
+    try:
+        spec = Specification.from_yaml(document["rules"] + "\n")
+    except RuleError as error:
+        raise CertificateError(f"The rules in the certificate file cannot be read: {error}") from None
+    require_same_rules(certificate, spec)
+    if result.interface != interface_of(spec, monitor=result.interface.monitored):
+        raise CertificateError(
+            "The graph reads its inputs or outputs in another way than its rules say (missing values, whole numbers, "
+            "choices). Export the model again."
+        )
+    return result, spec
 
 
 def companion(path: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.assurance import arrangement_of
+from smle.certificates.agreement import arrangement_of
 from smle.errors import NotCertifiedError
 from smle.export.backbone import layers_of
 from smle.export.door import require_onnx

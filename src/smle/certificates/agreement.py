@@ -1,0 +1,82 @@
+"""Whether a certificate is about the rules, and the kind of model, that stand beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from smle.certificates.document import Certificate
+from smle.certificates.issue import compiled
+from smle.errors import CertificateError
+from smle.guarantees.cells import Arrangement, distinct
+from smle.rules import NumericInput, Specification
+
+__all__ = ["arrangement_of", "assumptions_of", "require_kind", "require_same_rules"]
+
+
+def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement:
+    """Return the cells that a (checked) certificate speaks of."""
+    gated = tuple(certificate.document["gate"]["regions"])
+    signatures = certificate.tensors["gate.signatures"]
+    bits = np.frombuffer(signatures.data, dtype=np.uint8).reshape(signatures.shape)
+    cells = tuple(tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in bits)
+    return replace(distinct(spec), gated=gated, cells=cells)
+
+
+_READ_AS = {"SafeRegressor": ("numbers",), "SafeClassifier": ("labels", "choice")}
+
+
+def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
+    """Require that the kind of a model, which says how its outputs are read, fits the outputs of its rules.
+
+    Raises:
+        CertificateError: If it does not. Kinds that are not known here pass.
+    """
+    kind = description.get("kind")
+    known = _READ_AS.get(kind) if isinstance(kind, str) else None
+    if known is not None and spec.output_kind not in known:
+        raise CertificateError(
+            f"model.json: a {kind} predicts {' or '.join(known)}, and the outputs in rules.yaml are {spec.output_kind}."
+        )
+
+
+def assumptions_of(spec: Specification) -> list[str]:
+    """Return what the reading of these rules assumes beside the certificate's own assumptions."""
+    whole = [item.name for item in spec.inputs if isinstance(item, NumericInput) and item.integer]
+    if not whole:
+        return []
+    return [
+        f"Inputs declared as whole numbers are whole: {', '.join(whole)}. Between them a rule may be read as if it "
+        "began at the next one."
+    ]
+
+
+def require_same_rules(certificate: Certificate, spec: Specification) -> None:
+    """Require that a certificate states exactly the compiled rules of a specification, for a model that reads them so.
+
+    Raises:
+        CertificateError: If they differ; the message names the first rule that does.
+    """
+    if "model" in certificate.files:
+        require_kind(_described(certificate.files["model"]), spec)
+    block = bytearray()
+    expected = compiled(spec, distinct(spec), block)
+    stated = certificate.document["specification"]
+    if expected == stated and certificate.block[: len(block)] == bytes(block):
+        return
+    for rule, other in zip(expected["rules"], stated["rules"], strict=False):
+        if rule != other:
+            raise CertificateError(f"rules.yaml: rule '{rule['name']}' is not the one that was certified.")
+    raise CertificateError("rules.yaml does not state the rules that were certified.")
+
+
+def _described(data: bytes) -> dict[str, Any]:
+    try:
+        description = json.loads(data)
+    except (ValueError, RecursionError):
+        description = None
+    return description if isinstance(description, dict) else {}
