@@ -188,14 +188,14 @@ def test_ranges_are_rounded_outwards_and_stay_inside_their_limits(low, size, roo
 def test_the_domain_is_shown_exactly():
     spec = Specification.from_yaml(
         "inputs:\n  d: [0, 0.99996]\n  s: [-0.00001234567, 12345.6]\n  t: [1 / 3, 1e12]\n"
-        "  n: {range: [0, 123456], integer: true}\n  c: {categories: [x, 'y, z']}\noutputs: [y]\nrules: []\n"
+        "  n: {range: [0, 123456], integer: true, missing: 7}\n  c: {categories: [x, 'y, z'], missing: x}\noutputs: [y]\nrules: []\n"
     )
     assert dict(domain_text(spec)) == {
         "d": "0 to 0.99996",
         "s": "−0.00001234567 to 12345.6",
         "t": "1/3 to 1000000000000",
-        "n": "0 to 123456, whole numbers",
-        "c": "one of x, “y, z”",
+        "n": "0 to 123456, whole numbers; a missing value counts as 7",
+        "c": "one of x, “y, z”; a missing value counts as x",
     }
     assert point(spec, [0.99996, 5.0, 0.5, 3.0, 0.0, 1.0]) == ["d ≈ 1", "s = 5", "t = 0.5", "n = 3", "c = `y, z`"]
     assert listed(["speed 0 to 12345.6", "distance 0 to 7"], 30) == "speed 0 to 12345.6; …"

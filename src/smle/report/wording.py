@@ -208,16 +208,18 @@ def point(spec: Specification, values: Sequence[float]) -> list[str]:
 
 
 def domain_text(spec: Specification) -> list[tuple[str, str]]:
-    """Return (input, range or categories) pairs; ends of ranges exactly."""
+    """Return (input, range or categories, and what stands in for missing values) pairs; numbers exactly."""
     rows = []
     for item in spec.inputs:
         if isinstance(item, Categorical):
             shown = ", ".join(f"“{c}”" if "," in c else c for c in item.categories[:12])
             more = f", … ({len(item.categories)} in all)" if len(item.categories) > 12 else ""
-            rows.append((item.name, f"one of {shown}{more}"))
+            values, missing = f"one of {shown}{more}", item.missing
         else:
             kind = ", whole numbers" if item.integer else ""
-            rows.append((item.name, f"{exact_text(item.lower)} to {exact_text(item.upper)}{kind}"))
+            values = f"{exact_text(item.lower)} to {exact_text(item.upper)}{kind}"
+            missing = None if item.missing is None else exact_text(item.missing)
+        rows.append((item.name, values if missing is None else f"{values}; a missing value counts as {missing}"))
     return rows
 
 
