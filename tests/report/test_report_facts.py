@@ -188,7 +188,8 @@ def test_ranges_are_rounded_outwards_and_stay_inside_their_limits(low, size, roo
 def test_the_domain_is_shown_exactly():
     spec = Specification.from_yaml(
         "inputs:\n  d: [0, 0.99996]\n  s: [-0.00001234567, 12345.6]\n  t: [1 / 3, 1e12]\n"
-        "  n: {range: [0, 123456], integer: true, missing: 7}\n  c: {categories: [x, 'y, z'], missing: x}\noutputs: [y]\nrules: []\n"
+        "  n: {range: [0, 123456], integer: true, missing: 7}\n  c: {categories: [x, 'y, z'], missing: x}\n"
+        "outputs: [y]\nrules: []\n"
     )
     assert dict(domain_text(spec)) == {
         "d": "0 to 0.99996",
