@@ -93,11 +93,12 @@ def test_the_papers_architectures():
     }
     assert [s.enforcement().memory for s in found.values()] == [1, 1, 10]
     assert [s.bounds for s in found.values()] == ["affine", "fixed", "fixed"]
+    assert [s.options.keep for s in found.values()] == ["best", "last", "last"]
+    assert ablation.vary(found["synthetic"], "synthetic", "q3-linear").options.keep == "last"
     for settings in found.values():
         optimizer = settings.options.make_optimizer([torch.nn.Parameter(torch.zeros(1))])
         assert optimizer.defaults["lr"] == 1e-3
         assert optimizer.defaults["eps"] == 1e-7
-        assert settings.options.keep == "last"
         assert isinstance(settings.enforcement(), CountedPDCG)
     with pytest.raises(ValueError, match="preset"):
         presets.settings_of("synthetic", "better", inputs=2, outputs=2)

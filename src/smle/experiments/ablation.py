@@ -9,6 +9,7 @@
 | forecasting | embedding type | its large network as it is, or with an LSTM first; constant bounds |
 
 As in the paper, synthetic networks are trained on the original targets here, and none is trained without rules first.
+Under the preset `paper` all keep the weights of their last epoch, as its authors do.
 The preset `best` varies its own network instead: half or twice as wide, or with an LSTM first.
 """
 
@@ -47,13 +48,14 @@ def vary(settings: Settings, benchmark: str, study: str) -> Settings:
     """
     if study not in ABLATIONS.get(benchmark, {}).values():
         raise ValueError(f"Expected a study of {benchmark}: {_names(benchmark)}. Got '{study}'.")
+    paper = isinstance(settings.backbone, PaperLayers)
     linear = study == "q3-linear" or (benchmark == "synthetic" and study == "q3-large")
     return replace(
         settings,
         backbone=_backbone(settings.backbone, study),
         bounds="affine" if linear else "fixed",
         enforced_share=0.0 if benchmark == "synthetic" else settings.enforced_share,
-        options=replace(settings.options, warmup_epochs=0),
+        options=replace(settings.options, warmup_epochs=0, keep="last" if paper else settings.options.keep),
     )
 
 
