@@ -151,6 +151,13 @@ def untrained(monkeypatch):
     monkeypatch.setattr("smle.estimators.SafeEstimator.fit", fit)
 
 
+def test_rules_without_training_rows_are_named(files, braking_table):
+    assert "no training row" not in _train(files, *QUICK, "--epochs", 1, "--no-twin").output
+    braking_table[braking_table["distance"] > 100].to_csv(files / "far.csv", index=False)
+    shown = _train(files, *QUICK, "--epochs", 1, "--no-twin", data="far.csv").output
+    assert "no training row is where these rules apply: emergency braking" in " ".join(shown.split())
+
+
 def test_swapped_files_are_recognized(files, untrained):
     refused = run("train", files / "rules.yaml", files / "data.csv", "-o", files / "m")
     assert refused.exit_code == 2

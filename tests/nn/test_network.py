@@ -199,6 +199,24 @@ def test_state_dict_carries_held_heads() -> None:
     assert not other.held
 
 
+@pytest.mark.parametrize(("border", "end"), [("0.5", "2"), ("0.4", "3")])
+def test_a_state_of_other_rules_is_refused(border: str, end: str) -> None:
+    """Its gate would send rows past the rules of this network."""
+
+    def made(border: str, end: str) -> SafeNetwork:
+        rule = f"{{name: r, when: a <= {border}, then: y <= 1}}"
+        text = f"{{inputs: {{a: [0, {end}], b: [0, 1]}}, outputs: [y], rules: [{rule}]}}\n"
+        return SafeNetwork(nn.Linear(2, 3), Specification.from_yaml(text), embedding=3)
+
+    network, same, other = made("0.4", "2"), made("0.4", "2"), made(border, end)
+    network.load_state_dict(same.state_dict())
+    with pytest.raises(RuntimeError, match="belongs to other rules than those of this network"):
+        network.load_state_dict(other.state_dict())
+    rounded = {name: value.half() if value.is_floating_point() else value for name, value in same.state_dict().items()}
+    with pytest.raises(RuntimeError, match="belongs to other rules"):
+        network.load_state_dict(rounded)
+
+
 def test_held_heads_survive_evaluation_but_not_training() -> None:
     network = make_network(EVERYWHERE)
     X, y = make_rows(EVERYWHERE, 20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from smle.assurance import verify
 from smle.errors import DataError, TrainingError
 from smle.nn.network import SafeNetwork
+from smle.rules import Specification
 from smle.training.batches import Rows, split_rows
 from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from smle.training.enforcement import PDCG
@@ -348,8 +350,21 @@ def test_run_goes_on_from_a_checkpoint(tmp_path: object, enforcement: str, stop:
     again, history = run(fresh(), checkpoint=path, **common)  # finished: nothing is left to do
     assert torch.equal(weights(again), weights(whole))
     assert history.loss == expected.loss
-    with pytest.raises(TrainingError, match="another run"):
+    with pytest.raises(TrainingError, match=r"another run: other (data, )?seed\."):
         run(fresh(), checkpoint=path, seed=3, **common)
+    longer = {**common, "options": replace(common["options"], max_epochs=99)}
+    with pytest.raises(TrainingError, match=r"another run: other max_epochs\."):
+        run(fresh(), checkpoint=path, **longer)
+    stricter = EVERYWHERE.to_yaml().replace("<= 1", "<= 0.9", 1)
+    assert stricter != EVERYWHERE.to_yaml()
+    other = make_network(Specification.from_yaml(stricter + "\n"), gauge=enforcement == "gauge")
+    with pytest.raises(TrainingError, match=r"another run: other rules\."):
+        run(other, checkpoint=path, **common)
+
+
+def test_a_loss_is_a_function() -> None:
+    with pytest.raises(TypeError, match=r"Expected loss to be a function .* Got 'mse'"):
+        train(nn.Linear(2, 1), torch.zeros(4, 2), torch.zeros(4, 1), loss="mse")  # type: ignore[arg-type]
 
 
 def test_checkpoints_are_whole_or_not_there(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

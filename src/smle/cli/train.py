@@ -242,6 +242,14 @@ class _Run:
             f"{history['seconds']:.1f} s.",
             soft_wrap=True,
         )
+        unseen = [name for name, rows in self.model.description_["training"]["rules"].items() if not rows]
+        if unseen:
+            out.print(
+                f"Note: no training row is where these rules apply: {', '.join(unseen)}. They hold, but what is "
+                "predicted there was not learned from data.",
+                soft_wrap=True,
+                markup=False,
+            )
         if self.proved:
             out.print(f"Worst margin: {margin_text(min(item.margin for item in self.proved))}")
         place = f"{output} (the one there was replaced)" if self.replaced else str(output)

@@ -30,7 +30,23 @@ def _column(values: list[Fraction], dtype: torch.dtype) -> Tensor:
     return torch.tensor([float(v) for v in values], dtype=dtype)
 
 
-class Domain(FixedFormats):
+class _OfRules(FixedFormats):
+    """A module whose stored constants follow from the rules: a state with other ones is refused when it is loaded."""
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        for name, own in self.state_dict().items():
+            given = state_dict.get(prefix + name)
+            if given is not None and not (given.dtype is own.dtype and torch.equal(given.to(own.device), own)):
+                error_msgs.append(f"{prefix}{name} belongs to other rules than those of this network.")
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+class Domain(_OfRules):
     """Clamps inputs to the domain in their own float format, so that guard and bounds never see NaN."""
 
     lower_float32: Tensor
@@ -90,7 +106,7 @@ def _bits(flags: Iterable[float]) -> int:
     return sum(1 << position for position, flag in enumerate(flags) if flag)
 
 
-class Gate(FixedFormats):
+class Gate(_OfRules):
     """Finds the cell of each input. Each half-space is evaluated once; the bits pick one head.
 
     Comparisons with one input are exact in the input's own format; oblique rows are float32 with slack.

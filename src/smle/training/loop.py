@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ def train(
         TrainingError: If the loss becomes NaN or infinite, or a checkpoint belongs to another run.
         NotCertifiedError: If the enforcement cannot make the heads safe at the end.
     """
+    if not callable(loss):
+        raise TypeError(f"Expected loss to be a function of (predicted, wanted), such as nn.MSELoss(). Got {loss!r}.")
     run = _Run(network, loss, options or TrainingOptions(), seed=seed, title=title, callbacks=callbacks)
     run.set_data(batches_of(X, y, sample_weight), validation)
     run.set_enforcement(enforcement)
@@ -310,14 +313,24 @@ class _Run:
 
     # --- checkpoints
 
-    def fingerprint(self) -> str:
-        """Return what must be the same for a run to go on."""
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """Return digests of what must be the same for a run to go on, by name."""
         ignored = ("progress", "checkpoint_every", "threads", "device")
         options = {f.name: _plain(getattr(self.options, f.name)) for f in fields(self.options) if f.name not in ignored}
         shapes = {name: list(value.shape) for name, value in self.network.state_dict().items()}
         enforcement = None if self.enforcement is None else self.enforcement.name
-        parts = [options, shapes, self.seed, enforcement, self.group.size, self.data.fingerprint()]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        parts = {
+            "network": shapes,
+            "rules": self.network.spec.to_yaml() if isinstance(self.network, SafeNetwork) else None,
+            "seed": self.seed,
+            "enforcement": enforcement,
+            "number of processes": self.group.size,
+            "data": self.data.fingerprint(),
+        } | options
+        return {
+            name: hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for name, part in parts.items()
+        }
 
     def save(self, path: Path) -> None:
         """Write a checkpoint from the first process."""
@@ -336,7 +349,7 @@ class _Run:
                 "enforcement": {name: torch.from_numpy(value) for name, value in memory.items()},
             },
             data={
-                "fingerprint": self.fingerprint(),
+                "fingerprint": self.fingerprint,
                 "optimizer": numbers,
                 "schedule": None if self.schedule is None else self.schedule.state_dict(),
                 "history": asdict(self.history),
@@ -348,10 +361,13 @@ class _Run:
     def restore(self, content: Checkpoint) -> None:
         """Go on from a checkpoint."""
         data = content.data
-        if data["fingerprint"] != self.fingerprint():
+        stored, ours = data["fingerprint"], self.fingerprint
+        if stored != ours:
+            theirs = stored if isinstance(stored, dict) else {}
+            names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
             raise TrainingError(
-                f"The checkpoint {self.path} belongs to another run: data, rules, network, options or seed differ. "
-                "Delete it, or name another file."
+                f"The checkpoint {self.path} belongs to another run: other {', '.join(names)}. Delete it, or name "
+                "another file."
             )
         self.phase, self.step, self.finished, first, best = data["progress"]
         self.history = History(**data["history"])
