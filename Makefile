@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
 
 .PHONY: demo test fast format lint types layers setup sbom licenses clean docs
 
@@ -36,8 +37,8 @@ fast: lint types layers
 
 # Slow tests run without coverage, which would make the pure Python checker several times slower.
 test: lint types layers
-	$(BIN)/pytest -q -m slow
-	$(BIN)/pytest -q -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m slow
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 # Warnings are errors, broken links among them.
 docs: $(VENV)/.docs
