@@ -716,11 +716,11 @@ def gate_of(spec: checker.Specification, gated: list[int], monitored: bool) -> G
 def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
     """Return the named inputs that make the certified columns, in their order."""
     groups = {group[0]: group for group in one_hot}
-    whole: tuple[int, ...] = ()
+    whole: frozenset[int] = frozenset()
     if "domain.whole" in graph.constants:
         data = graph.constant("domain.whole", "I64").data
         assert isinstance(data, bytes)
-        whole = struct.unpack(f"<{len(data) // 8}q", data)
+        whole = frozenset(struct.unpack(f"<{len(data) // 8}q", data))  # a set: hostile files must be refused quickly
     result: list[Input] = []
     column = 0
     while column < len(columns):
