@@ -210,9 +210,11 @@ class Judge:
                 terms, bound, strict = self.rows[r]
                 need(set(terms.values()) <= {ONE, -ONE}, "a comparison with another coefficient")
                 limit = rounded(bound)
-                if strict:
+                if strict:  # the program compares strictly: up to the number of the format below
                     kind = np.float32 if fmt == "float32" else np.float64
-                    limit = Fraction(float(np.nextafter(kind(float(limit)), kind(-np.inf))))
+                    limit, constant = (
+                        Fraction(float(np.nextafter(kind(float(v)), kind(-np.inf)))) for v in (limit, constant)
+                    )
                 need(constant >= limit, "the guard turns a member away")
                 self.said_inside[fmt][r] = self.said_outside[fmt][r] = constant
                 closed = to_single(constant)

@@ -21,7 +21,7 @@ import numpy as np
 from smle.certificates import checker
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import compiled, issue
-from smle.exact import BINARY32, BINARY64, nearest, previous, round_up
+from smle.exact import BINARY32, BINARY64, nearest, round_up
 from smle.guarantees.cells import Arrangement, arrange, distinct
 from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.rules import Row, Specification
@@ -113,7 +113,6 @@ def gate_tensors(spec: Specification, arrangement: Arrangement) -> dict[str, np.
         for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
             tensors[f"domain.{side}_{fmt.name}"] = np.array([float(nearest(v, fmt)) for v in ends], dtype=code)
         constants = [nearest(row.bound, fmt) for row in comparisons]
-        constants = [previous(c, fmt) if row.strict else c for c, row in zip(constants, comparisons, strict=True)]
         tensors[f"gate.constants_{fmt.name}"] = np.array([float(c) for c in constants], dtype=code)
     coefficients = np.zeros((len(oblique), len(spec.columns)), dtype="<f4")
     for i, row in enumerate(oblique):

@@ -517,9 +517,10 @@ def _(p):
     p.weights["gate.thresholds"] = np.nextafter(p.weights["gate.thresholds"], np.float32(np.inf))
 
 
-@trap("strict comparison deployed as a plain one", base="strict", reason=r"gate\.constants_float32")
+@trap("strict comparison with the next smaller number", base="strict", reason=r"gate\.constants_float32")
 def _(p):
-    p.weights["gate.constants_float32"] = np.float32([0.3, -0.3])
+    below = np.nextafter(np.float32(0.3), np.float32(0))
+    p.weights["gate.constants_float32"] = np.array([below, -0.3], dtype=np.float32)
 
 
 @trap("float64 comparison with a float32 constant", base="strict", reason=r"gate\.constants_float64")

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import onnx
 import pytest
-from exported import DIRECT, MIXED, Exported, accepted, hand_made, model_of, resealed, untrained
+from exported import DIRECT, MIXED, Exported, accepted, hand_made, model_of, resealed, run, session, untrained
 from onnx import TensorProto, helper, numpy_helper
 
 from smle.certificates import checker, onnx_checker
-from smle.export.backbone import mlp_backbone
+from smle.export.backbone import Backbone, mlp_backbone
 
 
 def attack(change, exported: Exported | None = None) -> onnx_checker.Result | None:
@@ -540,3 +540,42 @@ def test_odd_values_anywhere_in_the_certificate_raise_nothing_but_rejected():
 def test_a_certificate_of_another_model_is_rejected():
     first, second = hand_made("braking"), hand_made("strict")
     assert accepted(first.onnx, resealed(second.companion, first.onnx)) is None
+
+
+def with_fixed_embedding(exported: Exported, embedding: np.ndarray) -> bytes:
+    """Return the model with a backbone that answers the same tensor whatever it is asked."""
+    constant = numpy_helper.from_array(embedding, "backbone/fixed")
+    kept = helper.make_node("Identity", ["backbone/fixed"], ["backbone/embedding"])
+    model = model_of(exported.spec, exported.record, Backbone([kept], [constant]))
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 4])
+@pytest.mark.parametrize("name", ["mixed", "affine", "roads", "labels"])
+def test_an_embedding_with_other_rows_than_the_inputs_is_never_answered(name, rows):
+    """Some versions of onnxruntime read past the end of a buffer where two tensors should have the same rows."""
+    exported = untrained(MIXED, "fixed") if name == "mixed" else hand_made(name)
+    n = exported.record.weights["bounds.lower"].shape[0]
+    data = with_fixed_embedding(exported, np.full((rows, n), 1e30, dtype=np.float32))
+    assert accepted(data, resealed(exported.companion, data)) is not None  # the proof holds whatever the rows
+    running = session(data)
+    for batch in (1, 2, 3, 5):
+        features = np.zeros((batch, len(exported.spec.columns)), dtype=np.float32)
+        if batch == rows:
+            answers = run(running, exported.spec, features)
+            assert {len(answer) for answer in answers.values()} == {batch}
+            continue
+        with pytest.raises(Exception, match=r"[Rr]eshape"):
+            run(running, exported.spec, features)
+
+
+def test_the_reshaping_of_the_embedding_is_part_of_the_certified_program():
+    exported = untrained(MIXED, "fixed")
+
+    def bypass(model):
+        for target in model.graph.node:
+            if target.output[0] != "head/embedding":
+                inputs = ["backbone/embedding" if name == "head/embedding" else name for name in target.input]
+                target.input[:] = inputs
+
+    assert attack(bypass, exported) is None

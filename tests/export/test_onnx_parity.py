@@ -1,5 +1,7 @@
 """onnxruntime computes what torch computes, within the certified rounding, and breaks no rule."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -23,8 +25,10 @@ from smle.certificates import checker, onnx_checker
 from smle.certificates.onnx_checker import EMBEDDING
 from smle.exact import BINARY32, nearest
 from smle.export.backbone import Backbone, mlp_backbone
-from smle.guarantees.guard import guard_rows
+from smle.guarantees.guard import guard_row, guard_rows
+from smle.guarantees.membership import active
 from smle.nn.head import DeployedHead
+from smle.rules import Polytope
 
 MODELS = {name: (lambda name=name: hand_made(name)) for name in HAND_MADE}
 ONE = "inputs: {a: [0, 1]}\noutputs: [y, z]\nrules:\n  - {name: r, when: a <= 0.3, then: y >= 0 and z <= 1}\n"
@@ -182,6 +186,30 @@ def test_without_monitoring_the_answers_are_the_same(name):
     small, full = (run(session(graph), exported.spec, X) for graph in (data, exported.onnx))
     assert set(full) - set(small) == {"in_domain", "active_rules"}
     assert all(np.array_equal(small[name], full[name]) for name in small)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_active_rules_are_reported_with_and_without_a_gate(name):
+    """A model that applies a rule everywhere still says where its condition holds."""
+    exported, off = MODELS[name](), 0
+    spec, running = exported.spec, session(exported.onnx)
+    for X in hard_points(spec, np.random.default_rng(2), 2000, dtype=np.float32):
+        stated = np.stack([active(rule, X) for rule in spec.rules], axis=1)
+        enlarged = np.stack([active(with_slack(rule, spec), X) for rule in spec.rules], axis=1)
+        reported = run(running, spec, X)["active_rules"]
+        assert (stated <= reported).all()
+        assert (reported <= enlarged).all()
+        off += (~reported).sum()
+    assert off or all(not region.rows for rule in spec.rules for region in rule.regions)
+
+
+def with_slack(rule, spec):
+    """The rule with its oblique borders where the gate may still see them."""
+
+    def moved(row):
+        return row if row.is_comparison else replace(row, bound=guard_row(row, spec).inside(BINARY32)[1], strict=False)
+
+    return replace(rule, regions=tuple(Polytope(tuple(map(moved, region.rows))) for region in rule.regions))
 
 
 @pytest.mark.parametrize("name", MODELS)

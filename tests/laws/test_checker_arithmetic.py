@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 
 from smle import exact
 from smle.certificates import checker
-from smle.guarantees.guard import guard_row
+from smle.guarantees.guard import guard_row, threshold_above
 from smle.rules import Number, NumericInput, Row, Specification
 
 FORMATS = {"float32": exact.BINARY32, "float64": exact.BINARY64}
@@ -45,22 +45,32 @@ def test_nearest_takes_ties_to_even(low):
     assert checker.nearest(middle, "float32") == expected
 
 
-@settings(max_examples=200, deadline=None)
-@given(value=singles, step=st.sampled_from([1, -1]))
-def test_neighbor(value, step):
-    with np.errstate(over="ignore"):
-        following = np.nextafter(np.float32(value), np.float32(step * np.inf))
-    if np.isfinite(following):
-        assert checker.neighbor(Fraction(value), step, "float32") == Fraction(float(following))
-    else:
-        with pytest.raises(checker.Rejected):
-            checker.neighbor(Fraction(value), step, "float32")
+@settings(max_examples=300, deadline=None)
+@given(value=st.one_of(singles, st.floats(-(2.0**-120), 2.0**-120)), step=st.integers(-2, 2))
+def test_a_threshold_is_the_least_number_above_that_is_zero_or_normal(value, step):
+    value = Fraction(value) * (1 + step * Fraction(1, 2**30))
+    try:
+        found = checker.threshold_above(value)
+    except checker.Rejected:
+        assert value > checker.LARGEST
+        return
+    assert found >= value
+    assert found == 0 or abs(found) >= checker.TINY
+    assert checker.nearest(found, "float32") == found
+    below = np.nextafter(np.float32(float(found)), np.float32(-np.inf))
+    while 0 < abs(below) < float(checker.TINY):
+        below = np.float32(0) if below > 0 else np.float32(-float(checker.TINY))
+    assert not np.isfinite(below) or Fraction(float(below)) < value
+    assert found == threshold_above(value)
 
 
-@settings(max_examples=200, deadline=None)
-@given(value=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300))
-def test_neighbor_below_in_float64_is_previous(value):
-    assert checker.neighbor(Fraction(value), -1, "float64") == exact.previous(Fraction(value), exact.BINARY64)
+@pytest.mark.parametrize("fmt", ["float32", "float64"])
+def test_constants_too_close_to_zero_are_refused(fmt):
+    smallest = Fraction(2) ** checker.FORMATS[fmt][1]
+    assert checker.constant(smallest, fmt) == smallest
+    assert checker.constant(Fraction(0), fmt) == 0
+    with pytest.raises(checker.Rejected, match="too close to 0"):
+        checker.constant(-smallest * Fraction(3, 4), fmt)
 
 
 sums = st.integers(0, 12).flatmap(

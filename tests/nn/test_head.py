@@ -12,6 +12,7 @@ from safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows
 from torch import Tensor
 
 from smle.bench.sampling import Judge, hard_points
+from smle.guarantees.cells import arrange
 from smle.nn import clip as clip_module
 from smle.nn import head as head_module
 from smle.nn.clip import clip
@@ -295,3 +296,15 @@ def test_as_many_embeddings_as_features():
                 network.deployed(features, z[:rows])
             with pytest.raises(ValueError, match="one row per embedding"):
                 network.deployed(features[:rows], z)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile warns about parts of torch
+def test_rows_of_features_and_embedding_are_compared_under_compilers_too():
+    spec = Specification.from_yaml(
+        "inputs: {a: [0, 1]}\noutputs: [y]\nrules:\n"
+        "  - {name: low, when: a <= 0.3, then: y >= 0}\n  - {name: high, when: a >= 0.2, then: y <= 1}\n"
+    )
+    head = DeployedHead(spec, arrange(spec), embedding=4)
+    compiled = torch.compile(head, backend="eager")
+    with pytest.raises(ValueError, match="one row per embedding"):
+        compiled(torch.zeros(3, 1), torch.zeros(2, 4))

@@ -202,7 +202,8 @@ class HeadProgram:
         for number, row in zip(used, rows, strict=True):
             if row.is_comparison:
                 ((column, sign),) = row.coefficients
-                inside[number] = (-x[:, column] if sign < 0 else x[:, column]) <= next(constants)
+                signed, constant = -x[:, column] if sign < 0 else x[:, column], next(constants)
+                inside[number] = signed < constant if row.strict else signed <= constant
                 continue
             coefficients, threshold = next(oblique)
             if not self.slack:

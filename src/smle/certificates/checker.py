@@ -41,8 +41,10 @@ STATEMENT = {
     "assumptions": [
         "The head runs in IEEE 754 float32 with rounding to nearest; summation order, fused multiply-add, batch size, "
         "threads and flush-to-zero of results are free.",
-        "Inputs are passed as finite float32 or float64 numbers; comparisons do not treat subnormal inputs as zero.",
-        "Where one input is compared with a constant, constants are read as the nearest numbers of the input's format.",
+        "Inputs are passed as finite float32 or float64 numbers. Where the machine treats subnormal numbers as zero, "
+        "no input is subnormal; no constant of domain and gate is.",
+        "A condition on one input is solved for that input (3 x < 1 is x < 1/3), and its constant is then read as the "
+        "nearest number of the input's format, as the ends of the ranges are.",
         "Of the 0/1 columns of a categorical input exactly one is 1.",
         "The runtime executes the program of the format's section 'Deployed program' with the stored constants.",
     ],
@@ -218,6 +220,13 @@ def nearest(value: Fraction, fmt: str) -> Fraction:
     return result
 
 
+def constant(value: Fraction, fmt: str) -> Fraction:
+    """Round to nearest; refuse subnormal results: a runtime may treat them as zero, so they are never deployed."""
+    result = nearest(value, fmt)
+    require(not result or abs(result) >= Fraction(2) ** FORMATS[fmt][1], f"a constant is too close to 0 for {fmt}")
+    return result
+
+
 def upward(value: Fraction) -> Fraction:
     """Round up to a multiple of 2^-200: a simpler number that is not smaller."""
     return Fraction(math.ceil(value * 2**200), 2**200)
@@ -337,7 +346,7 @@ class Specification:
         # The cast of an input in the domain lies in [low, high], whichever float format it came in.
         self.low = [min(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.lower]
         self.high = [max(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.upper]
-        self.passed = {f: ([nearest(v, f) for v in self.lower], [nearest(v, f) for v in self.upper]) for f in FORMATS}
+        self.passed = {f: ([constant(v, f) for v in self.lower], [constant(v, f) for v in self.upper]) for f in FORMATS}
         ends = list(zip(*(end for box in self.passed.values() for end in box), strict=True))
         self.sizes: list[Fraction] = [max(map(abs, column)) for column in ends]  # of x as passed
         self.reach = [max(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]  # of x cast to float32
@@ -366,13 +375,11 @@ class Specification:
         require(isinstance(strict, bool) and bool(terms) and all(terms.values()), "row: malformed")
         if len(terms) == 1:  # a comparison is exact, on the input as passed
             require(abs(next(iter(terms.values()))) == 1, "row: a comparison has the coefficient 1 or -1")
-            passed = {f: (nearest(bound, f), strict) for f in FORMATS}
+            passed = {f: (constant(bound, f), strict) for f in FORMATS}
             closed = max(nearest(v, "float32") for v, _ in passed.values())
             return Row(terms, bound, strict, closed, passed)
         slack = guard_slack(terms, self.sizes)
-        threshold = nearest(bound + slack, "float32")
-        threshold = threshold if threshold >= bound + slack else neighbor(threshold, 1, "float32")
-        enlarged = threshold + slack
+        enlarged = threshold_above(bound + slack) + slack
         return Row(terms, bound, strict, enlarged, dict.fromkeys(FORMATS, (enlarged, False)))
 
     def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
@@ -401,20 +408,28 @@ class Specification:
         return Rule(name, where, parsed, pairs)
 
 
-def neighbor(value: Fraction, step: int, fmt: str) -> Fraction:
-    """Return the next number of a format above (step 1) or below (step -1) one of its numbers."""
-    real, whole = ("<f", "<i") if fmt == "float32" else ("<d", "<q")
-    (bits,) = struct.unpack(whole, struct.pack(real, float(value)))
-    if value == 0:
-        return step * Fraction(*struct.unpack(real, struct.pack(whole, 1)))
-    (other,) = struct.unpack(real, struct.pack(whole, bits + step if value > 0 else bits - step))
-    require(math.isfinite(other), "number beyond the range of float32")
-    return Fraction(other)
+def threshold_above(value: Fraction) -> Fraction:
+    """Return the smallest float32 number >= value that is 0 or normal."""
+    if -TINY < value < TINY:
+        return TINY if value > 0 else Fraction(0)
+    result = nearest(value, "float32")
+    if result >= value:
+        return result
+    (bits,) = struct.unpack("<i", struct.pack("<f", float(result)))  # the next number above it, as integers count
+    (above,) = struct.unpack("<f", struct.pack("<i", bits + 1 if result > 0 else bits - 1))
+    require(math.isfinite(above), "number beyond the range of float32")
+    return Fraction(above)
+
+
+def coefficient(value: Fraction) -> Fraction:
+    """Return the stored coefficient of an oblique row: the nearest float32 number, 0 in place of subnormal ones."""
+    result = nearest(value, "float32")
+    return result if abs(result) >= TINY else Fraction(0)
 
 
 def guard_slack(terms: dict[int, Fraction], sizes: list[Fraction]) -> Fraction:
     """Bound |fl(stored . cast(x)) - terms . x|: stored coefficients, the cast, products and sums."""
-    stored = {k: nearest(v, "float32") for k, v in terms.items()}
+    stored = {k: coefficient(v) for k, v in terms.items()}
     cast = {k: U * sizes[k] + TINY for k in terms}
     parts = [abs(terms[k] - stored[k]) * sizes[k] + abs(stored[k]) * cast[k] for k in terms]
     return sum(parts) + affine_error(list(stored.values()), [sizes[k] + cast[k] for k in terms], Fraction(0), "guard")
@@ -478,28 +493,38 @@ def refuted(spec: Specification, mu: dict[int, Fraction], complement: Row | None
 # --- 5. Guard and coverage: every input gets a certified head ------------------------------------------------
 
 
-def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int]) -> None:
-    """Check that the stored constants of domain and guard are those that section 5 prescribes."""
-    d = len(spec.inputs)
-    for fmt, dtype in (("float32", "F32"), ("float64", "F64")):
-        for side, ends in zip(("lower", "upper"), spec.passed[fmt], strict=True):
-            stored = values(tensors, f"domain.{side}_{fmt}", dtype, (d,))
-            require(stored == ends, f"domain.{side}_{fmt} differs from the rules' range")
+def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
+    """Return the constants of domain and guard that section 5 prescribes."""
+
+    def packed(numbers: list[Fraction], fmt: str, *shape: int) -> Tensor:
+        dtype, code = {"float32": ("F32", "f"), "float64": ("F64", "d")}[fmt]
+        return Tensor(dtype, shape, struct.pack(f"<{len(numbers)}{code}", *map(float, numbers)))
+
+    d, result = len(spec.inputs), {}
     used = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
     comparisons = [row for row in used if len(row.terms) == 1]
     oblique = [row for row in used if len(row.terms) > 1]
-    for fmt, dtype in (("float32", "F32"), ("float64", "F64")):
-        stored = values(tensors, f"gate.constants_{fmt}", dtype, (len(comparisons),))
-        # x < c is deployed as x <= (the number below c), which says the same in that format.
-        exact = [neighbor(c, -1, fmt) if strict else c for c, strict in (row.compared[fmt] for row in comparisons)]
-        require(stored == exact, f"gate.constants_{fmt} differ from the rules")
-    coefficients = values(tensors, "gate.coefficients", "F32", (len(oblique), d))
-    thresholds = values(tensors, "gate.thresholds", "F32", (len(oblique),))
-    for i, row in enumerate(oblique):
-        exact = [nearest(row.terms.get(k, Fraction(0)), "float32") for k in range(d)]
-        require(coefficients[i * d : (i + 1) * d] == exact, "gate.coefficients differ from the rules")
-        slack = guard_slack(row.terms, spec.sizes)
-        require(thresholds[i] == row.closed - slack >= row.bound + slack, "gate.thresholds: slack not as prescribed")
+    for fmt in FORMATS:
+        for side, ends in zip(("lower", "upper"), spec.passed[fmt], strict=True):
+            result[f"domain.{side}_{fmt}"] = packed(ends, fmt, d)
+        constants = [row.compared[fmt][0] for row in comparisons]
+        result[f"gate.constants_{fmt}"] = packed(constants, fmt, len(comparisons))
+    coefficients = [coefficient(row.terms.get(k, Fraction(0))) for row in oblique for k in range(d)]
+    thresholds = [threshold_above(row.bound + guard_slack(row.terms, spec.sizes)) for row in oblique]
+    result["gate.coefficients"] = packed(coefficients, "float32", len(oblique), d)
+    result["gate.thresholds"] = packed(thresholds, "float32", len(oblique))
+    return result
+
+
+def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int]) -> None:
+    """Check that the stored constants of domain and guard are, bit by bit, those that section 5 prescribes."""
+    oblique = sum(len(spec.rows[r].terms) > 1 for r in {r for g in gated for r in spec.regions[g]})
+    shape = tensors["gate.coefficients"].shape if "gate.coefficients" in tensors else ()
+    require(
+        shape == (oblique, len(spec.inputs)), "gate.coefficients is not what the rules prescribe"
+    )  # bounds the work
+    for name, prescribed in guard_tensors(spec, gated).items():
+        require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
 
 
 def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list[tuple[int, ...]]) -> None:

@@ -22,7 +22,6 @@ import math
 import os
 import struct
 import sys
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING or __package__:
@@ -318,13 +317,22 @@ class Output(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """Half-spaces in use (column, sign) or None for oblique ones, and which regions and rules they make."""
+    """The half-spaces that some regions use, comparisons (column, sign, strict) first, and which regions they make."""
 
-    comparisons: list[tuple[int, int]]
+    comparisons: list[tuple[int, int, bool]]
     oblique: int
-    members: list[list[int]]  # half-spaces (comparisons first) x gated regions
-    rules: list[list[int]]  # gated regions x rules
-    always: list[int]  # rules that bind everywhere
+    members: list[list[int]]  # half-spaces x regions
+    constants: bytes  # of the comparisons
+    coefficients: checker.Tensor
+    thresholds: bytes
+
+
+class Monitor(NamedTuple):
+    """What `active_rules` reports. `gate`: a gate of its own, where the head's does not have all regions."""
+
+    gate: Gate | None
+    rules: list[list[int]]  # regions x rules
+    always: list[int]  # rules with a region that is the whole domain
 
 
 class Program:
@@ -429,31 +437,38 @@ class Program:
         everything = self.add("Min", flags, "domain/everything") if len(flags) > 1 else flags[0]
         self.add("Cast", [everything], "in_domain", to=BOOL)
 
-    def active(self, x: str, gate: Gate, tensors: dict[str, checker.Tensor]) -> str:
-        """Clamped features -> which gated regions are active (regions, batch). Each half-space is evaluated once."""
-        values = []
-        if gate.comparisons:
-            d = tensors["domain.lower_float32"].shape[0]
-            rows, source = [column if sign > 0 else column + d for column, sign in gate.comparisons], x
-            if any(sign < 0 for _, sign in gate.comparisons):  # a change of sign is exact, also for subnormal numbers
-                source = self.add("Concat", [x, self.add("Neg", [x], "gate/negative")], "gate/both", axis=0)
-            picks = self.integers("gate.columns", rows, (len(rows),))
-            values.append(self.add("Gather", [source, picks], "gate/compared", axis=0))
-        if gate.oblique:
-            values.append(self.add("MatMul", [self.stored("gate.coefficients", tensors), x], "gate/oblique"))
-        stacked = values[0] if len(values) == 1 else self.add("Concat", values, "gate/values", axis=0)
-        count, regions = len(gate.members), len(gate.members[0])
-        limits = tensors["gate.constants_float32"].data + tensors["gate.thresholds"].data
-        beyond = self.add(
-            "Greater", [stacked, self.put("gate.limits", Constant("F32", (count, 1), limits))], "gate/beyond"
-        )
-        members = self.floats(
-            "gate.members", [row[g] for g in range(regions) for row in gate.members], (regions, count)
-        )
-        outside = self.add("MatMul", [members, self.cast(beyond)], "gate/outside")
-        return self.add("Equal", [outside, self.floats("constants/zero", [0], ())], "gate/active")
+    def active(self, x: str, gate: Gate, name: str = "gate") -> str:
+        """Clamped features -> which regions are active (regions, batch). Each half-space is evaluated once.
 
-    def inside(self, inputs: tuple[Input, ...], gate: Gate, tensors: dict[str, checker.Tensor]) -> str:
+        A row s x <= c fails where s x > c. A strict one, s x < c, holds where -s x > -c: it counts as -1, and a region
+        is active where no row fails and all strict ones hold.
+        """
+        values, d = [], gate.coefficients.shape[1]
+        if gate.comparisons:
+            turned = [(sign < 0) is not strict for _, sign, strict in gate.comparisons]
+            rows, source = [row[0] + d * turn for row, turn in zip(gate.comparisons, turned, strict=True)], x
+            if any(turned):  # a change of sign is exact, also for subnormal numbers
+                source = self.add("Concat", [x, self.add("Neg", [x], f"{name}/negative")], f"{name}/both", axis=0)
+            picks = self.integers(f"{name}.columns", rows, (len(rows),))
+            values.append(self.add("Gather", [source, picks], f"{name}/compared", axis=0))
+        if gate.oblique:
+            coefficients = self.put(f"{name}.coefficients", Constant(*gate.coefficients))
+            values.append(self.add("MatMul", [coefficients, x], f"{name}/oblique"))
+        stacked = values[0] if len(values) == 1 else self.add("Concat", values, f"{name}/values", axis=0)
+        count, regions = len(gate.members), len(gate.members[0])
+        strict = [row[2] for row in gate.comparisons] + [False] * gate.oblique
+        parts = [gate.constants[4 * i : 4 * i + 4] for i in range(len(gate.comparisons))]
+        limits = b"".join(negated(part) if is_strict else part for part, is_strict in zip(parts, strict, strict=False))
+        limit = self.put(f"{name}.limits", Constant("F32", (count, 1), limits + gate.thresholds))
+        beyond = self.cast(self.add("Greater", [stacked, limit], f"{name}/beyond"))
+        signed = [[-bit if minus else bit for bit in row] for row, minus in zip(gate.members, strict, strict=True)]
+        entries = [row[g] for g in range(regions) for row in signed]
+        members = self.floats(f"{name}.members", entries, (regions, count))
+        least = [sum(min(row[g], 0) for row in signed) for g in range(regions)]
+        found = self.add("MatMul", [members, beyond], f"{name}/count")
+        return self.add("Equal", [found, self.floats(f"{name}.least", least, (regions, 1))], f"{name}/active")
+
+    def inside(self, inputs: tuple[Input, ...], gate: Gate) -> str:
         """Named inputs -> whether the one gated region, made of comparisons, is active (batch, 1).
 
         For limits strictly inside of the range (see `is_direct`) this is what comparing clamped inputs gives, NaN
@@ -462,16 +477,14 @@ class Program:
         names: list[str] = []
         for i, item in enumerate(inputs):
             names += [item.name if item.fill is None else f"inputs/{i}/filled"] * max(1, len(item.categories))
-        found: dict[str, list[str]] = {"Greater": [], "GreaterOrEqual": []}
-        for i, (column, sign) in enumerate(gate.comparisons):
-            limit = tensors["gate.constants_float32"].data[4 * i : 4 * i + 4]
-            op, limit = ("Greater", limit) if sign > 0 else ("GreaterOrEqual", negated(limit))
-            constant = self.put(f"gate.limits.{i}", Constant("F32", (1, 1), limit))
-            found[op].append(self.add(op, [names[column], constant], f"gate/row/{i}"))
-        above, reached = (
-            self.joined(found[op], joint, f"gate/{joint}")
-            for op, joint in (("Greater", "Or"), ("GreaterOrEqual", "And"))
-        )
+        beyond: list[str] = []
+        within: list[str] = []
+        for i, (column, sign, strict) in enumerate(gate.comparisons):
+            limit = gate.constants[4 * i : 4 * i + 4]
+            constant = self.put(f"gate.limits.{i}", Constant("F32", (1, 1), limit if sign > 0 else negated(limit)))
+            op = "GreaterOrEqual" if strict is (sign > 0) else "Greater"
+            (beyond if sign > 0 else within).append(self.add(op, [names[column], constant], f"gate/row/{i}"))
+        above, reached = self.joined(beyond, "Or", "gate/Or"), self.joined(within, "And", "gate/And")
         if above is None:
             assert reached is not None
             return reached
@@ -485,18 +498,34 @@ class Program:
             result = self.add(op, [result or "", part], f"{output}/{i}")
         return result
 
-    def active_rules(self, active: str | None, gate: Gate) -> None:
+    def active_rules(self, active: str | None, monitor: Monitor) -> None:
         """`active_rules` (batch, rules)."""
-        rules = len(gate.always)
-        if active is None:  # rules without a bit bind everywhere
-            size = self.add("Shape", [FEATURES], "rules/batch", start=0, end=1)
-            shape = self.add("Concat", [size, self.integers("rules.count", [rules], (1,))], "rules/shape", axis=0)
+        rules = len(monitor.always)
+        if active is None:  # no rule has a condition
+            count = self.integers("rules.count", [rules], (1,))
+            shape = self.add("Concat", [self.rows(), count], "rules/shape", axis=0)
             self.add("Expand", [self.put("constants/true", Constant("BOOL", (), b"\x01")), shape], "active_rules")
             return
-        members = self.floats("rules.members", [bit for row in gate.rules for bit in row], (len(gate.rules), rules))
-        always = self.floats("rules.always", gate.always, (rules,))
-        count = self.add("Gemm", [self.cast(active), members, always], "rules/count", transA=1)
-        self.add("Cast", [count], "active_rules", to=BOOL)
+        entries = [bit for row in monitor.rules for bit in row]
+        members = self.floats("rules.members", entries, (len(monitor.rules), rules))
+        always = self.floats("rules.always", monitor.always, (rules,))
+        total = self.add("Gemm", [self.cast(active), members, always], "rules/total", transA=1)
+        self.add("Cast", [total], "active_rules", to=BOOL)
+
+    def rows(self) -> str:
+        """How many rows the inputs have, (1,)."""
+        if all("inputs/rows" not in node.outputs for node in self.nodes):
+            self.add("Shape", [FEATURES], "inputs/rows", start=0, end=1)
+        return "inputs/rows"
+
+    def embedding(self, n: int) -> str:
+        """EMBEDDING -> the embedding (batch, n): as many rows as the inputs have, or the runtime stops.
+
+        Nothing else says that a backbone makes one row per input, and runtimes differ in what they do if it does not.
+        """
+        width = self.integers("head.width", [n], (1,))
+        shape = self.add("Concat", [self.rows(), width], "head/shape", axis=0)
+        return self.add("Reshape", [EMBEDDING, shape], "head/embedding", allowzero=1)
 
     def cell(self, bits: str, signatures: checker.Tensor) -> str:
         """Bits of the gate (regions, batch) in float32 -> number of the cell (batch, 1)."""
@@ -525,7 +554,8 @@ class Program:
         `inside`: whether the one gated region is active (batch, 1), where it is known directly.
         """
         count, m, n = tensors["heads.weight"].shape
-        clipped = self.clipped(x, clip, tensors)
+        z = self.embedding(n)
+        clipped = self.clipped(z, x, clip, tensors)
         W, b = self.stored("heads.weight", tensors, count * m, n), self.stored("heads.bias", tensors, count * m)
         y = self.add("Gemm", [clipped, W, b], "head/affine", transB=1)
         if "heads.passthrough" in tensors and x is not None:
@@ -534,7 +564,7 @@ class Program:
         free = None
         if "free.weight" in tensors:
             parameters = [self.stored("free.weight", tensors), self.stored("free.bias", tensors)]
-            free = self.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
+            free = self.add("Gemm", [z, *parameters], "head/free", transB=1)
         fallback = tensors["heads.fallback"].data if "heads.fallback" in tensors else None
         if inside is not None:
             return self.one_of_two(y, free, inside, fallback, m)
@@ -581,20 +611,20 @@ class Program:
             total = self.add("ReduceSum", [y, axes], "head/total", keepdims=1)
         return self.add("Where", [self.add("IsNaN", [total], "head/nan"), safe, y], "head/guarded")
 
-    def clipped(self, x: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
-        """EMBEDDING -> clipped into the bounds. Clip is used for one pair of bounds under a guard against NaN."""
+    def clipped(self, z: str, x: str | None, clip: str, tensors: dict[str, checker.Tensor]) -> str:
+        """The embedding, clipped into the bounds. Clip is used for one pair of bounds under a guard against NaN."""
         lower, upper = tensors["bounds.lower"].data, tensors["bounds.upper"].data
         if clip == "clamp" and lower == lower[:4] * (len(lower) // 4) and upper == upper[:4] * (len(upper) // 4):
             low = self.put("bounds.lower", Constant("F32", (), lower[:4]))
             high = self.put("bounds.upper", Constant("F32", (), upper[:4]))
-            return self.add("Clip", [EMBEDDING, low, high], "head/clipped")
+            return self.add("Clip", [z, low, high], "head/clipped")
         ends = [self.stored(f"bounds.{side}", tensors) for side in ("lower", "upper")]
         if "bounds.lower_slope" in tensors and x is not None:
             slopes = [self.stored(f"bounds.{side}_slope", tensors) for side in ("lower", "upper")]
             low = self.add("Gemm", [x, slopes[0], ends[0]], "head/lower", transA=1, transB=1)
             high = self.add("Gemm", [x, slopes[1], ends[1]], "head/upper", transA=1, transB=1)
             ends = [low, high]
-        return self.clip(EMBEDDING, ends[0], ends[1], "head/clipped")
+        return self.clip(z, ends[0], ends[1], "head/clipped")
 
     def outputs(self, y: str, outputs: tuple[Output, ...]) -> None:
         """Split the outputs into named ones; labels and choices are read off the logits and scores."""
@@ -633,19 +663,23 @@ class Interface(NamedTuple):
     monitored: bool = True
 
 
-def program_of(face: Interface, gate: Gate, clip: str, tensors: dict[str, checker.Tensor]) -> Program:
+def program_of(
+    face: Interface, spec: checker.Specification, gated: list[int], clip: str, tensors: dict[str, checker.Tensor]
+) -> Program:
     """Return the whole program but for the backbone, which maps FEATURES (or other inputs) to EMBEDDING."""
-    program = Program()
+    program, gate = Program(), gate_of(spec, gated)
     known = program.encode(face.inputs)
     direct = is_direct(face, gate, tensors)
     searched = bool(gate.members) and not direct
     reads = "bounds.lower_slope" in tensors or "heads.passthrough" in tensors
     x = program.domain(tensors) if face.monitored or searched or reads else None
-    inside = program.inside(face.inputs, gate, tensors) if direct else None
-    active = program.active(x, gate, tensors) if x is not None and searched else None
-    if face.monitored:
+    inside = program.inside(face.inputs, gate) if direct else None
+    active = program.active(x, gate) if x is not None and searched else None
+    if face.monitored and x is not None:
         program.in_domain(face.inputs, known)
-        program.active_rules(active, gate)
+        monitor = monitor_of(spec, gated)
+        reported = active if monitor.gate is None else program.active(x, monitor.gate, "monitor")
+        program.active_rules(reported, monitor)
     program.outputs(program.heads(x, active, inside, clip, tensors), face.outputs)
     return program
 
@@ -653,17 +687,17 @@ def program_of(face: Interface, gate: Gate, clip: str, tensors: dict[str, checke
 def is_direct(face: Interface, gate: Gate, tensors: dict[str, checker.Tensor]) -> bool:
     """Whether named inputs are compared as they are: one region, of comparisons of numbers with limits in their range.
 
-    A limit t of `x <= t` has lower <= t < upper, one of `x >= t` has lower < t <= upper. Then x may be compared in
-    place of clamped x. With other limits, or where regions are reported, the inputs are clamped first.
+    A limit t of `x <= t` or `x > t` has lower <= t < upper, one of `x >= t` or `x < t` has lower < t <= upper. Then x
+    may be compared in place of clamped x. With other limits, or where regions are reported, inputs are clamped first.
     """
     if face.monitored or gate.oblique or tensors["gate.signatures"].data != b"\x01\x00":
         return False
     numbers = [not item.categories for item in face.inputs for _ in range(max(1, len(item.categories)))]
     lower, upper = (floats_of(tensors[f"domain.{side}_float32"].data) for side in ("lower", "upper"))
-    limits = floats_of(tensors["gate.constants_float32"].data)
-    for (column, sign), limit in zip(gate.comparisons, limits, strict=True):
+    limits = floats_of(gate.constants)
+    for (column, sign, strict), limit in zip(gate.comparisons, limits, strict=True):
         low, high = (lower[column], upper[column]) if sign > 0 else (-upper[column], -lower[column])
-        if not (numbers[column] and low <= limit < high):
+        if not (numbers[column] and (low < limit <= high if strict else low <= limit < high)):
             return False
     return bool(limits)
 
@@ -698,16 +732,30 @@ def output_types(face: Interface, rules: int) -> dict[str, tuple[int, tuple[int 
     return result
 
 
-def gate_of(spec: checker.Specification, gated: list[int], monitored: bool) -> Gate:
-    """Return the gate that the certificate's specification prescribes; which rules it makes, if that is monitored."""
-    used = sorted({r for g in gated for r in spec.regions[g]})
-    comparisons = [r for r in used if len(spec.rows[r].terms) == 1]
-    oblique = [r for r in used if len(spec.rows[r].terms) > 1]
-    pairs = [next(iter(spec.rows[r].terms.items())) for r in comparisons]
-    members = [[int(r in spec.regions[g]) for g in gated] for r in comparisons + oblique]
-    rules = [[int(g in rule.regions) for rule in spec.rules] for g in gated] if monitored else []
-    always = [int(any(r not in gated for r in rule.regions)) for rule in spec.rules]
-    return Gate([(column, 1 if value > 0 else -1) for column, value in pairs], len(oblique), members, rules, always)
+def gate_of(spec: checker.Specification, regions: list[int]) -> Gate:
+    """Return the gate of some regions that the certificate's specification prescribes."""
+    used = sorted({r for g in regions for r in spec.regions[g]})
+    order = sorted(used, key=lambda r: len(spec.rows[r].terms) > 1)  # comparisons first
+    rows = [spec.rows[r] for r in order if len(spec.rows[r].terms) == 1]
+    comparisons = [(column, int(sign), row.strict) for row in rows for column, sign in row.terms.items()]
+    members = [[int(r in spec.regions[g]) for g in regions] for r in order]
+    tensors = checker.guard_tensors(spec, regions)
+    constants, thresholds = tensors["gate.constants_float32"].data, tensors["gate.thresholds"].data
+    return Gate(comparisons, len(order) - len(rows), members, constants, tensors["gate.coefficients"], thresholds)
+
+
+def stated_regions(spec: checker.Specification) -> list[int]:
+    """Return the regions that have a condition."""
+    return [g for g, rows in enumerate(spec.regions) if rows]
+
+
+def monitor_of(spec: checker.Specification, gated: list[int]) -> Monitor:
+    """Return which regions make which rules. The head's gate serves if it has all regions with a condition."""
+    stated = stated_regions(spec)
+    own = set(stated) == set(gated)
+    rules = [[int(g in rule.regions) for rule in spec.rules] for g in (gated if own else stated)]
+    always = [int(any(not spec.regions[g] for g in rule.regions)) for rule in spec.rules]
+    return Monitor(None if own else gate_of(spec, stated), rules, always)
 
 
 # --- 4. From the file back to the certified tensors and the interface -------------------------------------------
@@ -782,33 +830,11 @@ def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, 
 def read_tensors(
     graph: Graph, spec: checker.Specification, gated: list[int], clip: str, kind: str
 ) -> dict[str, checker.Tensor]:
-    """Rebuild the certified tensors from the initializers.
-
-    Constants for float64 inputs, and a domain that the head does not use, are not part of an exported program: those
-    that the rules prescribe are taken.
-    """
+    """Rebuild the certified tensors from the initializers; those of domain and gate are what the rules prescribe."""
     d, m = len(spec.inputs), len(spec.outputs)
-    rows = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
-    comparisons = [row for row in rows if len(row.terms) == 1]
-    count, oblique = len(comparisons), len(rows) - len(comparisons)
-    limits = read_limits(graph, rows, comparisons)
-    tensors = {
-        "gate.constants_float32": checker.Tensor("F32", (count,), limits[: 4 * count]),
-        "gate.thresholds": checker.Tensor("F32", (oblique,), limits[4 * count :]),
-        "gate.coefficients": checker.Tensor(
-            "F32", (oblique, d), graph.floats("gate.coefficients", (oblique, d)) if oblique else b""
-        ),
-    }
-    for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
-        name = f"domain.{side}_float32"
-        prescribed = [float(checker.nearest(v, "float32")) for v in ends]
-        data = graph.floats(name, (d, 1)) if name in graph.constants else struct.pack(f"<{d}f", *prescribed)
-        tensors[name] = checker.Tensor("F32", (d,), data)
-        tensors[f"domain.{side}_float64"] = doubles([checker.nearest(v, "float64") for v in ends])
-    constants = [row.compared["float64"] for row in comparisons]
-    exact = [checker.neighbor(c, -1, "float64") if strict else c for c, strict in constants]
-    tensors["gate.constants_float64"] = doubles(exact)
-    signatures = read_signatures(graph, len(rows), len(gated))
+    rows = bounded_work(graph, spec, gated, "gate")
+    tensors = checker.guard_tensors(spec, gated)
+    signatures = read_signatures(graph, rows, len(gated))
     tensors["gate.signatures"] = signatures
     heads, regions = signatures.shape
     free = not any(signatures.data[(heads - 1) * regions :]) and regions == len(spec.regions)
@@ -818,19 +844,15 @@ def read_tensors(
     return tensors
 
 
-def read_limits(graph: Graph, rows: list[Any], comparisons: list[Any]) -> bytes:
-    """Return the limits of the gate's half-spaces: one tensor, or one per comparison of a named input."""
-    if rows and "gate.limits.0" in graph.constants:
-        require(len(rows) == len(comparisons), "onnx: gate.limits.0: expected comparisons only")
-        parts = [graph.floats(f"gate.limits.{i}", (1, 1)) for i in range(len(rows))]
-        signs = [next(iter(row.terms.values())) for row in rows]
-        return b"".join(part if sign > 0 else negated(part) for part, sign in zip(parts, signs, strict=True))
-    return graph.floats("gate.limits", (len(rows), 1)) if rows else b""
-
-
-def doubles(numbers: list[Fraction]) -> checker.Tensor:
-    """Return float64 numbers as a tensor."""
-    return checker.Tensor("F64", (len(numbers),), struct.pack(f"<{len(numbers)}d", *map(float, numbers)))
+def bounded_work(graph: Graph, spec: checker.Specification, regions: list[int], name: str) -> int:
+    """Return how many half-spaces some regions use. The file must be as large as the gate that they prescribe."""
+    used = {r for g in regions for r in spec.regions[g]}
+    oblique = sum(len(spec.rows[r].terms) > 1 for r in used)
+    if oblique:
+        graph.floats(f"{name}.coefficients", (oblique, len(spec.inputs)))
+    if used and f"{name}.limits.0" not in graph.constants:
+        graph.floats(f"{name}.members", (len(regions), len(used)))
+    return len(used)
 
 
 def read_signatures(graph: Graph, rows: int, regions: int) -> checker.Tensor:
@@ -838,8 +860,6 @@ def read_signatures(graph: Graph, rows: int, regions: int) -> checker.Tensor:
     if not regions:
         return checker.Tensor("U8", (1, 0), b"")
     require(rows > 0, "onnx: gated regions without half-spaces")
-    if "gate.limits.0" not in graph.constants:
-        graph.floats("gate.members", (regions, rows))  # bounds the work by the size of the file
     if "gate.match" not in graph.constants:  # one region, active or not, needs no search
         require(regions == 1, "onnx: no initializer 'gate.match'")
         return checker.Tensor("U8", (2, 1), b"\x01\x00")
@@ -965,9 +985,13 @@ def check(onnx: bytes, companion: bytes) -> Result:
     inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
     outputs = read_outputs(graph, targets)
     face = Interface(inputs, outputs, "in_domain" in graph.outputs)
-    if gated and face.monitored:  # bounds the work by the size of the file
-        graph.floats("rules.members", (len(gated), len(spec.rules)))
-    program = program_of(face, gate_of(spec, gated, face.monitored), clip, tensors)
+    if face.monitored:
+        stated = stated_regions(spec)
+        if stated:
+            graph.floats("rules.members", (len(stated), len(spec.rules)))  # bounds the work by the size of the file
+        if set(stated) != set(gated):
+            bounded_work(graph, spec, stated, "monitor")
+    program = program_of(face, spec, gated, clip, tensors)
     rest = match(graph, program, output_types(face, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == checker.canonical(titles), "onnx: metadata 'active_rules' differs")

@@ -1,7 +1,7 @@
 """Exact arithmetic: rationals, directed rounding to binary formats, bounds on rounding errors."""
 
 from smle.exact.decimals import margin_text, rounded_text
-from smle.exact.floats import BINARY32, BINARY64, Binary, exact, nearest, previous, round_down, round_up
+from smle.exact.floats import BINARY32, BINARY64, Binary, exact, is_subnormal, nearest, round_down, round_up
 from smle.exact.rounding import affine_error, gamma, guard_slack, head_error
 from smle.exact.simplex import ExactInfeasible, ExactOptimal, ExactUnbounded, maximize, priced_bound
 
@@ -17,10 +17,10 @@ __all__ = [
     "gamma",
     "guard_slack",
     "head_error",
+    "is_subnormal",
     "margin_text",
     "maximize",
     "nearest",
-    "previous",
     "priced_bound",
     "round_down",
     "round_up",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import SupportsFloat
 
-__all__ = ["BINARY32", "BINARY64", "Binary", "exact", "nearest", "previous", "round_down", "round_up"]
+__all__ = ["BINARY32", "BINARY64", "Binary", "exact", "is_subnormal", "nearest", "round_down", "round_up"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ def _finite(value: Fraction, fmt: Binary) -> Fraction:
     return value
 
 
-def previous(value: Fraction, fmt: Binary) -> Fraction:
-    """Return the largest number of the format below one of its numbers."""
-    quantum = Fraction(2) ** (fmt.minimum_exponent - fmt.precision + 1)
-    return round_down(value - quantum / 2, fmt)
+def is_subnormal(value: Fraction, fmt: Binary) -> bool:
+    """Whether a number of the format is one that a runtime may treat as zero."""
+    return 0 < abs(value) < fmt.smallest_normal

@@ -22,7 +22,6 @@ from smle.certificates.onnx_checker import (
     Interface,
     Output,
     Program,
-    gate_of,
     output_types,
     program_of,
 )
@@ -79,8 +78,7 @@ def certified_program(face: Interface, certificate: Certificate, tensors: dict[s
     if document["program"]["precision"] != "float32" or kind not in ("constant", "affine"):
         raise ModelFormatError(f"Expected a float32 head with constant or affine bounds to export. Got {kind} bounds.")
     stated = checker.Specification(document["specification"], certificate.block)
-    gate = gate_of(stated, document["gate"]["regions"], face.monitored)
-    return program_of(face, gate, document["program"]["clip"], tensors)
+    return program_of(face, stated, document["gate"]["regions"], document["program"]["clip"], tensors)
 
 
 def plain_program(face: Interface, tensors: dict[str, checker.Tensor]) -> Program:

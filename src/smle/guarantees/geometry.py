@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from smle.exact import BINARY32, BINARY64, guard_slack, nearest, round_up
 from smle.guarantees.cells import Arrangement
+from smle.guarantees.guard import stored_coefficient, threshold_above
 from smle.rules import Row, Specification
 from smle.solvers import LinearProgram, Session, Status, open_session, solve
 
@@ -92,9 +93,9 @@ def _enlarged(row: Row, sizes: Array) -> float:
         return float(max(passed))
     dense = dict(row.coefficients)
     coefficients = [dense.get(i, Fraction(0)) for i in range(len(sizes))]
-    stored = [nearest(q, BINARY32) for q in coefficients]
+    stored = [stored_coefficient(q) for q in coefficients]
     slack = guard_slack(coefficients, stored, [Fraction(float(s)) for s in sizes])
-    threshold = round_up(row.bound + slack, BINARY32)
+    threshold = threshold_above(row.bound + slack)
     # A little more than needed pays for coefficients that float64 cannot hold.
     return float(round_up(threshold + slack * Fraction(1025, 1024), BINARY64))
 

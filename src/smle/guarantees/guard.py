@@ -1,8 +1,9 @@
 """The rows of regions as the deployed guard evaluates them, in floats.
 
-* A row over one input is compared exactly, in the format F of the input as passed, with nearest_F(t).
+* A row over one input is compared exactly, strictly or not, in the format F of the input as passed, with nearest_F(t).
 * A row over several inputs is stored in float32 and enlarged: the guard says inside iff fl(qf.x) <= threshold,
   threshold = round_up(t + slack). So "inside" implies q.x <= threshold + slack, and "outside" implies q.x > t.
+* No stored constant is subnormal: a runtime may treat such a number as zero.
 
 Proofs about cells use these forms, because they must be true of what the guard reports, not of the rule's text.
 """
@@ -15,13 +16,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from smle.errors import RuleError
-from smle.exact import BINARY32, BINARY64, Binary, guard_slack, nearest, round_up
+from smle.exact import BINARY32, BINARY64, Binary, guard_slack, is_subnormal, nearest, round_up
 from smle.rules import Linear, Row, Specification
 
 if TYPE_CHECKING:
     from smle.guarantees.arrangement import Arrangement
 
-__all__ = ["FORMATS", "GuardRow", "domain_box", "guard_row", "guard_rows"]
+__all__ = ["FORMATS", "GuardRow", "domain_box", "guard_row", "guard_rows", "stored_coefficient", "threshold_above"]
 
 FORMATS = (BINARY32, BINARY64)
 """The formats in which inputs may be passed; every proof holds in each of them."""
@@ -77,21 +78,21 @@ def guard_row(row: Row, spec: Specification) -> GuardRow:
     """
     try:
         if row.is_comparison:
-            constants = tuple(nearest(row.bound, fmt) for fmt in FORMATS)
+            constants = tuple(_constant(row.bound, fmt) for fmt in FORMATS)
             return GuardRow(row.coefficients, row.bound, row.strict, constants=constants)
         exact_coefficients = tuple(q for _, q in row.coefficients)
-        stored = tuple(nearest(q, BINARY32) for q in exact_coefficients)
+        stored = tuple(stored_coefficient(q) for q in exact_coefficients)
         magnitudes = [
             max(abs(nearest(end, fmt)) for fmt in FORMATS for end in (spec.lower[i], spec.upper[i]))
             for i, _ in row.coefficients
         ]
         slack = guard_slack(exact_coefficients, stored, magnitudes)
-        threshold = round_up(row.bound + slack, BINARY32)
+        threshold = threshold_above(row.bound + slack)
     except OverflowError as error:
         names = ", ".join(spec.columns[i] for i, _ in row.coefficients)
         raise RuleError(
             f"A condition on {names} needs numbers beyond the range of float32 ({error}). "
-            "Expected constants and ranges below 3e38. State the input in another unit."
+            "Expected 0, or constants and ranges between 1.2e-38 and 3e38 in size. State the input in another unit."
         ) from error
     return GuardRow(row.coefficients, row.bound, row.strict, stored=stored, threshold=threshold, slack=slack)
 
@@ -103,8 +104,29 @@ def guard_rows(arrangement: Arrangement, spec: Specification) -> tuple[GuardRow,
 
 def _rounded(values: Sequence[Fraction], fmt: Binary) -> tuple[Fraction, ...]:
     try:
-        return tuple(nearest(value, fmt) for value in values)
+        return tuple(_constant(value, fmt) for value in values)
     except OverflowError as error:
         raise RuleError(
             f"The range of an input is beyond float32 ({error}). State the input in another unit."
         ) from error
+
+
+def _constant(value: Fraction, fmt: Binary) -> Fraction:
+    """Return the constant that is stored for a comparison."""
+    result = nearest(value, fmt)
+    if is_subnormal(result, fmt):
+        raise OverflowError(f"{float(value):.6g} is too close to 0 for {fmt.name}")
+    return result
+
+
+def stored_coefficient(value: Fraction) -> Fraction:
+    """Return the stored coefficient of an oblique row: the nearest float32 number, 0 in place of subnormal ones."""
+    result = nearest(value, BINARY32)
+    return Fraction(0) if is_subnormal(result, BINARY32) else result
+
+
+def threshold_above(value: Fraction) -> Fraction:
+    """Return the smallest float32 number >= value that is 0 or normal."""
+    if abs(value) < BINARY32.smallest_normal:
+        return BINARY32.smallest_normal if value > 0 else Fraction(0)
+    return round_up(value, BINARY32)

@@ -5,15 +5,15 @@ The buffers of both are, name by name, tensors that docs/certificate-format.md p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from operator import mul
+from operator import ge, gt, mul
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from smle.exact import BINARY32, BINARY64, Binary, previous
+from smle.exact import BINARY32, BINARY64, Binary
 from smle.guarantees.cells import Arrangement
 from smle.guarantees.guard import domain_box, guard_rows
 from smle.nn.clip import clip
@@ -89,15 +89,15 @@ class _Numbers(NamedTuple):
     """The constants of domain and gate as Python numbers, for a single row. Sets of regions are bits of an integer.
 
     * `active`: the regions that some input of the domain may lie in.
-    * `comparisons`: (column, at least, number, regions that stay where it fails), those that inputs of the domain
-      decide: an input beyond the domain is on the same side of such a number as its clamped value, and NaN, whose place
-      is taken by the lower end, is at most each of them.
+    * `comparisons`: (column, compare, outcome where the row fails, number, regions that stay then), those that inputs
+      of the domain decide: an input beyond the domain compares like its clamped value, and NaN like the lower end,
+      which takes its place: `compare` is false for both.
     """
 
     lower: list[float]
     upper: list[float]
     active: int
-    comparisons: list[tuple[int, bool, float, int]]
+    comparisons: list[tuple[int, Callable[[Any, Any], Any], bool, float, int]]
     oblique: list[tuple[list[float], float, int]]
     cells: dict[int, int]
 
@@ -119,6 +119,7 @@ class Gate(_OfRules):
     signatures: Tensor
     columns: Tensor
     negative: Tensor
+    strict: Tensor
     comparison_regions: Tensor
     oblique_regions: Tensor
     targets: Tensor
@@ -131,10 +132,7 @@ class Gate(_OfRules):
         comparisons = [row for row in used if guard[row].is_comparison]
         oblique = [row for row in used if not guard[row].is_comparison]
         for position, (fmt, dtype) in enumerate(_TYPES):
-            constants = []
-            for row in comparisons:
-                constant = guard[row].constants[position]
-                constants.append(previous(constant, fmt) if guard[row].strict else constant)
+            constants = [guard[row].constants[position] for row in comparisons]
             self.register_buffer(f"constants_{fmt.name}", _column(constants, dtype))
         coefficients = torch.zeros(len(oblique), len(spec.columns))
         for position, row in enumerate(oblique):
@@ -150,6 +148,9 @@ class Gate(_OfRules):
         derived = [guard[row].coefficients[0] for row in comparisons]
         self.register_buffer("columns", torch.tensor([c for c, _ in derived], dtype=torch.long), persistent=False)
         self.register_buffer("negative", torch.tensor([v < 0 for _, v in derived], dtype=torch.bool), persistent=False)
+        strict = torch.tensor([guard[row].strict for row in comparisons], dtype=torch.bool)
+        self.register_buffer("strict", strict, persistent=False)
+        self.has_strict = bool(strict.any())
         for name, rows in (("comparison_regions", comparisons), ("oblique_regions", oblique)):
             member = [[float(row in arrangement.regions[region]) for region in arrangement.gated] for row in rows]
             matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(arrangement.gated))
@@ -176,7 +177,10 @@ class Gate(_OfRules):
         chosen = x.index_select(1, buffers["columns"])
         # Turning the sign is exact; a product might flush subnormal numbers to zero.
         signed = torch.where(buffers["negative"], -chosen, chosen)
-        return signed <= buffers["constants_float64" if x.dtype is torch.float64 else "constants_float32"]
+        constants = buffers["constants_float64" if x.dtype is torch.float64 else "constants_float32"]
+        if not self.has_strict:
+            return signed <= constants
+        return torch.where(buffers["strict"], signed < constants, signed <= constants)
 
     def _above(self, x: Tensor) -> Tensor:
         """Return which oblique rows are exceeded, (batch, oblique), in float32."""
@@ -192,9 +196,8 @@ class Gate(_OfRules):
         numbers = self._numbers.get(kind) or self._read(kind, domain)
         values: list[float] = x.tolist()[0]
         active = numbers.active
-        for column, at_least, number, left in numbers.comparisons:
-            value = values[column]
-            if not value >= number if at_least else value > number:
+        for column, compare, fails, number, left in numbers.comparisons:
+            if compare(values[column], number) is fails:
                 active &= left
         if numbers.oblique:
             values = [
@@ -217,13 +220,15 @@ class Gate(_OfRules):
 
         lower, upper = domain.ends(kind)
         active, comparisons = everything, []
-        stored = (buffers[name] for name in ("columns", "negative", f"constants_{kind}", "comparison_regions"))
-        for column, negative, constant, member in zip(*stored, strict=True):
+        names = ("columns", "negative", "strict", f"constants_{kind}", "comparison_regions")
+        for column, negative, strict, constant, member in zip(*(buffers[name] for name in names), strict=True):
             low, high = (-upper[column], -lower[column]) if negative else (lower[column], upper[column])
-            if low > constant:
+            beyond = ge if strict else gt
+            if beyond(low, constant):
                 active &= left(member)  # holds nowhere in the domain
-            elif high > constant:
-                comparisons.append((column, negative, -constant if negative else constant, left(member)))
+            elif beyond(high, constant):
+                number = -constant if negative else constant
+                comparisons.append((column, ge if negative is not strict else gt, not negative, number, left(member)))
         self._numbers[kind] = _Numbers(
             lower,
             upper,
@@ -261,12 +266,12 @@ class Gate(_OfRules):
             return None
         holds: Tensor | None = None
         exceeds: Tensor | None = None
-        for column, at_least, number, _ in numbers.comparisons:
-            values = features.select(1, column)
-            if at_least:
-                holds = values >= number if holds is None else holds.logical_and_(values >= number)
+        for column, compare, fails, number, _ in numbers.comparisons:
+            found = compare(features.select(1, column), number)
+            if fails:
+                exceeds = found if exceeds is None else exceeds.logical_or_(found)
             else:
-                exceeds = values > number if exceeds is None else exceeds.logical_or_(values > number)
+                holds = found if holds is None else holds.logical_and_(found)
         if holds is None or exceeds is None:
             return cast(Tensor, exceeds).logical_not_() if holds is None else holds
         return holds > exceeds

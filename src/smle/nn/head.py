@@ -21,7 +21,7 @@ from smle.guarantees.overapproximation import (
     NetworkBounds,
     Overapproximation,
 )
-from smle.nn.clip import clip, eager, has_nan
+from smle.nn.clip import clip, eager, has_nan, is_tracing
 from smle.nn.constant_heads import Places
 from smle.nn.gate import Domain, Gate
 from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
@@ -178,12 +178,10 @@ class DeployedHead(FixedFormats):
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
             ValueError: If there are not as many embeddings as features, or not as many features as inputs.
         """
-        single = False
-        if eager(embedding):
-            rows = embedding.shape[0]
-            if features.shape != (rows, self.inputs):
-                self.require_shape(features, rows)
-            single = rows == 1
+        rows = embedding.shape[0]
+        if not is_tracing() and features.shape != (rows, self.inputs):  # tracing would warn and forget it
+            self.require_shape(features, rows)
+        single = rows == 1 and eager(embedding)
         if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and full_precision_on_cpu():
             y = self._one_row(features, embedding)
             if y.dtype is torch.float32:  # under autocast it is another: then once more, below

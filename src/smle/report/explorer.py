@@ -158,6 +158,7 @@ def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
         "gate": {
             "columns": gate.columns.tolist(),
             "negative": gate.negative.tolist(),
+            "strict": gate.strict.tolist(),
             "constants": gate.constants_float64.tolist(),
             "comparison_regions": gate.comparison_regions.tolist(),
             "coefficients": gate.coefficients.tolist(),

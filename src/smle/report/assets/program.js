@@ -43,7 +43,8 @@ function makeProgram(data, gatedRules) {
     const switchOff = (member) => member.forEach((uses, region) => { if (uses) on[region] = 0; });
     gate.columns.forEach((column, row) => {
       const signed = gate.negative[row] ? -x[column] : x[column];
-      if (!(signed <= gate.constants[row])) switchOff(gate.comparison_regions[row]);
+      const holds = gate.strict[row] ? signed < gate.constants[row] : signed <= gate.constants[row];
+      if (!holds) switchOff(gate.comparison_regions[row]);
     });
     gate.coefficients.forEach((form, row) => {
       let sum = 0;
