@@ -18,12 +18,12 @@ demo: $(READY)
 	$(BIN)/smle demo --output demo
 
 format: $(READY)
-	$(BIN)/ruff format src tests examples
-	$(BIN)/ruff check --fix src tests examples
+	$(BIN)/ruff format src studies tests examples
+	$(BIN)/ruff check --fix src studies tests examples
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src studies tests examples
+	$(BIN)/ruff check src studies tests examples
 
 types: $(READY)
 	$(BIN)/mypy

@@ -11,10 +11,10 @@ from torch import nn
 
 import smle
 from smle import Specification, assurance
-from smle.bench.sampling import Judge, hard_points
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.nn import SafeNetwork
 from smle.training import train
+from studies.bench.sampling import Judge, hard_points
 
 SPECS = {
     "numbers": """

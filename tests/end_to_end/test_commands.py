@@ -386,7 +386,7 @@ def test_whole_numbers_are_named_among_the_assumptions_of_an_exported_file(tmp_p
     assert "k > 2" in shown
 
 
-JSON_FREE = {"report", "bench", "reproduce"}  # checked by their own tests, or writing files only
+JSON_FREE = {"report"}  # checked by their own tests, or writing files only
 
 
 def test_machines_can_read_every_command():
@@ -406,13 +406,8 @@ def test_help_is_quick_and_imports_nothing_heavy():
     assert not subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_bench_command_lists():
-    assert "guarantees" in run("bench").output
-    assert run("bench", "nonsense").exit_code == 2
-
-
 def test_help_has_examples():
-    for command in ("demo", "rules", "train", "verify", "predict", "project", "monitor", "export", "bench"):
+    for command in ("demo", "rules", "train", "verify", "predict", "project", "monitor", "export"):
         result = run(command, "--help")
         assert result.exit_code == 0
         assert re.search(r"Example:\s+smle", result.output)

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from smle import SafeRegressor, Specification
-from smle.bench.sampling import Judge, hard_points
 from smle.estimators import without_rules
 from smle.guarantees.cells import arrange
 from smle.nn.gate import Domain, Gate
+from studies.bench.sampling import Judge, hard_points
 
 COUNT = 60_000
 

@@ -16,7 +16,6 @@ from exported import MIXED, columns_of, hand_made, model_of, resealed, run, sess
 from torch import nn
 
 from smle import SafeRegressor, Specification
-from smle.bench.sampling import Judge, hard_points
 from smle.certificates import onnx_checker
 from smle.errors import CertificateError, MissingDependencyError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators import without_rules
@@ -24,6 +23,7 @@ from smle.export import backbone_model, check_onnx, write_network, write_onnx
 from smle.export.backbone import mlp_backbone, onnx_backbone
 from smle.nn.network import SafeNetwork
 from smle.storage import ModelRecord, read_record
+from studies.bench.sampling import Judge, hard_points
 
 ROOT = Path(__file__).parents[2]
 OBLIQUE = """

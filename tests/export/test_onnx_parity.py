@@ -20,7 +20,6 @@ from exported import (
     untrained,
 )
 
-from smle.bench.sampling import Judge, hard_points
 from smle.certificates import checker, onnx_checker
 from smle.certificates.onnx_checker import EMBEDDING
 from smle.exact import BINARY32, nearest
@@ -29,6 +28,7 @@ from smle.guarantees.guard import guard_row, guard_rows
 from smle.guarantees.membership import active
 from smle.nn.head import DeployedHead
 from smle.rules import Polytope
+from studies.bench.sampling import Judge, hard_points
 
 MODELS = {name: (lambda name=name: hand_made(name)) for name in HAND_MADE}
 ONE = "inputs: {a: [0, 1]}\noutputs: [y, z]\nrules:\n  - {name: r, when: a <= 0.3, then: y >= 0 and z <= 1}\n"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from smle.assurance import certify, correct, verify
-from smle.bench.sampling import Judge, hard_points
 from smle.errors import ContradictionError, RuleError
 from smle.export import check_onnx, write_network
 from smle.guarantees.cells import arrange
@@ -24,6 +23,7 @@ from smle.nn import corrector as corrector_module
 from smle.nn.duels import turned_pairs
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
+from studies.bench.sampling import Judge, hard_points
 
 INPUTS = "inputs: {a: [-1, 1], b: [-1, 1]}\n"
 RULES = {

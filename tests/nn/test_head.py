@@ -11,7 +11,6 @@ import torch
 from safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows
 from torch import Tensor
 
-from smle.bench.sampling import Judge, hard_points
 from smle.guarantees.cells import arrange
 from smle.nn import clip as clip_module
 from smle.nn import head as head_module
@@ -19,6 +18,7 @@ from smle.nn.clip import clip
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
+from studies.bench.sampling import Judge, hard_points
 
 BOUNDS = ("fixed", "affine")
 

@@ -13,8 +13,8 @@ from torch import nn
 import smle
 from smle import Specification
 from smle.assurance import DeployedNetwork
-from smle.bench.sampling import Judge, hard_points
 from smle.nn import SafeNetwork
+from studies.bench.sampling import Judge, hard_points
 
 RULES = """
 inputs: {a: [0, 1], b: [0, 1]}

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from smle.rules import Specification
 
 __all__ = [
+    "DEMO",
     "MODELS",
     "RULES",
-    "STUDIES",
     "Json",
     "app",
+    "common",
     "counted",
     "data_named",
     "err",
@@ -70,7 +71,7 @@ out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
 _settings = {"debug": False}
 
 # Headings of `smle --help`; a command names the one it belongs under.
-RULES, MODELS, STUDIES = "Rules", "Models", "Demonstrations and measurements"
+RULES, MODELS, DEMO = "Rules", "Models", "Demonstration"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -82,12 +83,13 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _common(
+def common(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    """Options of every command, of `python -m studies` too."""
     _settings["debug"] = debug
 
 

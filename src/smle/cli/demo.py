@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import STUDIES, Json, app, out, print_json, print_proved, print_rows, proved_json, quoted, reported
+from smle.cli.app import DEMO, Json, app, out, print_json, print_proved, print_rows, proved_json, quoted, reported
 
 
-@app.command(rich_help_panel=STUDIES)
+@app.command(rich_help_panel=DEMO)
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for data, rules and model.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of simulation and training.")] = 0,

@@ -156,7 +156,6 @@ def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specificati
 def export(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")] = Path("model.onnx"),
-    twin: Annotated[Path | None, typer.Option(help="Folder for Gemm/Relu twins and VNN-LIB properties.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a model as ONNX with its certificate beside it, after checking the model's certificate.
@@ -179,7 +178,7 @@ def export(
                 f"Cannot write '{output}': expected a name that ends in .onnx. Name a file such as model.onnx."
             )
         require_writable(output)
-        load(model).to_onnx(output, twin=twin)
+        load(model).to_onnx(output)
         certificate = companion(output) if companion(output).is_file() else None
         if as_json:
             print_json({"onnx": str(output), "certificate": None if certificate is None else str(certificate)})

@@ -140,16 +140,15 @@ class FittedModel:
         """Write a model folder: weights, description, rules, certificate."""
         write_record(self.record(), folder)
 
-    def to_onnx(self, path: str | PathLike[str], *, twin: str | PathLike[str] | None = None) -> None:
+    def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model as ONNX, with `<path>.certificate.json` beside it.
 
         Args:
             path: The file to write.
-            twin: A folder for Gemm/Relu twins and VNN-LIB properties, for outside verifiers.
 
         Raises:
             MissingDependencyError: If onnx is not installed.
         """
         from smle.export import write_onnx
 
-        write_onnx(self.record(), path, twin=twin)
+        write_onnx(self.record(), path)

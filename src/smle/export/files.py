@@ -19,7 +19,6 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone, torch_backbone
 from smle.export.graph import certified_program, graph_model, interface_of, plain_program
-from smle.export.twin import write_twins
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
@@ -32,12 +31,7 @@ FilePath = str | os.PathLike[str]
 
 
 def write_onnx(
-    record: ModelRecord,
-    path: FilePath,
-    *,
-    twin: FilePath | None = None,
-    backbone: Any | FilePath | None = None,
-    monitor: bool = True,
+    record: ModelRecord, path: FilePath, *, backbone: Any | FilePath | None = None, monitor: bool = True
 ) -> None:
     """Write a model as ONNX, and `<path>.certificate.json` beside it.
 
@@ -47,7 +41,6 @@ def write_onnx(
     Args:
         record: The model.
         path: The ONNX file to write.
-        twin: A folder for twins of the heads (Gemm and Relu) and VNN-LIB properties, for outside verifiers.
         backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input
             `features` (batch, d), one output (batch, n). For example a quantized copy of `backbone_model(record)`.
         monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
@@ -61,8 +54,6 @@ def write_onnx(
     spec = Specification.from_yaml((record.rules or "") + "\n")
     part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
     _write(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
-    if twin is not None:
-        write_twins(record, twin)
 
 
 def write_network(

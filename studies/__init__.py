@@ -1,0 +1,1 @@
+"""Studies: benches, attacks, fuzzing, the paper's experiments. Run from a clone: `python -m studies --help`."""

@@ -1,0 +1,5 @@
+"""`python -m studies`."""
+
+from studies.cli import main
+
+main()

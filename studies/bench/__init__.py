@@ -1,0 +1,38 @@
+"""Benches: `run_bench(name)` runs one and writes its table, numbers and plot."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
+
+from studies.bench.harness import BenchResult, write
+
+__all__ = ["available", "run_bench"]
+
+
+def available() -> tuple[str, ...]:
+    """Return the names of all benches: the modules of this package that define `run`."""
+    names = []
+    for module in pkgutil.iter_modules(__path__):
+        spec = find_spec(f"{__name__}.{module.name}")
+        source = Path(spec.origin) if spec is not None and spec.origin is not None else None
+        if source is not None and "\ndef run(" in source.read_text(encoding="utf-8"):
+            names.append(module.name)
+    return tuple(sorted(names))
+
+
+def run_bench(name: str, *, quick: bool = False, output: str | PathLike[str] | None = None) -> BenchResult:
+    """Run a bench; with `output`, write NAME.md, NAME.json and NAME.png into that folder.
+
+    Raises:
+        ValueError: If there is no such bench.
+    """
+    if name not in available():
+        raise ValueError(f"Expected a bench among {', '.join(available())}. Got {name!r}.")
+    result: BenchResult = importlib.import_module(f"{__name__}.{name}").run(quick)
+    if output is not None:
+        write(result, Path(output))
+    return result

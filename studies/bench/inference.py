@@ -1,0 +1,171 @@
+"""Cost of an answer: safe networks against plain ones, torch and onnxruntime."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from smle.assurance import DeployedNetwork
+from smle.nn.network import SafeNetwork
+from smle.nn.quick import Quick
+from smle.rules import Specification
+from studies.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory
+
+__all__ = ["run", "undisturbed"]
+
+_INPUTS, _OUTPUTS = 8, 4
+_LIMITS = {"no gate": (1.5, 1.1), "one gated rule": (2.0, 1.25)}
+"""Ratios that are asked for: at batch 1, and at batches of 1,024 and more."""
+
+_SHORT = "torch, plain without module calls"
+
+
+def run(quick: bool = False) -> BenchResult:
+    """Run all parts; `quick` takes few rounds."""
+    passed: dict[str, bool] = {}
+    keep_memory()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        tables = (
+            _table("A 128-128-64 backbone", (128, 128), 64, quick=quick, passed=passed),
+            _table("The paper's network for 8 inputs and 4 outputs (32-64-32)", (32, 64), 32, quick=quick),
+        )
+    finally:
+        torch.set_num_threads(threads)
+    return BenchResult("inference", "Inference: cost of an answer", tables, passed=passed, quick=quick)
+
+
+def _specification(gated: bool) -> Specification:
+    inputs = "\n".join(f"  x{i}: [-1, 1]" for i in range(_INPUTS))
+    when = "    when: x0 <= 0.2 and x1 >= 0.1\n" if gated else ""
+    return Specification.from_yaml(
+        f"inputs:\n{inputs}\noutputs: [a, b, c, d]\nrules:\n  - name: rule\n{when}    then: a <= 1 and b - c <= 0.5\n"
+    )
+
+
+def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) -> tuple[SafeNetwork, nn.Module]:
+    layers: list[nn.Module] = []
+    width = _INPUTS
+    for units in hidden:
+        layers += [nn.Linear(width, units), nn.ReLU()]
+        width = units
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        body = nn.Sequential(*layers, nn.Linear(width, embedding))
+        safe = SafeNetwork(body, _specification(gated), embedding=embedding, bounds=bounds)
+        plain = nn.Sequential(body, nn.Linear(embedding, _OUTPUTS))
+    return safe.eval(), plain.eval().requires_grad_(False)
+
+
+def _table(
+    title: str, hidden: tuple[int, ...], embedding: int, *, quick: bool, passed: dict[str, bool] | None = None
+) -> Table:
+    rows: list[tuple[object, ...]] = []
+    for gate in _LIMITS:
+        for bounds in ("fixed", "affine"):
+            safe, plain = _pair(hidden, embedding, bounds, gated=gate != "no gate")
+            ours = _torch(DeployedNetwork.of(safe))
+            runtimes = {"torch": (ours, _torch(plain)), _SHORT: (ours, _short(plain))}
+            served = _served(safe) if bounds == "fixed" else None
+            if served is not None:
+                runtimes["onnxruntime"] = served
+            for runtime, contenders in runtimes.items():
+                for batch in (1,) if runtime == _SHORT else (1, 1024, 8192):
+                    ratio, seconds = _compare(*contenders, batch, quick=quick)
+                    rows.append((gate, "constant" if bounds == "fixed" else bounds, runtime, batch, *seconds, ratio))
+                    if passed is not None and bounds == "fixed" and runtime != _SHORT:
+                        limit = _LIMITS[gate][batch > 1]
+                        what = f"{gate}, {runtime}, batch {batch:,}: at most {limit}x a plain network ({ratio:.2f}x)"
+                        passed[what] = ratio <= limit
+    return Table(
+        title,
+        ("gate", "bounds", "runtime", "batch", "plain (us)", "safe (us)", "safe / plain"),
+        tuple(rows),
+        "8 inputs, 4 outputs, one thread; the plain network has the same backbone and one linear layer. With a gate "
+        "there is a certified head inside the rule's region and a free one outside. First quartile over rounds "
+        "taken in turns; the process keeps freed memory, so that page faults of large buffers are not measured. A safe "
+        "network that is deployed runs its backbone without the calls of torch's modules; the plain one is called as "
+        "modules are, and once in the same short way.",
+    )
+
+
+def _torch(network: nn.Module) -> Callable[[Tensor], Any]:
+    def answer(x: Tensor) -> Any:
+        return network(x)
+
+    return answer
+
+
+def _short(plain: nn.Module) -> Callable[[Tensor], Any]:
+    body, last = plain.children()
+    answer = Quick.of(nn.Sequential(*body.children(), last))
+    assert answer is not None
+    return answer
+
+
+def _compare(
+    ours: Callable[[Tensor], Any], theirs: Callable[[Tensor], Any], batch: int, *, quick: bool
+) -> tuple[float, tuple[float, float]]:
+    x = 2 * torch.rand(batch, _INPUTS, generator=torch.Generator().manual_seed(0)) - 1
+    calls = 20 if batch == 1 else 1
+
+    def repeated(answer: Callable[[Tensor], Any]) -> Callable[[], None]:
+        def call() -> None:
+            with torch.inference_mode():
+                for _ in range(calls):
+                    answer(x)
+
+        return call
+
+    rounds = 60 if batch <= 1024 else 20
+    times = interleaved(
+        {"plain": repeated(theirs), "safe": repeated(ours)}, rounds=rounds if quick else 5 * rounds, budget=8.0
+    )
+    plain, safe = (undisturbed(times[name]) / calls for name in ("plain", "safe"))
+    return safe / plain, (plain * 1e6, safe * 1e6)
+
+
+def undisturbed(timing: Timing) -> float:
+    """Return the first quartile of the seconds: calls that other work on the machine did not interrupt."""
+    return float(np.quantile(timing.seconds, 0.25))
+
+
+def _served(safe: SafeNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]] | None:
+    """Return the network and one without rules, both as exported, in onnxruntime; None if it is not installed."""
+    try:
+        import onnxruntime
+
+        from smle.export.files import write_network
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    body, without = safe.backbone, replace(safe.spec, rules=())
+    plain = SafeNetwork(body, without, embedding=safe.embedding, bounds="fixed").eval()
+    answers = []
+    with tempfile.TemporaryDirectory() as folder:
+        for network in (safe, plain):
+            path = Path(folder) / "model.onnx"
+            write_network(network, path, monitor=False)  # both answer, and nothing else
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            answers.append(_session(session))
+    return answers[0], answers[1]
+
+
+def _session(session: Any) -> Callable[[Tensor], Any]:
+    names = [item.name for item in session.get_inputs()]
+    wanted = [item.name for item in session.get_outputs()][:_OUTPUTS]
+
+    def answer(x: Tensor) -> Any:
+        columns = x.numpy().T.reshape(len(names), -1, 1)
+        return session.run(wanted, dict(zip(names, columns, strict=True)))
+
+    return answer

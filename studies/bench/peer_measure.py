@@ -1,0 +1,230 @@
+"""What is measured of a trained method: accuracy, exact violations, cost of an answer, ONNX."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from smle.guarantees.cells import distinct
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+from studies.bench.harness import interleaved, keep_memory
+from studies.bench.peer_env import quietly
+from studies.bench.peer_layers import NotStatableError
+from studies.bench.peer_methods import METHODS, Trained, train_method
+from studies.bench.peer_tasks import Case, load_case
+from studies.bench.sampling import Judge, border_points, corner_points
+
+__all__ = ["BATCHES", "PeerJob", "border_of", "solve"]
+
+FloatArray = npt.NDArray[np.floating]
+BATCHES = (1, 256, 8192)
+
+
+@dataclass(frozen=True)
+class PeerJob:
+    """All methods on one task with one seed.
+
+    * `border`: points on the rules' borders (corners of the domain, where rules have none).
+    * `rounds`: how often an answer is timed; 0: not at all. `exported`: methods that are exported to ONNX.
+    """
+
+    task: str
+    seed: int
+    epochs: int
+    border: int
+    rounds: int = 0
+    exported: tuple[str, ...] = ()
+    methods: tuple[str, ...] = METHODS
+
+    @property
+    def key(self) -> str:
+        """A unique name that is safe as a file name."""
+        return f"{self.task}_seed{self.seed}"
+
+
+def solve(job: PeerJob) -> list[dict[str, Any]]:
+    """Train and measure every method; one row each, failed ones included."""
+    case = load_case(job.task)
+    spec = case.task.specification
+    border = border_of(spec, job.border, seed=job.seed)
+    judge = Judge(spec)
+    rows, trained = [], {}
+    for method in job.methods:
+        row: dict[str, Any] = {
+            "task": job.task, "kind": case.kind, "standin": case.task.standin, "metric": case.task.metric,
+            "seed": job.seed, "method": method,
+        }  # fmt: skip
+        try:
+            found = train_method(method, case, seed=job.seed, epochs=job.epochs)
+            rows.append(row | _measured(found, case, judge, border) | {"status": "done"})
+            trained[method] = found
+        except NotStatableError as error:
+            rows.append(row | {"status": f"cannot state the rules: {error}"})
+        except ImportError as error:
+            rows.append(row | {"status": f"not installed: {error}"})
+        except Exception as error:  # noqa: BLE001 - whatever a peer's code raises is a result about that peer
+            rows.append(row | {"status": f"failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"})
+    if job.rounds:
+        costs = _costs(case, {name: found.answer for name, found in trained.items()}, rounds=job.rounds)
+        for row in rows:
+            row |= costs.get(row["method"], {})
+    for row in rows:
+        if row["method"] in trained and row["method"] in job.exported:
+            row["onnx"] = _onnx(trained[row["method"]], case)
+    return rows
+
+
+def border_of(spec: Specification, count: int, *, seed: int) -> FloatArray:
+    """Return about `count` float32 points on the borders of the rules' regions and within 3 ulps of them."""
+    rng = np.random.default_rng(seed)
+    rows = distinct(spec).rows
+    if not rows:
+        return corner_points(spec, rng, count)
+    return np.concatenate([border_points(spec, rng, max(1, count // len(rows)), row=row) for row in rows])
+
+
+def _measured(trained: Trained, case: Case, judge: Judge, border: FloatArray) -> dict[str, Any]:
+    task = case.task
+    X = task.X_test.astype(np.float32)
+    answers = trained.outputs(X)
+    row: dict[str, Any] = {
+        "score": task.score(answers.astype(np.float64)),
+        "seconds_train": trained.seconds,
+        "epochs": trained.epochs,
+    }
+    worst = 0.0
+    for where, points, outputs in (("test", X, answers), ("border", border, trained.outputs(border))):
+        judgment = judge.judge(points, outputs.astype(np.float32))
+        row[f"violations_{where}"] = len(judgment.rows) / len(points)
+        if len(judgment.rows) and judgment.margin is not None:
+            worst = max(worst, float(-judgment.margin))
+        if outputs.dtype == np.float64:
+            row[f"violations_{where}_float64"] = len(judge.judge(points, outputs).rows) / len(points)
+    return row | {"worst": worst} | trained.facts
+
+
+# --- cost of an answer
+
+
+def _costs(case: Case, answers: Mapping[str, Callable[[Tensor], Any]], *, rounds: int) -> dict[str, dict[str, float]]:
+    """Return microseconds and ratios to the plain network by batch; a single row is one where a rule is active."""
+    keep_memory()
+    spec = case.task.specification
+    X = case.task.X_test.astype(np.float32)
+    asked = np.zeros(len(X), dtype=bool)
+    for _, active in Judge(spec).active(X):
+        asked |= active
+    first = X[int(asked.argmax())]
+    costs: dict[str, dict[str, float]] = {name: {} for name in answers}
+    for batch in BATCHES:
+        rows = first[None] if batch == 1 else np.resize(X, (batch, X.shape[1]))
+        x = torch.tensor(rows)
+        calls = {name: _call(answer, x) for name, answer in answers.items()}
+        slow = [name for name in calls if name.startswith(("postprocess", "projection"))]
+        quick = {name: call for name, call in calls.items() if name not in slow}
+        base = next(iter(quick))
+        # The fastest round: the one that other work on the machine disturbed least.
+        times = {name: min(t.seconds) for name, t in interleaved(quick, rounds=rounds, budget=10.0).items()}
+        for name in slow:  # an optimization per row: seconds, not microseconds
+            pair = interleaved({base: calls[base], name: calls[name]}, rounds=5, budget=0.5)
+            times[name] = min(pair[name].seconds)
+        for name, seconds in times.items():
+            costs[name][f"microseconds_{batch}"] = seconds * 1e6
+            costs[name][f"ratio_{batch}"] = seconds / times[base]
+    return costs
+
+
+def _call(answer: Callable[[Tensor], Any], x: Tensor) -> Callable[[], None]:
+    def call() -> None:
+        with torch.inference_mode():
+            answer(x)
+
+    return call
+
+
+# --- ONNX
+
+
+def _onnx(trained: Trained, case: Case) -> str:
+    """Say whether the method runs in onnxruntime with the same answers, for other rows than it was exported with."""
+    if trained.module is None:
+        return "no: an optimization per answer"
+    X = case.task.X_test[:100].astype(np.float32)
+    wanted = trained.outputs(X)
+    reasons = []
+    for write in [_write_safe] if isinstance(trained.module, SafeNetwork) else [_write_exported, _write_traced]:
+        try:
+            with tempfile.TemporaryDirectory() as folder, _silence():
+                path = Path(folder) / "model.onnx"
+                write(trained.module, path, torch.tensor(X[:7]))
+                found = _served(path, X, case.task.specification)
+        except ImportError as error:
+            return f"not tried: {error}"
+        except Exception as error:  # noqa: BLE001 - exporters raise what they like, and that is the result
+            reasons.append(type(error).__name__)
+            continue
+        if case.task.has_labels:
+            same = np.array_equal(found > 0 if found.dtype.kind in "biu" else found >= 0, wanted >= 0)
+        else:
+            same = found.shape == wanted.shape and np.allclose(found, wanted, rtol=1e-3, atol=1e-4)
+        if same:
+            return "yes"
+        reasons.append("other answers")
+    return f"no: {', '.join(dict.fromkeys(reasons))}"
+
+
+def _write_safe(module: nn.Module, path: Path, example: Tensor) -> None:
+    from smle.export.files import write_network
+
+    assert isinstance(module, SafeNetwork)
+    write_network(module, path, monitor=False)
+
+
+def _write_exported(module: nn.Module, path: Path, example: Tensor) -> None:
+    shapes = ({0: torch.export.Dim("batch", min=2, max=1 << 20)},)
+    torch.onnx.export(module, (example,), str(path), dynamo=True, dynamic_shapes=shapes, verbose=False)
+
+
+def _write_traced(module: nn.Module, path: Path, example: Tensor) -> None:
+    axes = {"x": {0: "batch"}, "y": {0: "batch"}}
+    torch.onnx.export(
+        module, (example,), str(path), dynamo=False, input_names=["x"], output_names=["y"], dynamic_axes=axes
+    )
+
+
+def _served(path: Path, X: FloatArray, spec: Specification) -> npt.NDArray[Any]:
+    """Return the answers (rows, m) of a file; safe networks have an input per column and named outputs."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [item.name for item in session.get_inputs()]
+    if names != list(spec.columns):
+        found: npt.NDArray[Any] = session.run(None, {names[0]: X})[0]
+        return found
+    parts = session.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
+    return np.concatenate([np.asarray(part).reshape(len(X), -1) for part in parts], axis=1)
+
+
+@contextlib.contextmanager
+def _silence() -> Any:
+    """Keep exporters from writing pages about what they cannot do."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), quietly():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,265 @@
+"""Other methods on the same tasks: accuracy, exact violations, what is guaranteed, and what it costs.
+
+The full run installs the peers into an environment of its own and keeps each task's result as it ends, so that it goes
+on where it stopped; the folder is the one that SMLE_PEERS names, else one in the user's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from smle.errors import TrainingError
+from studies.bench.harness import BenchResult, Plot, Table
+from studies.bench.peer_env import PEERS, Installed, prepare
+from studies.bench.peer_measure import BATCHES, PeerJob, solve
+from studies.bench.peer_methods import GUARANTEES, METHODS
+from studies.bench.peer_tasks import task_names
+from studies.experiments.runner import run_jobs
+
+__all__ = ["run"]
+
+Rows = list[dict[str, Any]]
+
+_SEEDS, _EPOCHS, _BORDER = 5, 20, 1000
+_TIMED = ("n4-hard-P6", "CHD-49-0.3", "Standin-0.3", "insulin")
+_PACKAGED = {"projection layer (cvxpylayers)": "cvxpylayers", "RAYEN": "rayen", "PiShield": "pishield"}
+_OURS = "smle"
+_TITLES = {
+    "synthetic": "The paper's synthetic tasks: linear rules on part of the inputs",
+    "classification": "The paper's classification tasks: labels that are never predicted together",
+    "input-dependent": "Doses: limits that depend on the inputs",
+}
+
+
+def run(quick: bool = False) -> BenchResult:
+    """Compare all methods; `quick`: one small task, methods that need no installation.
+
+    Raises:
+        TrainingError: If a job failed as a whole.
+    """
+    if quick:
+        methods = tuple(name for name in METHODS if name not in _PACKAGED)
+        jobs = [PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)]
+        with tempfile.TemporaryDirectory() as short:
+            return _result(_solved(jobs, Path(short)), {}, quick=True)
+    folder = _folder()
+    installed = prepare(folder / "environment")
+    jobs = [
+        PeerJob(task, seed, _EPOCHS, _BORDER, *((100, METHODS) if seed == 0 and task in _TIMED else ()))
+        for seed in range(_SEEDS)
+        for task in task_names(quick=False)
+    ]
+    rows = _solved(jobs, folder)
+    result = _result(rows, installed, quick=False)
+    # A later run measures anew; what this one found stays for whoever wants to look.
+    (folder / "jobs").rename(folder / time.strftime("jobs-%Y%m%d-%H%M%S"))
+    return result
+
+
+def _folder() -> Path:
+    named = os.environ.get("SMLE_PEERS")
+    folder = Path(named) if named else Path.home() / ".cache" / "smle" / "peers"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _solved(jobs: Sequence[PeerJob], folder: Path) -> Rows:
+    results = run_jobs(jobs, solve, folder=folder, retry_failed=True)
+    if results.failures:
+        first = results.failures[0]
+        raise TrainingError(
+            f"{len(results.failures)} of {len(jobs)} jobs failed, first {first.key}: {first.error}. Finished jobs are "
+            f"kept in '{folder}'; run the bench again to go on."
+        )
+    return results.rows
+
+
+def _result(rows: Rows, installed: dict[str, Installed], *, quick: bool) -> BenchResult:
+    kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
+    tables = [_summary(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
+    tables += [_by_task(rows), _installs(installed)]
+    plots = [_plot(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
+    return BenchResult(
+        "peers", "Peers: other methods on the same tasks", tuple(tables), tuple(plots), passed=_passed(rows),
+        quick=quick,
+    )  # fmt: skip
+
+
+# --- statistics
+
+
+def _done(rows: Iterable[dict[str, Any]], method: str) -> Rows:
+    return [row for row in rows if row["method"] == method and row["status"] == "done"]
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95 % interval (Student's t); NaN for a single value."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, float("nan")
+    quantile = float(stats.t.ppf(0.975, len(values) - 1))
+    return mean, quantile * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
+
+
+def _by_seed(rows: Rows, field: str) -> dict[int, float]:
+    """Return the mean over tasks, per seed."""
+    seeds = sorted({row["seed"] for row in rows})
+    return {seed: float(np.mean([row[field] for row in rows if row["seed"] == seed])) for seed in seeds}
+
+
+def _training(rows: Rows, every: Rows) -> float:
+    """Return the cost of an epoch against the plain network's, the median over tasks and seeds."""
+    plain = {(row["task"], row["seed"]): row["seconds_train"] / row["epochs"] for row in _done(every, "plain")}
+    ratios = [row["seconds_train"] / row["epochs"] / plain[row["task"], row["seed"]] for row in rows]
+    return float(np.median(ratios))
+
+
+def _ratio(rows: Rows, batch: int) -> float | None:
+    found = [row[f"ratio_{batch}"] for row in rows if f"ratio_{batch}" in row]
+    return float(np.median(found)) if found else None
+
+
+def _better(rows: Rows, every: Rows) -> str:
+    """Say what a method does better than smle's default on the same tasks and seeds."""
+    ours = {(row["task"], row["seed"]): row for row in _done(every, _OURS)}
+    pairs = [(row, ours[row["task"], row["seed"]]) for row in rows if (row["task"], row["seed"]) in ours]
+    if not pairs:
+        return ""
+    found = []
+    gains = [{"seed": a["seed"], "gain": a["score"] - b["score"]} for a, b in pairs]
+    mean, half = _spread(list(_by_seed(gains, "gain").values()))
+    if mean > (half if np.isfinite(half) else 0.0):
+        found.append(f"accuracy (+{mean:.3f})")
+    mine = [b for _, b in pairs]
+    if _training(rows, every) < 0.95 * _training(mine, every):
+        found.append("training cost")
+    for batch in BATCHES:
+        theirs, own = _ratio(rows, batch), _ratio(mine, batch)
+        if theirs is not None and own is not None and theirs < 0.95 * own:
+            found.append(f"answers at batch {batch:,}")
+    return ", ".join(found)
+
+
+# --- tables
+
+
+def _summary(kind: str, rows: Rows) -> Table:
+    metric = "R2" if rows[0]["metric"] == "r2" else "average class accuracy"
+    tasks = sorted({row["task"] for row in rows})
+    seeds = len({row["seed"] for row in rows})
+    lines = [_line(method, rows, len(tasks)) for method in METHODS if any(row["method"] == method for row in rows)]
+    standin = " The data are generated stand-ins, not the paper's." if any(row["standin"] for row in rows) else ""
+    return Table(
+        _TITLES[kind],
+        (
+            "method", metric, "tasks", "smle on these tasks", "test points that violate",
+            "border points that violate", "worst violation", "guarantee for all inputs", "training / plain",
+            "answer / plain, batch 1", "batch 256", "batch 8,192", "ONNX", "better than smle in",
+        ),
+        tuple(lines),
+        f"Tasks: {', '.join(tasks)}; {seeds} seed{'s' * (seeds > 1)}, mean and 95 % interval over seeds.{standin} Same "
+        "backbone, rows and epochs for all. Violations are judged exactly, on float32 outputs and without tolerance; "
+        "border points lie on the border of a rule's region or within 3 floats of it (corners of the domain where "
+        "rules have no border). Methods that know only constraints which hold everywhere are applied where a float32 "
+        "comparison, as their users would write it, says that a rule is active: where that comparison is wrong by a "
+        "rounding error the plain output passes, which is what the worst violations on the border are. Post-processing "
+        "gives float64; its violations come from the conversion to float32. Training is processor time per epoch; the "
+        "projection layer is trained in the last two epochs only, and its ratio is that of those. Answers: torch, one "
+        "thread, the fastest of up to 100 rounds taken in turns; the single row is one where a rule is active.",
+    )  # fmt: skip
+
+
+def _line(method: str, every: Rows, tasks: int) -> tuple[object, ...]:
+    rows = _done(every, method)
+    if not rows:
+        reason = next(row["status"] for row in every if row["method"] == method)
+        return (method, reason, f"0 of {tasks}", *[""] * 4, GUARANTEES[method], *[""] * 6)
+    mean, half = _spread(list(_by_seed(rows, "score").values()))
+    accuracy = f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
+    shares = [f"{float(np.mean([row[f'violations_{where}'] for row in rows])):.2%}" for where in ("test", "border")]
+    ratios = [_ratio(rows, batch) for batch in BATCHES]
+    stated = {row["task"] for row in rows}
+    ours = [row["score"] for row in _done(every, _OURS) if row["task"] in stated]
+    return (
+        f"**{method}**" if method == _OURS else method,
+        accuracy,
+        f"{len(stated)} of {tasks}",
+        f"{float(np.mean(ours)):.4f}" if ours else "",
+        *shares,
+        max(row["worst"] for row in rows),
+        GUARANTEES[method],
+        f"{_training(rows, every):.2f}x",
+        *("" if ratio is None else f"{ratio:.2f}x" for ratio in ratios),
+        next((row["onnx"] for row in rows if "onnx" in row), "not tried"),
+        "" if method == _OURS else _better(rows, every),
+    )
+
+
+def _by_task(rows: Rows) -> Table:
+    names = sorted({row["task"] for row in rows})
+    lines: list[tuple[object, ...]] = []
+    for task in names:
+        part = [row for row in rows if row["task"] == task]
+        for method in dict.fromkeys(row["method"] for row in part):
+            found = _done(part, method)
+            if not found:
+                status = next(row["status"] for row in part if row["method"] == method)
+                lines.append((task, method, status, "", "", ""))
+                continue
+            mean, half = _spread([row["score"] for row in found])
+            score = f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
+            shares = [f"{float(np.mean([row[f'violations_{w}'] for row in found])):.2%}" for w in ("test", "border")]
+            lines.append((task, method, score, *shares, max(row["worst"] for row in found)))
+    return Table(
+        "Task by task",
+        ("task", "method", "R2 or accuracy", "test points that violate", "border points that violate", "worst"),
+        tuple(lines),
+        "A method that cannot state the rules of a task says why: a projection needs a convex set, HardNet's closed "
+        "form a matrix of full row rank, RAYEN a set that is the same for all inputs.",
+    )
+
+
+def _installs(installed: dict[str, Installed]) -> Table:
+    lines = []
+    for peer in PEERS:
+        found = installed.get(peer.package)
+        version, story = (found.version, found.story) if found else ("", "quick runs install nothing")
+        lines.append((peer.package, version, story))
+    lines += [
+        ("HardNet-style", "", "written here from the published formula"),
+        ("smle, preprocess, postprocess", "", "not released yet: from its repository"),
+    ]
+    return Table(
+        "Does it install from PyPI?",
+        ("package", "version", "`pip install`"),
+        tuple(lines),
+        "Into an environment of the bench's own that sees this Python's torch; nothing is added to smle's.",
+    )
+
+
+def _plot(kind: str, rows: Rows) -> Plot:
+    series = {}
+    for method in METHODS:
+        points = [(float(batch), _ratio(_done(rows, method), batch)) for batch in BATCHES]
+        drawn = [(batch, ratio) for batch, ratio in points if ratio is not None]
+        if drawn:
+            series[method] = (tuple(x for x, _ in drawn), tuple(y for _, y in drawn))
+    return Plot(f"{kind}: cost of an answer", "batch", "times the plain network", series)
+
+
+def _passed(rows: Rows) -> dict[str, bool]:
+    """State what must hold: no exact violation of a certified network, on any point."""
+    found = {}
+    for method in (_OURS, "smle, paper preset"):
+        mine = [row for row in rows if row["method"] == method]
+        clean = all(row["status"] == "done" and row["violations_test"] == row["violations_border"] == 0 for row in mine)
+        found[f"{method}: certified on all {len(mine)} runs, no violation on any point"] = clean
+    return found

@@ -1,0 +1,288 @@
+"""Scale: cost curves with fitted exponents, a million exclusions from training to check, processes, memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from smle.assurance import certify, verify
+from smle.nn.network import SafeNetwork
+from studies.bench import scale_memory, scale_million
+from studies.bench.harness import BenchResult, Plot, Table
+from studies.bench.scale_subjects import AXES, Axis, Subject
+
+__all__ = ["Fit", "fit_exponent", "run"]
+
+_OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
+_BATCH = 256
+_ROUNDS, _BUDGET = 15, 4.0
+"""Rounds at most, and CPU seconds after which an operation at one size has had its share."""
+_FITTED = 4
+"""An exponent is fitted to so many of the largest sizes: below them what does not grow with the size dominates."""
+
+
+def run(quick: bool = False) -> BenchResult:
+    """Run all parts; `quick` uses small sizes and one round."""
+    passed: dict[str, bool] = {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        curves = _curves(quick)
+    finally:
+        torch.set_num_threads(threads)
+    tables = (
+        *_million(quick, passed),
+        _exponents(curves),
+        *(curve.table() for curve in curves),
+        _processes(quick),
+        _memory(quick),
+    )
+    return BenchResult("scale", "Scale", tables, _plots(curves), passed=passed, quick=quick)
+
+
+# --- cost curves
+
+
+@dataclass(frozen=True)
+class Fit:
+    """cost ~ size^exponent, with the standard error of the exponent."""
+
+    exponent: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.exponent:.2f} ± {self.error:.2f}"
+
+
+def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> Fit:
+    """Fit a line to log cost over log size.
+
+    Raises:
+        ValueError: If there are fewer than three sizes.
+    """
+    if len(sizes) < 3:
+        raise ValueError(f"Expected at least three sizes. Got {len(sizes)}.")
+    x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(costs, dtype=float))
+    spread = float(((x - x.mean()) ** 2).sum())
+    slope = float((x - x.mean()) @ (y - y.mean())) / spread
+    residual = y - y.mean() - slope * (x - x.mean())
+    return Fit(slope, float(np.sqrt(residual @ residual / (len(x) - 2) / spread)))
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """CPU seconds of each operation and certificate sizes (bytes) along one axis."""
+
+    axis: str
+    short: str
+    setting: str
+    sizes: tuple[int, ...]
+    seconds: dict[str, tuple[float, ...]]
+    bytes: tuple[int, ...]
+
+    def table(self) -> Table:
+        columns = (self.axis, *(f"{name} (ms)" for name in _OPERATIONS), "certificate (kB)")
+        rows = tuple(
+            (size, *(self.seconds[name][i] * 1e3 for name in _OPERATIONS), self.bytes[i] / 1e3)
+            for i, size in enumerate(self.sizes)
+        )
+        return Table(f"Cost against {self.axis}", columns, rows, self.setting)
+
+    def fit(self, operation: str) -> Fit:
+        return fit_exponent(self.sizes[-_FITTED:], self.seconds[operation][-_FITTED:])
+
+
+def _curves(quick: bool) -> list[_Curve]:
+    return [_curve(axis, axis.quick if quick else axis.sizes, rounds=1 if quick else _ROUNDS) for axis in AXES]
+
+
+def _curve(axis: Axis, sizes: tuple[int, ...], *, rounds: int) -> _Curve:
+    """Measure all sizes in turns, so that a busy machine slows them all."""
+    prepared = [_operations(axis.subject(size)) for size in sizes]
+    taken: list[dict[str, list[float]]] = [{name: [] for name in _OPERATIONS} for _ in sizes]
+    for turn in range(rounds):
+        for (operations, _), record in zip(prepared, taken, strict=True):
+            for name, call in operations.items():
+                if turn < 2 or sum(record[name]) < _BUDGET:
+                    record[name].append(_cpu_seconds(call))
+    # The least of all rounds: what else the machine does only ever adds.
+    seconds = {name: tuple(min(record[name]) for record in taken) for name in _OPERATIONS}
+    return _Curve(axis.name, axis.short, axis.setting, sizes, seconds, tuple(size for _, size in prepared))
+
+
+def _operations(subject: Subject) -> tuple[dict[str, Callable[[], object]], int]:
+    """Return what is measured for a subject, each called once already, and the size of its certificate."""
+    trained, frozen = subject.network(), subject.network()
+    frozen.eval()
+    certificate = certify(frozen)
+    operations: dict[str, Callable[[], object]] = {
+        "setup": subject.network,
+        "training step": _training_step(trained, subject),
+        "verification": lambda: verify(frozen),
+        "certificate": lambda: certify(frozen),
+        "exact check": certificate.check,
+    }
+    return operations, len(certificate.text) + len(certificate.block)
+
+
+def _training_step(network: SafeNetwork, subject: Subject) -> Callable[[], None]:
+    X, y = subject.rows(_BATCH)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
+    network.train()
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss: Tensor = nn.functional.mse_loss(network(X), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    step()  # states of the optimizer, constants of the gauge
+    return step
+
+
+def _cpu_seconds(call: Callable[[], object]) -> float:
+    before = time.process_time()
+    call()
+    return max(time.process_time() - before, 1e-7)
+
+
+def _exponents(curves: Sequence[_Curve]) -> Table:
+    return Table(
+        "Cost curves: fitted exponents",
+        ("size of", "from", "to", *_OPERATIONS),
+        tuple((c.axis, c.sizes[0], c.sizes[-1], *(str(c.fit(name)) for name in _OPERATIONS)) for c in curves),
+        f"cost ~ size^exponent ± standard error, fitted to the {_FITTED} largest sizes of each table below (fewer in a "
+        "quick run); a step that hardly depends on a size has an exponent near 0. CPU seconds on one thread, the least "
+        "of up to 15 rounds over all sizes. 'Setup' finds cells and centers and builds the network; the training "
+        f"step is forward, backward and Adam for {_BATCH} rows with gauge; 'certificate' proves, writes and, before "
+        "it hands anything out, checks; the exact check is `Certificate.check()`.",
+    )
+
+
+def _plots(curves: Sequence[_Curve]) -> tuple[Plot, ...]:
+    return tuple(
+        Plot(
+            name,
+            "size / smallest size",
+            "CPU seconds",
+            {c.short: (tuple(size / c.sizes[0] for size in c.sizes), c.seconds[name]) for c in curves},
+        )
+        for name in _OPERATIONS[1:]
+    )
+
+
+# --- processes of their own
+
+
+def _call(module: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-m", f"studies.bench.{module}", *arguments]
+    found = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": found}
+    )
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the JSON that a process printed last.
+
+    Raises:
+        RuntimeError: If it failed.
+    """
+    output, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"A part of the bench failed: {errors[-2000:]}")
+    numbers: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return numbers
+
+
+def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
+    # A process of its own, so that its peak memory is that of this part alone.
+    found = scale_million.measure("quick") if quick else _answer(_call("scale_million", "full"))
+    pairs = int(found["pairs"])
+    stages = ("rules", "network", "training", "freezing", "verification", "certificate", "exact check", "fast check")
+    told = {
+        "rules": "from an array of pairs",
+        "network": "cells, centers, gauge",
+        "training": f"{int(found['steps'])} steps of {int(found['batch'])} rows, {int(found['epochs'])} epochs",
+        "freezing": "the gauge once more, in float64",
+        "verification": f"all {pairs:,} pairs proved",
+        "certificate": f"{found['certificate_bytes'] / 1e6:.1f} MB; exact check included",
+        "exact check": "Certificate.check(), integers only",
+        "fast check": "Certificate.check(fast=True)",
+    }
+    rows = tuple((name, found[f"{name} s"], found[f"{name} cpu"], found[f"{name} gb"], told[name]) for name in stages)
+    passed[f"{pairs:,} exclusions trained, verified, certified and checked within 4 GB"] = (
+        found["fast check gb"] < 4 and found["proved"] == pairs
+    )
+    passed[f"{pairs:,} exclusions checked exactly in under 5 minutes of CPU time"] = found["exact check cpu"] < 300
+    passed["no new row gets labels that exclude each other"] = found["safe broken"] == 0
+    way = Table(
+        f"{pairs:,} exclusions over {int(found['labels']):,} labels, embedding {int(found['embedding'])}",
+        ("stage", "seconds", "CPU seconds", "peak memory so far (GB)", "what"),
+        rows,
+        "One process and one thread from the rules to the check. The gauge keeps a step per label and one scale per "
+        "label: all pairs are one L1 distance matrix in blocks.",
+    )
+    plain = found["plain step"]
+    twin = Table(
+        "The same training without rules",
+        ("network", "seconds a step", "/ plain", "held-out F1", "share of rows with excluded labels together"),
+        tuple(
+            (kind, found[f"{kind} step"], found[f"{kind} step"] / plain, found[f"{kind} f1"], found[f"{kind} broken"])
+            for kind in ("plain", "safe")
+        ),
+        "Generated rows: each label has a prototype and a partner that it does not exclude. Equal backbone, data, "
+        "order and number of steps; F1 over all labels of new rows after these few epochs, so it says how far "
+        "training came, not how far it could come.",
+    )
+    return way, twin
+
+
+def _processes(quick: bool) -> Table:
+    with tempfile.TemporaryDirectory() as folder:
+        both = [_call("scale_processes", str(rank), folder, "quick" if quick else "full") for rank in (0, 1)]
+        try:
+            found, _ = [_answer(process) for process in both]
+        finally:
+            for process in both:  # if one fails, the other would wait for it
+                process.kill()
+    rows: list[tuple[object, ...]] = []
+    for width, rates in found.items():
+        for name, values in rates.items():
+            shares = [value / base for value, base in zip(values, rates["1 process"], strict=True)]
+            rows.append((int(width), name, max(values), median(shares)))
+    return Table(
+        "Training throughput with one and two processes",
+        ("backbone width", "processes", "rows per second (best)", "/ 1 process"),
+        tuple(rows),
+        "Two hidden layers of that width, embedding 64, three rules, gauge, batches of 1,024 rows that the processes "
+        "share (gloo); one thread each unless said otherwise. Ratio: median over rounds taken in turns. Two cores: on "
+        "a busy machine a second process has little to gain.",
+    )
+
+
+def _memory(quick: bool) -> Table:
+    rows: list[tuple[object, ...]] = []
+    for width in (16,) if quick else (256, 1024, 4096, 8192):
+        found = scale_memory.measure(width) if quick else _answer(_call("scale_memory", str(width)))
+        rows.append((width, *(found[name] for name in ("imported", "trained", "certified")), int(found["parameters"])))
+    return Table(
+        "Memory against the embedding width",
+        ("embedding", "after import (MB)", "peak after training (MB)", "peak after certificate (MB)", "parameters"),
+        tuple(rows),
+        "Peak resident memory of a process of its own: 64 labels of which at most one applies, 256 rows, Adam. What "
+        "stays below the peak of importing torch does not show.",
+    )

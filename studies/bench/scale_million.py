@@ -1,0 +1,154 @@
+"""A million exclusions from rules to check: `python -m studies.bench.scale_million {full,quick}` prints JSON."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from smle.assurance import certify, verify
+from smle.nn.network import SafeNetwork
+from smle.training.loop import TrainingOptions, train
+from studies.bench.scale_subjects import never_together
+
+_INPUTS, _REACH = 32, 6
+_NOISE = 0.3
+
+
+@dataclass(frozen=True)
+class _Size:
+    labels: int
+    pairs: int
+    embedding: int
+    rows: int
+    epochs: int
+
+
+_SIZES = {"full": _Size(2_000, 1_000_000, 256, 30_000, 8), "quick": _Size(80, 1_500, 32, 3_000, 2)}
+_BATCH = 2048
+
+
+class _Recorder:
+    """Seconds, CPU seconds and peak memory of the process, stage by stage."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.found[f"{name} s"] = time.perf_counter() - wall
+        self.found[f"{name} cpu"] = time.process_time() - cpu
+        self.found[f"{name} gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """Rows around a prototype per label; each comes with a partner that it does not exclude."""
+
+    prototypes: npt.NDArray[np.float64]
+    partner: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, labels: int, pairs: npt.NDArray[np.int32], rng: np.random.Generator) -> _Data:
+        excluded = np.zeros((labels, labels), dtype=bool)
+        excluded[pairs[:, 0], pairs[:, 1]] = excluded[pairs[:, 1], pairs[:, 0]] = True
+        partner = np.array([rng.choice(np.flatnonzero(~row)) for row in excluded])
+        return cls(rng.normal(size=(labels, _INPUTS)), partner)
+
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        label = rng.integers(len(self.partner), size=count)
+        X = self.prototypes[label] + _NOISE * rng.normal(size=(count, _INPUTS))
+        y = np.zeros((count, len(self.partner)), dtype=np.float32)
+        y[np.arange(count), label] = y[np.arange(count), self.partner[label]] = 1.0
+        return torch.from_numpy(X.clip(-_REACH, _REACH).astype(np.float32)), torch.from_numpy(y)
+
+
+def measure(name: str) -> dict[str, float]:
+    """Train, verify, certify and check at a size, `full` or `quick`; return what each stage took."""
+    size = _SIZES[name]
+    rng, recorder = np.random.default_rng(0), _Recorder()
+    pairs = np.stack(np.triu_indices(size.labels, 1), axis=1).astype(np.int32)
+    pairs = pairs[np.sort(rng.choice(len(pairs), size.pairs, replace=False))]
+    data = _Data.of(size.labels, pairs, rng)
+    rows, new = data.rows(size.rows, rng), data.rows(max(200, size.rows // 10), rng)
+    with recorder.stage("rules"):
+        spec = never_together(size.labels, pairs, _INPUTS, _REACH)
+    torch.manual_seed(0)
+    with recorder.stage("network"):
+        network = SafeNetwork(_body(size.embedding), spec, embedding=size.embedding)
+    with recorder.stage("training"):
+        steps, safe_step = _trained(network, rows, new, size, enforcement="gauge")
+    network.train()
+    with recorder.stage("freezing"):
+        network.eval()
+    with recorder.stage("verification"):
+        verdicts = verify(network)
+    with recorder.stage("certificate"):
+        certificate = certify(network)
+    with recorder.stage("exact check"):
+        certificate.check()
+    with recorder.stage("fast check"):
+        certificate.check(fast=True)
+    torch.manual_seed(0)
+    plain = nn.Sequential(_body(size.embedding), nn.Linear(size.embedding, size.labels))
+    _, plain_step = _trained(plain, rows, new, size, enforcement=None)
+    recorder.found |= {
+        "pairs": size.pairs,
+        "labels": size.labels,
+        "embedding": size.embedding,
+        "epochs": size.epochs,
+        "batch": _BATCH,
+        "steps": steps,
+        "safe step": safe_step,
+        "plain step": plain_step,
+        "proved": int(sum(block.proved.sum() for block in verdicts.exclusions)),
+        "certificate_bytes": len(certificate.text) + len(certificate.block),
+    }
+    for kind, model in (("safe", network), ("plain", plain)):
+        recorder.found[f"{kind} f1"], recorder.found[f"{kind} broken"] = _judged(model, new, pairs)
+    return recorder.found
+
+
+def _body(embedding: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(_INPUTS, 256), nn.ReLU(), nn.Linear(256, embedding))
+
+
+def _trained(
+    network: nn.Module, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], size: _Size, *, enforcement: str | None
+) -> tuple[int, float]:
+    """Train and return the number of steps and the seconds of one, validation included."""
+    rare = torch.tensor(size.labels / 3.0)  # two labels of all apply to a row
+
+    def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(predicted, wanted, pos_weight=rare)
+
+    options = TrainingOptions(
+        learning_rate=1e-2, batch_size=_BATCH, max_epochs=size.epochs, patience=None, keep="last", progress=False,
+        threads=1, device="cpu",
+    )  # fmt: skip
+    history = train(network, *rows, loss=loss, options=options, enforcement=enforcement, validation=new)
+    steps = size.epochs * -(-size.rows // _BATCH)
+    return steps, history.seconds / steps
+
+
+@torch.no_grad()
+def _judged(model: nn.Module, rows: tuple[Tensor, Tensor], pairs: npt.NDArray[np.int32]) -> tuple[float, float]:
+    """Return F1 over all labels, and the share of rows that get two labels that exclude each other."""
+    on, wanted = (model(rows[0]) >= 0).numpy(), rows[1].numpy() > 0
+    broken = np.mean([(row[pairs[:, 0]] & row[pairs[:, 1]]).any() for row in on])
+    return float(2 * (on & wanted).sum() / max(1, on.sum() + wanted.sum())), float(broken)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1])))

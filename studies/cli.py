@@ -1,0 +1,192 @@
+"""Command line of the studies: parse, call, print. Exit codes are those of `smle`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from smle.cli.app import Json, common, out, print_json, print_rows, reported
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="python -m studies",
+    help="Repeat the paper's experiments, measure, attack. Run this in a clone of the repository.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.callback()(common)
+
+
+def main() -> None:
+    """Entry point of `python -m studies`."""
+    app()
+
+
+class Benchmark(str, Enum):
+    """A benchmark of the paper, or all three."""
+
+    SYNTHETIC = "synthetic"
+    FORECASTING = "forecasting"
+    CLASSIFICATION = "classification"
+    ALL = "all"
+
+
+class Preset(str, Enum):
+    """How networks are trained."""
+
+    PAPER = "paper"
+    BEST = "best"
+
+
+class Study(str, Enum):
+    """Which questions of the paper."""
+
+    MAIN = "main"
+    ABLATION = "ablation"
+    ALL = "all"
+
+
+class Backend(str, Enum):
+    """Where jobs run."""
+
+    LOKY = "loky"
+    RAY = "ray"
+    DASK = "dask"
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which bench; none: list them.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, seconds instead of minutes.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table, numbers and plot.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure ratios in one run, with versions and machine recorded.
+
+    Example: python -m studies bench guarantees --quick -o results/
+    """
+    with reported():
+        from studies.bench import available, run_bench
+
+        if name is None:
+            for known in available():
+                print(known)
+            return
+        result = run_bench(name, quick=quick, output=output)
+        print(result.json() if as_json else result.markdown())
+
+
+@app.command()
+def twins(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the ONNX and VNN-LIB files.")],
+    plain: Annotated[bool, typer.Option("--plain", help="Properties in the simplest VNN-LIB.")] = False,
+) -> None:
+    """Write each cell of a certified model as a network of Gemm and Relu with its property, for outside verifiers.
+
+    Example: python -m studies twins model/ -o twins/
+    """
+    with reported():
+        from smle.storage import read_record
+        from studies.twins import write_twins
+
+        record = read_record(model)
+        if record.certificate is not None:
+            record.certificate.check()
+        for place in write_twins(record, output, plain=plain):
+            out.print(f"{place}, {place.with_suffix('.vnnlib').name}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    benchmark: Annotated[Benchmark, typer.Argument(help="Which benchmark of the paper.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results, figures and pages.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data; else SMLE_DATA, the cache, or a download.")
+    ] = None,
+    preset: Annotated[Preset, typer.Option(help="As the paper trains, or our defaults at their best.")] = Preset.BEST,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 1,
+    study: Annotated[Study, typer.Option(help="main: Q1 and Q2; ablation: Q3.")] = Study.MAIN,
+    jobs: Annotated[int, typer.Option(help="Jobs at a time; -1: one per core.")] = 1,
+    backend: Annotated[Backend, typer.Option(help="Local processes, or a cluster.")] = Backend.LOKY,
+    address: Annotated[str | None, typer.Option(help="Address of a ray or dask cluster; else a local one.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few tasks on generated stand-ins; needs no data.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed jobs again.")] = False,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing, write the pages.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Repeat the paper's experiments; the same command again goes on where a run was stopped.
+
+    Example: python -m studies reproduce all --quick -o reproduction/
+    """
+    resume = f"finished jobs are in {output}/jobs; run the same command again to go on."
+    with reported(interrupted=resume):
+        from studies.experiments.presets import BENCHMARKS
+        from studies.experiments.reproduce import reproduce as run
+
+        # On a terminal the bar says all that there is to say.
+        level = logging.WARNING if sys.stderr.isatty() else logging.INFO
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+        logging.getLogger("studies.experiments").setLevel(level)
+        run(
+            BENCHMARKS if benchmark is Benchmark.ALL else (benchmark.value,),
+            output=output,
+            data_dir=data_dir,
+            preset=preset.value,
+            seeds=seeds,
+            study=study.value,
+            jobs=jobs,
+            backend=backend.value,
+            address=address,
+            quick=quick,
+            retry_failed=retry_failed,
+            report_only=report_only,
+        )
+        summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
+        if as_json:
+            print_json(summary)
+            return
+        for name, entry in summary.items():
+            _show(name, entry, output)
+
+
+def _show(name: str, entry: dict[str, Any], output: Path) -> None:
+    """Print medians, checks and places of one benchmark."""
+    label = " (generated stand-ins or quick settings)" if entry["standin"] else ""
+    for preset, part in entry["presets"].items():
+        medians = part.get("median_score", {})
+        if medians:
+            used = list(dict.fromkeys(method for row in medians.values() for method in row))
+            lines = [
+                (method, *(f"{row[method]:.3f}" if method in row else "-" for row in medians.values()))
+                for method in used
+            ]
+            print_rows(f"{name}, preset {preset}{label}: median test score", ("method", *medians), lines)
+            out.print(f"certified: {part['certified']} of {part['models']} models")
+        choices = part.get("ablation")
+        if choices:
+            print_rows(
+                f"{name}, preset {preset}{label}: design choices",
+                list(choices[0]),
+                [list(row.values()) for row in choices],
+            )
+        for check in part.get("checks", ()):
+            out.print(
+                f"{'met' if check['met'] else 'NOT MET'}: {check['statement']}: {check['found']}",
+                markup=False,
+                soft_wrap=True,
+            )
+    for note in entry["notes"]:
+        out.print(note, markup=False, soft_wrap=True)
+    if entry["failed"]:
+        out.print(f"failed jobs: {', '.join(entry['failed'])}", markup=False, soft_wrap=True)
+    out.print(f"Page: {output}/{name}.md, {output}/{name}.html; rows: {output}/{name}.csv\n", soft_wrap=True)

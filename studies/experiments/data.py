@@ -1,0 +1,197 @@
+"""Where the benchmarks' data come from: a given folder, the folder SMLE_DATA, the user's cache, or a download.
+
+Folders are laid out alike: `forecasting/m4_selected.csv` and `classification/*.arff`. The synthetic benchmark is drawn
+from its seeds and needs no files. Whatever the source, the numbers must have the stated SHA-256 digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from smle.errors import DataError
+from studies.experiments import download
+from studies.experiments.arff import LabelTable, read_arff
+from studies.experiments.classification import DATA_SETS
+from studies.experiments.forecasting import FILE, SERIES, read_series
+from studies.experiments.tasks import Array
+
+__all__ = ["SOURCES", "Source", "cache_folder", "label_table", "locate", "prepare", "series"]
+
+_M4 = "https://raw.githubusercontent.com/Mcompetitions/M4-methods/master/Dataset"
+_UCO = "http://www.uco.es/grupos/kdis/MLLResources/ucobigfiles/Datasets/Full"
+_PAPER = "https://raw.githubusercontent.com/Francobaldi/SMLE_AAAI2025/main/benchmarks/classification/data"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data file: its place below a data folder, where it is downloaded from, what it is, and its numbers' digest.
+
+    `fetch(url)` returns the file's bytes; the first of `urls` that works is taken. `digest_of(path)` reads the file.
+    """
+
+    path: str
+    urls: tuple[str, ...]
+    fetch: Callable[[str], bytes]
+    digest_of: Callable[[Path], str]
+    digest: str
+    what: str
+
+    def check(self, path: Path) -> None:
+        """Require that a file holds the numbers that the paper used.
+
+        Raises:
+            DataError: If it does not.
+        """
+        found = self.digest_of(path)
+        if found != self.digest:
+            raise DataError(
+                f"This is not the {self.what} as the paper used it: expected the SHA-256 digest {self.digest[:12]}..., "
+                f"got {found[:12]}..."
+            )
+
+
+def series_digest(path: Path) -> str:
+    """Return the SHA-256 digest of the benchmark's series in a file, by name; other series do not count."""
+    digest, values = hashlib.sha256(), read_series(path)
+    for name in sorted(set(SERIES) & set(values)):
+        digest.update(f"{name} {len(values[name])}\n".encode())
+        digest.update(np.ascontiguousarray(values[name], dtype="<f8").tobytes())
+    return digest.hexdigest()
+
+
+def table_digest(path: Path) -> str:
+    """Return the SHA-256 digest of features and labels in a file; how it spells them does not count."""
+    digest, table = hashlib.sha256(), read_arff(path)
+    for part in (table.X, table.y):
+        digest.update(f"{part.shape}\n".encode())
+        digest.update(np.ascontiguousarray(part, dtype="<f8").tobytes())
+    return digest.hexdigest()
+
+
+def _label_source(name: str, archive: str, digest: str) -> Source:
+    file = DATA_SETS[name]
+    urls = (f"{_UCO}/{archive}_Meka.zip", f"{_PAPER}/{file}")
+    what = f"data set {name} of the multi-label repository of the University of Cordoba"
+    return Source(f"classification/{file}", urls, download.arff, table_digest, digest, what)
+
+
+SOURCES: dict[str, Source] = {
+    "series": Source(
+        f"forecasting/{FILE}",
+        (_M4,),
+        download.M4(SERIES),
+        series_digest,
+        "377e0f0eb82b4f18c9e9d65b3e39d193d716841f8c7b52bce31ce3a4c774f349",
+        "25 series of the M4 competition",
+    ),
+    "CHD-49": _label_source("CHD-49", "CHD_49", "76250192ee22220f78d520253131bc6fd9f6e83c78ce326b0bdeaaa3d9b2c539"),
+    "Flags": _label_source("Flags", "Flags", "21c77829d92d62db89005456a9ba8180444b71f3f6d745d8c8b78f5c336324c6"),
+    "Foodtruck": _label_source(
+        "Foodtruck", "Foodtruck", "27c54abeaddb3126478445e79c6859d128b04b7d1fa50d87e910eb389f0862ec"
+    ),
+    "Water-quality": _label_source(
+        "Water-quality", "Water-quality", "e05432187086cd460bf1a1733eb68a117a55fa7c6076825c6d3d6c744280b371"
+    ),
+    "Yeast": _label_source("Yeast", "Yeast", "f55f97d853fe937cec946e703d2b77914ec31ab6b70522d4aa0d7893485546ff"),
+}
+"""All data files by name."""
+
+
+def series(given: str | None = None) -> Mapping[str, Array]:
+    """Return the series of the forecasting benchmark.
+
+    Raises:
+        DataError: If they are nowhere to be found, or are not the paper's.
+    """
+    return read_series(locate(SOURCES["series"], given))
+
+
+def label_table(name: str, given: str | None = None) -> LabelTable:
+    """Return a data set of the classification benchmark.
+
+    Raises:
+        DataError: If it is nowhere to be found, or is not the paper's.
+    """
+    return read_arff(locate(SOURCES[name], given))
+
+
+def prepare(benchmarks: Sequence[str], given: str | None = None) -> None:
+    """Make sure that all data of some benchmarks are there, before work is spread over processes.
+
+    Raises:
+        DataError: If something is missing; the message says what, and how to provide it.
+    """
+    for name, source in SOURCES.items():
+        if ("forecasting" if name == "series" else "classification") in benchmarks:
+            locate(source, given)
+
+
+# --- finding
+
+
+def locate(source: Source, given: str | None = None, *, urls: tuple[str, ...] | None = None) -> Path:
+    """Return the path of a data file, downloading it to the cache if no folder is named.
+
+    Args:
+        source: The file.
+        given: A data folder. None: SMLE_DATA if it is set, else the cache.
+        urls: Where to download from instead of the source's own places.
+
+    Raises:
+        DataError: If it is not in the named folder, or cannot be downloaded.
+    """
+    named = given or os.environ.get("SMLE_DATA")
+    if named:
+        path = Path(named) / source.path
+        if not path.is_file():
+            raise DataError(
+                f"Expected the {source.what} as '{path}'. Put it there, or name another folder with --data-dir or "
+                "SMLE_DATA; without either it is downloaded."
+            )
+        _check_named(source, path)
+        return path
+    path = cache_folder() / source.path
+    if not path.is_file():
+        _download(source, path, source.urls if urls is None else urls)
+    return path
+
+
+@lru_cache(maxsize=32)
+def _check_named(source: Source, path: Path) -> None:
+    try:
+        source.check(path)
+    except DataError as error:
+        raise DataError(f"'{path}': {error} Name another folder with --data-dir or SMLE_DATA.") from None
+
+
+def cache_folder() -> Path:
+    """Return the folder for downloads below the user's cache, where the platform has it."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA")
+        return Path(base) / "smle" / "Cache" if base else Path.home() / "AppData" / "Local" / "smle" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "smle"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "smle"
+
+
+def _download(source: Source, path: Path, urls: tuple[str, ...]) -> None:
+    failures = []
+    for url in urls:
+        try:
+            download.write_whole(path, source.fetch(url), check=source.check)
+            return
+        except DataError as error:
+            failures.append(f"{url}: {error}")
+    raise DataError(
+        f"The {source.what} could not be downloaded. {' '.join(failures)} Get the file in another way, put it in a "
+        f"folder as '{source.path}', and name that folder with --data-dir or SMLE_DATA."
+    )

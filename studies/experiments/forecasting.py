@@ -1,0 +1,159 @@
+"""Multi-step forecasting: 25 series of the M4 competition, 8 values in, 4 out, under a bounded change per step.
+
+Each series is split in time (80 to 20), standardized with the training part and cut into windows; the last input is
+subtracted from inputs and outputs of its window. The property `|y_t - y_(t+1)| <= delta` does not see the difference,
+and the score is computed after undoing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from smle.errors import DataError
+from smle.rules import Specification
+from smle.rules.helpers import bounded_change, rule
+from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
+
+__all__ = [
+    "FILE",
+    "INPUTS",
+    "OUTPUTS",
+    "QUANTILES",
+    "SERIES",
+    "Windows",
+    "load",
+    "read_series",
+    "step_heads",
+    "task_keys",
+    "windows",
+]
+
+FILE = "m4_selected.csv"
+INPUTS, OUTPUTS = 8, 4
+QUANTILES = ("1.00", "0.95", "0.90")
+
+SERIES: dict[str, tuple[str, str]] = {
+    "D4099": ("Other", "Daily"),
+    "D2047": ("Finance", "Daily"),
+    "D2015": ("Industry", "Daily"),
+    "D449": ("Micro", "Daily"),
+    "D452": ("Micro", "Daily"),
+    "D454": ("Micro", "Daily"),
+    "D2016": ("Industry", "Daily"),
+    "D453": ("Micro", "Daily"),
+    "D4227": ("Other", "Daily"),
+    "D4226": ("Other", "Daily"),
+    "M36044": ("Industry", "Monthly"),
+    "H174": ("Other", "Hourly"),
+    "H265": ("Other", "Hourly"),
+    "H261": ("Other", "Hourly"),
+    "H262": ("Other", "Hourly"),
+    "H263": ("Other", "Hourly"),
+    "H264": ("Other", "Hourly"),
+    "H266": ("Other", "Hourly"),
+    "H274": ("Other", "Hourly"),
+    "H267": ("Other", "Hourly"),
+    "H268": ("Other", "Hourly"),
+    "H269": ("Other", "Hourly"),
+    "H271": ("Other", "Hourly"),
+    "H272": ("Other", "Hourly"),
+    "H256": ("Other", "Hourly"),
+}
+"""The series' names in the competition, with their categories and periods."""
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Windows of a series: differenced inputs (rows, 8) and outputs (rows, 4), and the last input (rows, 1)."""
+
+    X: Array
+    y: Array
+    last: Array
+
+
+def task_keys() -> list[str]:
+    """Return the names of the 75 tasks: period, series and quantile."""
+    return [f"{period}-{name}-{quantile}" for name, (_, period) in SERIES.items() for quantile in QUANTILES]
+
+
+@lru_cache(maxsize=2)
+def read_series(path: Path) -> Mapping[str, Array]:
+    """Read a table with columns id, t, value; return the values of each series in order of t.
+
+    Raises:
+        DataError: If columns are missing.
+    """
+    table = pd.read_csv(path)
+    missing = {"id", "t", "value"} - set(table.columns)
+    if missing:
+        raise DataError(f"{path}: expected columns id, t and value. Missing: {', '.join(sorted(missing))}.")
+    groups = table.sort_values("t", kind="stable").groupby("id")["value"]
+    return {str(name): values.to_numpy(dtype=np.float64) for name, values in groups}
+
+
+def windows(values: Array) -> Windows:
+    """Cut a series into all its windows, each minus its last input."""
+    cut = np.lib.stride_tricks.sliding_window_view(values, INPUTS + OUTPUTS)
+    last = cut[:, INPUTS - 1 : INPUTS]
+    differenced = cut - last
+    return Windows(differenced[:, :INPUTS], differenced[:, INPUTS:], last)
+
+
+def load(key: str, series: Mapping[str, Array], *, standin: bool = False) -> Task:
+    """Return a task by its key, for example `Hourly-H174-0.95`.
+
+    Raises:
+        DataError: If the series is not there or too short.
+    """
+    _, name, quantile = key.rsplit("-", 2)
+    values = series.get(name)
+    if values is None:
+        raise DataError(f"Expected series '{name}' in the forecasting data. Got {', '.join(sorted(series)[:5])}, ...")
+    if len(values) < 10 * (INPUTS + OUTPUTS):
+        raise DataError(f"Series '{name}': expected at least {10 * (INPUTS + OUTPUTS)} values. Got {len(values)}.")
+    count = int(0.8 * len(values))
+    scaled = (values - values[:count].mean()) / values[:count].std()
+    train, test = windows(scaled[:count]), windows(scaled[count:])
+    delta = float(np.quantile(np.abs(np.diff(scaled)), float(quantile)))
+    size = float(max(np.abs(train.X).max(), np.abs(test.X).max()))
+    outputs = [f"y{j}" for j in range(OUTPUTS)]
+    spec = Specification.build(
+        inputs={f"x{j}": (-size, size) for j in range(INPUTS)},
+        outputs=outputs,
+        rules=[rule("bounded change", then=bounded_change(delta, outputs))],
+    )
+    return Task(
+        "forecasting", key, quantile, spec, train.X, train.y, test.X, test.y, partial(_broken, delta),
+        last_test=test.last, standin=standin,
+    )  # fmt: skip
+
+
+def step_heads(targets: Array, embedding: int) -> tuple[Array, Array]:
+    """Return a head W (4, n), b (4,) over -1 <= z <= 1 that states a forecast as a first value and its steps.
+
+    Unit 0 spans the first values in `targets`, unit k the steps from output k to k + 1; other units start at zero.
+
+    Raises:
+        ValueError: If there are fewer units than outputs.
+    """
+    m = targets.shape[1]
+    if embedding < m:
+        raise ValueError(f"Expected at least {m} embedding units. Got {embedding}.")
+    middle = targets[:, 0].mean()
+    W = np.zeros((m, embedding))
+    W[:, 0] = 1.1 * np.abs(targets[:, 0] - middle).max()
+    for k in range(1, m):
+        # Just inside what is allowed: the targets reach it.
+        W[k:, k] = 0.98 * np.abs(np.diff(targets, axis=1)).max()
+    return W, np.full(m, middle)
+
+
+def _broken(delta: float, X: Array, outputs: Array) -> Flags:
+    """Return which rows change by more than allowed, and by more than the paper's tolerance."""
+    return np.asarray((np.abs(np.diff(outputs, axis=1)) > delta + TOLERANCE).any(axis=1))

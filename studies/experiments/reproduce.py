@@ -1,0 +1,158 @@
+"""Repeat the paper's experiments: make the jobs, run what is missing, write the pages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from smle.errors import DataError
+from studies.experiments import data, methods
+from studies.experiments.ablation import ABLATIONS
+from studies.experiments.page import write_page
+from studies.experiments.presets import BENCHMARKS, PRESETS
+from studies.experiments.runner import read_results, run_jobs
+from studies.experiments.store import Outcome, Store
+
+__all__ = ["STUDIES", "make_jobs", "reproduce"]
+
+STUDIES = ("main", "ablation", "all")
+
+
+def reproduce(
+    benchmarks: Sequence[str],
+    *,
+    output: str | Path,
+    data_dir: str | Path | None = None,
+    preset: str = "best",
+    seeds: int = 1,
+    study: str = "main",
+    jobs: int = 1,
+    backend: str = "loky",
+    address: str | None = None,
+    quick: bool = False,
+    retry_failed: bool = False,
+    report_only: bool = False,
+    progress: bool | None = None,
+) -> Path:
+    """Run the jobs that a folder lacks, then write one page per benchmark from everything in the folder.
+
+    Calling it again with the same folder goes on where the last run stopped; other presets, seeds and studies are
+    added to the same pages.
+
+    Args:
+        benchmarks: Which of "synthetic", "forecasting", "classification".
+        output: Folder for results, figures and pages.
+        data_dir: Folder of the data; None: SMLE_DATA, the cache, or a download.
+        preset: "paper" or "best".
+        seeds: How many; seeds are 0, 1, ...
+        study: "main" (Q1 and Q2), "ablation" (Q3) or "all".
+        jobs: Jobs at a time; -1: one per core.
+        backend: "loky", "ray" or "dask".
+        address: Address of a cluster.
+        quick: A few tasks on generated stand-ins, few epochs; needs no data.
+        retry_failed: Run jobs again that failed before.
+        report_only: Run nothing, write the pages.
+        progress: Show a bar; None: on a terminal.
+
+    Returns:
+        The folder; `summary.json` in it has the medians, counts and checks.
+
+    Raises:
+        ValueError: If something is asked for that does not exist.
+        DataError: If data are missing.
+    """
+    folder = Path(output)
+    # Workers elsewhere do not share the environment of this process.
+    where = data_dir or os.environ.get("SMLE_DATA")
+    place = str(Path(where).resolve()) if where else None
+    wanted = make_jobs(benchmarks, preset=preset, seeds=seeds, study=study, quick=quick, data_dir=place)
+    if not report_only:
+        if not quick:
+            data.prepare(benchmarks, place)
+        run_jobs(
+            wanted,
+            methods.solve,
+            folder=folder,
+            n_jobs=jobs,
+            backend=backend,
+            address=address,
+            retry_failed=retry_failed,
+            progress=progress,
+        )
+    write_pages(folder, quick=quick, benchmarks=benchmarks)
+    return folder
+
+
+def make_jobs(
+    benchmarks: Sequence[str], *, preset: str, seeds: int, study: str, quick: bool, data_dir: str | None
+) -> list[methods.Job]:
+    """Return the jobs of a request.
+
+    Raises:
+        ValueError: If something is asked for that does not exist.
+    """
+    for name, value, known in (("preset", preset, PRESETS), ("study", study, STUDIES)):
+        if value not in known:
+            raise ValueError(f"Expected a {name} among {', '.join(known)}. Got '{value}'.")
+    if seeds < 1:
+        raise ValueError(f"Expected a positive number of seeds. Got {seeds}.")
+    found: list[methods.Job] = []
+    for benchmark in benchmarks:
+        studies = ["main"] if study != "ablation" else []
+        if study != "main":
+            studies += dict.fromkeys(ABLATIONS.get(benchmark, {}).values())
+        for name in studies:
+            found += methods.jobs(
+                [benchmark], preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir
+            )
+    if not found:
+        raise ValueError(f"There is no {study} of {', '.join(benchmarks)}: the paper has none.")
+    return found
+
+
+def write_pages(
+    folder: str | Path, *, quick: bool = False, benchmarks: Sequence[str] = BENCHMARKS
+) -> dict[str, object]:
+    """Write the pages of all stored results, quick ones or full ones, and `summary.json`; return the summary.
+
+    Raises:
+        DataError: If there are none.
+    """
+    target, results = Path(folder), read_results(folder)
+    if not results.outcomes:
+        raise DataError(f"There are no results in '{target}'. Run the experiments first, without --report-only.")
+    summary: dict[str, object] = {}
+    for benchmark in benchmarks:
+        outcomes = [
+            outcome
+            for outcome in results.outcomes
+            if outcome.job["benchmark"] == benchmark and bool(outcome.job["quick"]) == quick
+        ]
+        if outcomes:
+            summary[benchmark] = write_page(
+                target,
+                benchmark,
+                outcomes,
+                studies=ABLATIONS.get(benchmark, {}),
+                runs=Store(target).runs(),
+                notes=_missing(outcomes, benchmark, quick),
+            )
+    (target / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return summary
+
+
+def _missing(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> list[str]:
+    """Say which parts of the results are not complete: medians over some of the tasks are not those of all."""
+    counts = Counter((outcome.job["preset"], outcome.job["study"], outcome.job["seed"]) for outcome in outcomes)
+    notes = []
+    for (preset, study, seed), count in sorted(counts.items()):
+        expected = len(methods.jobs([benchmark], preset=preset, seeds=[seed], study=study, quick=quick))
+        if count < expected:
+            where = f"preset {preset}, {study}, seed {seed}"
+            notes.append(
+                f"NOT COMPLETE: {count} of {expected} jobs of {where} have ended. Numbers below are of these only."
+            )
+    return notes

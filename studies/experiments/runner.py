@@ -1,0 +1,254 @@
+"""Run independent jobs: local processes or a cluster, results kept as they come, resumed where a run stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import smle
+from studies.experiments.backends import one_thread, spread
+from studies.experiments.store import Outcome, Store, commit, origin
+
+__all__ = ["Results", "Solve", "Unit", "read_results", "run_jobs"]
+
+_log = logging.getLogger(__name__)
+
+# Seconds between two lines of a log that no terminal shows.
+_QUIET = 30.0
+
+
+class Unit(Protocol):
+    """A job: a frozen dataclass with a key that no other job has and that can name a file."""
+
+    @property
+    def key(self) -> str:
+        """The name of the job's result."""
+
+
+Solve = Callable[[Any], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The outcomes of a list of jobs, in the order of their keys.
+
+    Attributes:
+        outcomes: One per job that has ended, failed ones included.
+        reused: How many were found finished in the folder.
+        notes: What a reader should know, for example that versions are mixed.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    reused: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all jobs that succeeded."""
+        return [row for outcome in self.outcomes for row in outcome.rows]
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        """The jobs that ended with an error."""
+        return tuple(outcome for outcome in self.outcomes if outcome.failed)
+
+
+def run_jobs(
+    jobs: Sequence[Unit],
+    solve: Solve,
+    *,
+    folder: str | Path,
+    n_jobs: int = 1,
+    backend: str = "loky",
+    address: str | None = None,
+    retry_failed: bool = False,
+    progress: bool | None = None,
+) -> Results:
+    """Solve every job that has no result in `folder` yet, keep each result when its job ends, return all of them.
+
+    A job that raises becomes an outcome with its error; other jobs go on. Ctrl-C, a kill or a power cut lose only
+    the jobs in progress: the same call goes on with the rest.
+
+    Args:
+        jobs: What to solve.
+        solve: A top-level function from a job to its rows; cluster workers import it.
+        folder: Results go to `folder/jobs/<key>.json`.
+        n_jobs: Jobs at a time; -1: one per core. A cluster with an address decides by itself.
+        backend: "loky" (local processes), "ray" or "dask".
+        address: The cluster's address; None: a local cluster.
+        retry_failed: Solve jobs again that failed in an earlier run.
+        progress: Show a bar; None: where stderr is a terminal, lines in the log elsewhere.
+
+    Raises:
+        ValueError: If two jobs have the same key, or for an unknown back-end.
+        MissingDependencyError: If the back-end is not installed.
+        TrainingError: If a local worker process died.
+    """
+    wanted = _by_key(jobs)
+    store, here = Store(folder), commit()
+    done = {
+        key: outcome
+        for key, outcome in store.read().items()
+        if key in wanted and outcome.job == _description(wanted[key]) and not (outcome.failed and retry_failed)
+    }
+    notes = _mixture(list(done.values()), here)
+    for note in notes:
+        _log.warning(note)
+    todo = [job for key, job in wanted.items() if key not in done]
+    reused, start, finished = len(done), time.perf_counter(), 0
+    work = Work(solve, here)
+    if todo:
+        results = spread(work, todo, backend=backend, n_jobs=n_jobs, address=address)
+        try:
+            with _Progress(len(wanted), done=reused, shown=progress) as shown, closing(results):
+                for job, result in results:
+                    outcome = result if isinstance(result, Outcome) else work.lost(job, result)
+                    store.write(outcome)
+                    done[outcome.key] = outcome
+                    finished += 1
+                    shown.step(outcome)
+        finally:
+            wall = time.perf_counter() - start
+            store.note_run(
+                {"jobs": finished, "asked": len(todo), "seconds": wall, "workers": n_jobs, "backend": backend}
+                | {"commit": here, **origin()}
+            )
+    return Results(tuple(done[key] for key in sorted(done)), reused, notes)
+
+
+def read_results(folder: str | Path) -> Results:
+    """Return what is stored in a run's folder, without running anything."""
+    stored = Store(folder).read()
+    outcomes = tuple(stored[key] for key in sorted(stored))
+    return Results(outcomes, len(outcomes))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Solves one job in whatever process it is called: its rows and seconds, or its error."""
+
+    solve: Solve
+    commit: str
+
+    def __call__(self, job: Unit) -> Outcome:
+        """Return the outcome; exceptions become part of it."""
+        start = time.perf_counter()
+        outcome = Outcome(job.key, _description(job), (), 0.0, origin={"commit": self.commit, **origin()})
+        try:
+            with one_thread():
+                outcome = replace(outcome, rows=tuple(self.solve(job)))
+        except Exception as error:  # noqa: BLE001 - a failed job is a result: recorded, shown, never dropped
+            outcome = replace(outcome, error=_line(error), traceback=traceback.format_exc())
+        return replace(outcome, seconds=time.perf_counter() - start)
+
+    def lost(self, job: Unit, error: BaseException) -> Outcome:
+        """Return the outcome of a job that a cluster could not bring to an end."""
+        text = "".join(traceback.format_exception(error))
+        where = {"commit": self.commit, **origin()}
+        return Outcome(job.key, _description(job), (), 0.0, error=_line(error), traceback=text, origin=where)
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _by_key(jobs: Sequence[Unit]) -> dict[str, Unit]:
+    found: dict[str, Unit] = {}
+    for job in jobs:
+        if job.key in found:
+            raise ValueError(f"Two jobs have the key '{job.key}': expected different ones.")
+        found[job.key] = job
+    return found
+
+
+def _description(job: Any) -> dict[str, Any]:
+    """Return the job's fields as they come back from a file (tuples are lists there).
+
+    Without the place of the data: it may differ when a run goes on elsewhere.
+    """
+    values = dataclasses.asdict(job)
+    values.pop("data_dir", None)
+    stored: dict[str, Any] = json.loads(json.dumps(values))
+    return stored
+
+
+def _mixture(outcomes: Sequence[Outcome], here: str) -> tuple[str, ...]:
+    """Say if stored results come from another commit or version than this run."""
+    notes = []
+    for label, field, current in (("commit", "commit", here), ("version of smle", "smle", smle.__version__)):
+        now = current or "unknown"
+        counts = Counter(str(outcome.origin.get(field) or "unknown") for outcome in outcomes)
+        others = ", ".join(f"{count} from {value}" for value, count in sorted(counts.items()) if value != now)
+        if others:
+            notes.append(f"Stored results come from another {label}: {others}; this is {now}. They are kept.")
+    return tuple(notes)
+
+
+class _Progress:
+    """Jobs done, failed and time left: a bar on a terminal, a line in the log now and then elsewhere."""
+
+    def __init__(self, total: int, *, done: int, shown: bool | None) -> None:
+        visible = sys.stderr.isatty() if shown is None else shown
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[failed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        # Jobs differ in length, so the time left is estimated from all of them, not from the last few.
+        self._bar = Progress(
+            *columns, console=Console(stderr=True), disable=not visible, speed_estimate_period=24 * 3600.0
+        )
+        self._task = self._bar.add_task("jobs", total=total, completed=done, failed="")
+        self._logged = not visible and shown is None
+        self._total, self._before, self._done, self._failed = total, done, done, 0
+        self._start = self._last = time.perf_counter()
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        if self._logged:
+            _log.info("%d of %d jobs to do.", self._total - self._done, self._total)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def step(self, outcome: Outcome) -> None:
+        """Count one job."""
+        self._done += 1
+        self._failed += outcome.failed
+        failed = f"{self._failed} failed" if self._failed else ""
+        self._bar.update(self._task, completed=self._done, description=outcome.key[:40], failed=failed)
+        if outcome.failed:
+            _log.warning("Job %s failed: %s", outcome.key, outcome.error)
+        now = time.perf_counter()
+        if self._logged and (now - self._last >= _QUIET or self._done == self._total):
+            self._last = now
+            left = (now - self._start) / (self._done - self._before) * (self._total - self._done)
+            _log.info(
+                "%d of %d jobs done%s; last %s in %.1f s; about %.0f min left.",
+                self._done,
+                self._total,
+                f", {failed}" if failed else "",
+                outcome.key,
+                outcome.seconds,
+                left / 60,
+            )

@@ -1,0 +1,395 @@
+"""Tables from rows of results: what the paper shows, beside the paper's numbers, and what it lacks.
+
+A row is what one method did in one job (`studies.experiments.methods`). Quartiles are over all runs of a property:
+tasks, and seeds where there are several.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from studies.experiments.published import ABLATION, GROUPS, SCORES, SLOWDOWN, VIOLATIONS, Quartiles
+
+__all__ = [
+    "METHODS",
+    "Published",
+    "ResultTable",
+    "Row",
+    "ablation",
+    "all_tables",
+    "behind",
+    "beside",
+    "failures",
+    "groups_of",
+    "paired",
+    "quartiles",
+    "slowdowns",
+    "values",
+]
+
+Row = Mapping[str, Any]
+Published = Mapping[str, Mapping[str, Quartiles]]
+Runs = dict[tuple[str, int], dict[str, Row]]
+
+METHODS = ("oracle", "preprocess", "postprocess", "smle")
+LEVEL = 0.001
+"""Two scores this near to each other are called level."""
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table of text; `note` says how its numbers were made."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """Return the table in Markdown, without its title."""
+        lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        """Return the table in HTML, without its title."""
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        body = "\n".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
+        )
+        return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
+
+
+# --- reading rows
+
+
+def values(rows: Iterable[Row], field: str, *, method: str | None = None, group: str | None = None) -> list[float]:
+    """Return the finite numbers in a field, of one method and one property if given."""
+    found = []
+    for row in rows:
+        value = row.get(field)
+        if value is None or (method is not None and row["method"] != method):
+            continue
+        if (group is None or row["group"] == group) and math.isfinite(value):
+            found.append(float(value))
+    return found
+
+
+def quartiles(numbers: Sequence[float]) -> Quartiles | None:
+    """Return median, first and third quartile (linear interpolation); None of nothing."""
+    if not numbers:
+        return None
+    q1, median, q3 = np.percentile(numbers, [25, 50, 75])
+    return Quartiles(float(median), float(q1), float(q3))
+
+
+def groups_of(rows: Iterable[Row], benchmark: str) -> tuple[str, ...]:
+    """Return the properties that occur, in the paper's order."""
+    present = {row["group"] for row in rows}
+    return tuple(group for group in GROUPS[benchmark] if group in present) + tuple(
+        sorted(present - set(GROUPS[benchmark]))
+    )
+
+
+def paired(rows: Iterable[Row]) -> Runs:
+    """Return the rows of each run (task and seed) by method."""
+    runs: Runs = {}
+    for row in rows:
+        runs.setdefault((row["task"], row["seed"]), {})[row["method"]] = row
+    return runs
+
+
+def behind(run: Mapping[str, Row], method: str, other: str) -> float:
+    """Return how far a method's score is below another's in the same run; infinitely far if it has none."""
+    ours, theirs = run[method]["score"], run[other]["score"]
+    return math.inf if ours is None or theirs is None else float(theirs - ours)
+
+
+def slowdowns(rows: Iterable[Row], field: str, *, method: str, group: str) -> list[float]:
+    """Return a method's seconds as a multiple of those of `preprocess` in the same run."""
+    found = []
+    for methods in paired(row for row in rows if row["group"] == group).values():
+        ours, base = (methods.get(name, {}).get(field) for name in (method, "preprocess"))
+        if ours and base:
+            found.append(ours / base)
+    return found
+
+
+def beside(published: Mapping[str, Published], rows: Iterable[Row], benchmark: str) -> Published:
+    """Return the paper's numbers for a benchmark; none beside stand-ins, which are other data."""
+    return {} if any(row.get("standin") for row in rows) else published.get(benchmark, {})
+
+
+# --- text
+
+
+def _text(numbers: Quartiles | None, digits: int = 3) -> str:
+    if numbers is None:
+        return "-"
+    return f"{_number(numbers.median, digits)} [{_number(numbers.q1, digits)}, {_number(numbers.q3, digits)}]"
+
+
+def _number(value: float, digits: int = 3) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def _grid(
+    names: Sequence[str], groups: Sequence[str], cell: Callable[[str, str], str], paper: Published
+) -> list[tuple[str, ...]]:
+    """Return one line per method, with the paper's line below where it has one."""
+    lines = []
+    for name in names:
+        line = tuple(cell(name, group) for group in groups)
+        if all(text == "-" for text in line):
+            continue
+        lines.append((name, *line))
+        if name in paper:
+            lines.append((f"{name}, paper", *(_text(paper[name].get(group)) for group in groups)))
+    return lines
+
+
+# --- Q1
+
+
+def scores(rows: Sequence[Row], benchmark: str) -> ResultTable:
+    """Q1: test score by method and property, beside the paper's."""
+    groups = groups_of(rows, benchmark)
+    lines = _grid(
+        METHODS,
+        groups,
+        lambda name, group: _text(quartiles(values(rows, "score", method=name, group=group))),
+        beside(SCORES, rows, benchmark),
+    )
+    what = "average class accuracy" if benchmark == "classification" else "R2"
+    note = f"Test {what}: median [first, third quartile] over tasks"
+    seeds = len({row["seed"] for row in rows})
+    note += f" and {seeds} seeds." if seeds > 1 else ", one seed."
+    return ResultTable("scores", "Q1: score", ("method", *groups), tuple(lines), note)
+
+
+def seed_intervals(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
+    """Mean over seeds of the median over tasks, with a 95 % t-interval; None with fewer than two seeds."""
+    groups, seeds = groups_of(rows, benchmark), sorted({row["seed"] for row in rows})
+    if len(seeds) < 2:
+        return None
+
+    def cell(name: str, group: str) -> str:
+        medians = seed_medians(rows, method=name, group=group)
+        if len(medians) < 2:
+            return "-"
+        half = stats.t.ppf(0.975, len(medians) - 1) * np.std(medians, ddof=1) / math.sqrt(len(medians))
+        return f"{np.mean(medians):.3f} ± {half:.3f}"
+
+    note = (
+        f"Mean over {len(seeds)} seeds of the median over tasks, with a 95 % t-interval of that mean: how much of a "
+        "difference is luck of the seed. The oracle is not trained and has none."
+    )
+    lines = _grid(METHODS[1:], groups, cell, {})
+    return ResultTable("seeds", "Several seeds", ("method", *groups), tuple(lines), note)
+
+
+def seed_medians(rows: Sequence[Row], *, method: str, group: str) -> list[float]:
+    """Return the median score over tasks for each seed."""
+    found = []
+    for seed in sorted({row["seed"] for row in rows}):
+        numbers = quartiles(values((row for row in rows if row["seed"] == seed), "score", method=method, group=group))
+        if numbers is not None:
+            found.append(numbers.median)
+    return found
+
+
+def gaps(rows: Sequence[Row], benchmark: str) -> ResultTable:
+    """How far below the oracle, and how often ahead of post-processing, which is safe too but slow."""
+    lines = []
+    for group in groups_of(rows, benchmark):
+        runs = [run for run in paired(row for row in rows if row["group"] == group).values() if "smle" in run]
+        line = [group]
+        for name in ("smle", "postprocess"):
+            below = [(behind(run, name, "oracle"), run[name]["task"]) for run in runs if {name, "oracle"} <= run.keys()]
+            line.append(f"{np.median([gap for gap, _ in below]):.4f}" if below else "-")
+            line.append("{:.4f} ({})".format(*max(below)) if below else "-")
+        ahead = [-behind(run, "smle", "postprocess") for run in runs if "postprocess" in run]
+        wins, losses = sum(gap > LEVEL for gap in ahead), sum(gap < -LEVEL for gap in ahead)
+        line.append(f"{wins} / {len(ahead) - wins - losses} / {losses}")
+        lines.append(tuple(line))
+    columns = ("property", "smle: median gap", "largest gap", "postprocess: median gap", "largest gap")
+    note = (
+        "Gap: the oracle's score minus the method's, run by run. Last column: runs in which `smle` is ahead of, level "
+        f"with (within {LEVEL}) and behind `postprocess`."
+    )
+    return ResultTable("gaps", "Gap to the oracle", (*columns, "ahead / level / behind"), tuple(lines), note)
+
+
+def distributions(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
+    """Scores away from the training data; None where a benchmark has no such data."""
+    groups, lines = groups_of(rows, benchmark), []
+    for where in ("interpolation", "extrapolation"):
+        for line in _grid(
+            METHODS,
+            groups,
+            lambda name, group: _text(quartiles(values(rows, f"score_{where}", method=name, group=group))),  # noqa: B023
+            {},
+        ):
+            lines.append((where, *line))
+    if not lines:
+        return None
+    note = (
+        "R2 where no training data were: a hole in the middle (interpolation) and a rim (extrapolation) that were cut "
+        "out of the inputs. The paper names these sets and reports nothing on them."
+    )
+    return ResultTable("distribution", "Out of distribution", ("inputs", "method", *groups), tuple(lines), note)
+
+
+# --- Q2
+
+
+def violations(rows: Sequence[Row], benchmark: str) -> ResultTable:
+    """Q2: share of test examples that violate the property."""
+    groups = groups_of(rows, benchmark)
+    lines = _grid(
+        METHODS[1:],
+        groups,
+        lambda name, group: _text(quartiles(values(rows, "violations", method=name, group=group))),
+        beside(VIOLATIONS, rows, benchmark),
+    )
+    note = "Share of test examples that violate the property by more than 1e-6: median [first, third quartile]."
+    return ResultTable("violations", "Q2: violations", ("method", *groups), tuple(lines), note)
+
+
+def inference(rows: Sequence[Row], benchmark: str) -> ResultTable:
+    """Q2: inference time as a multiple of that of `preprocess`."""
+    groups, lines = groups_of(rows, benchmark), []
+    for label, field in (("one example", "seconds_per_example"), ("whole test set", "seconds_per_row_batch")):
+        paper = beside(SLOWDOWN, rows, benchmark) if field == "seconds_per_example" else {}
+        for line in _grid(
+            METHODS[2:],
+            groups,
+            lambda name, group: _text(quartiles(slowdowns(rows, field, method=name, group=group)), 2),  # noqa: B023
+            paper,
+        ):
+            lines.append((label, *line))
+    note = (
+        "Inference time as a multiple of that of `preprocess` in the same run: median [first, third quartile]. One "
+        "example at a time as in the paper, and the whole test set as one batch. One thread."
+    )
+    return ResultTable("inference", "Q2: inference slow-down", ("call", "method", *groups), tuple(lines), note)
+
+
+def guarantees(rows: Sequence[Row], benchmark: str) -> ResultTable:
+    """How many models the exact checker accepted, and what the test data say about violations of any size."""
+    lines = []
+    for group in groups_of(rows, benchmark):
+        models = [row for row in rows if row["method"] == "smle" and row["group"] == group]
+        margins = values(models, "worst_margin")
+        exact = {
+            name: max(values(rows, "exact_violations", method=name, group=group), default=math.nan)
+            for name in METHODS[1:]
+        }
+        lines.append(
+            (
+                group,
+                f"{sum(bool(row.get('certified')) for row in models)} of {len(models)}",
+                f"{min(margins):.2g}" if margins else "-",
+                *(f"{exact[name]:.3f}" for name in ("smle", "postprocess", "preprocess")),
+            )
+        )
+    note = (
+        "Certified: models whose proof the exact checker accepted, for every input and for the float32 numbers that "
+        "are deployed. Worst margin: the smallest that was proved. Last three: the largest share of test examples in a "
+        "run that violate the property exactly, by however little; the paper does not count violations below 1e-6."
+    )
+    columns = ("property", "certified", "worst margin", "smle: violating", "postprocess", "preprocess")
+    return ResultTable("guarantees", "Guarantees, checked exactly", columns, tuple(lines), note)
+
+
+def training(rows: Sequence[Row], benchmark: str) -> ResultTable:
+    """Seconds of training and what a guarantee costs; CPU seconds where they were measured."""
+    lines = []
+    field = "cpu_train" if values(rows, "cpu_train", method="smle") else "seconds_train"
+    for group in groups_of(rows, benchmark):
+        times = [_text(quartiles(values(rows, field, method=name, group=group)), 1) for name in METHODS[1:]]
+        overhead = _text(quartiles(slowdowns(rows, field, method="smle", group=group)), 2)
+        proof = _text(quartiles(values(rows, "seconds_certify", method="smle", group=group)), 2)
+        lines.append((group, *times, overhead, proof))
+    columns = ("property", *(f"{name} (s)" for name in METHODS[1:]), "smle / preprocess", "proof and check (s)")
+    kind = "CPU seconds" if field == "cpu_train" else "Seconds by the clock"
+    note = f"{kind}, one thread: median [first, third quartile]; the ratio is taken run by run."
+    return ResultTable("training", "Training time", columns, tuple(lines), note)
+
+
+def pdcg(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
+    """How often and how quickly the paper's projection converged; None where it was not used."""
+    used = [row for row in rows if row["method"] == "smle" and row.get("pdcg_success") is not None]
+    if not used:
+        return None
+    lines = []
+    for group in groups_of(used, benchmark):
+        models = [row for row in used if row["group"] == group]
+        counts = [_text(quartiles(values(models, field)), 0) for field in ("pdcg_iterations", "pdcg_counterexamples")]
+        left = max(values(models, "pdcg_final_violation"), default=math.nan)
+        success = f"{sum(bool(row['pdcg_success']) for row in models)} of {len(models)}"
+        lines.append((group, success, counts[0], counts[1], f"{left:.2g}"))
+    columns = ("property", "converged", "projections at the end", "counterexamples", "largest violation left")
+    note = (
+        "The paper's projection by counterexamples (PDCG): final runs that converged, projections of the final run, "
+        "counterexamples of the whole training, and the largest violation that a final run left. Where it did not "
+        "converge, the exact projection replaced its last step; the certificate is for what is deployed."
+    )
+    return ResultTable("pdcg", "Projection by counterexamples", columns, tuple(lines), note)
+
+
+# --- Q3 and what went wrong
+
+
+def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, str], str]) -> ResultTable | None:
+    """Q3: mean score of `smle` by design choice; `studies` maps (factor, variant) to the study that trained it."""
+    lines = []
+    for factor, variant, published in ABLATION.get(benchmark, ()):
+        study = studies.get((factor, variant), "")
+        models = [row for row in rows if row["study"] == study and row["method"] == "smle"]
+        found = values(models, "score")
+        if not found:
+            continue
+        certified = f"{sum(bool(row.get('certified')) for row in models)} of {len(models)}"
+        ours = (f"{np.mean(found):.3f}", _text(quartiles(found)))
+        paper = "-" if any(row.get("standin") for row in models) else f"{published:.3f}"
+        lines.append((factor, variant, *ours, paper, certified))
+    if not lines:
+        return None
+    columns = ("factor", "variant", "mean R2", "median [quartiles]", "mean R2, paper", "certified")
+    note = "Test R2 of `smle` over all tasks and properties."
+    return ResultTable("ablation", "Q3: design choices", columns, tuple(lines), note)
+
+
+def failures(failed: Iterable[tuple[str, str]]) -> ResultTable | None:
+    """Jobs that ended with an error, never dropped silently."""
+    lines = tuple((key, error if len(error) <= 300 else error[:300] + " ...") for key, error in failed)
+    note = "Their rows are missing above. `--retry-failed` runs them again; tracebacks are in the folder `jobs`."
+    return ResultTable("failures", "Failed jobs", ("job", "error"), lines, note) if lines else None
+
+
+def all_tables(rows: Sequence[Row], benchmark: str) -> dict[str, ResultTable]:
+    """Return every table of one benchmark under one preset, by name; tables without content are left out."""
+    makers: tuple[Callable[[Sequence[Row], str], ResultTable | None], ...] = (
+        scores,
+        seed_intervals,
+        gaps,
+        distributions,
+        violations,
+        inference,
+        guarantees,
+        training,
+        pdcg,
+    )
+    made = (maker(rows, benchmark) for maker in makers)
+    return {table.name: table for table in made if table is not None}

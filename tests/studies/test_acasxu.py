@@ -1,0 +1,196 @@
+"""The ACAS Xu bench: reading, the corrector's laws, attacks that find what is there, and the quick run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from smle.assurance import certify, correct
+from smle.errors import DataError
+from smle.nn.limits import fit_weights
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+from studies.bench import available, run_bench
+from studies.bench.acasxu_attack import Effort, attack_embedding, attack_rule, corners
+from studies.bench.acasxu_data import ADVICE, Task, advice, read_tasks, rule_box, sample_box, stand_in
+from studies.bench.sampling import Judge
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return stand_in()
+
+
+def inside(task: Task, count: int, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [sample_box(rule_box(task.spec, rule), count, rng) for rule in range(len(task.spec.rules))]
+
+
+@pytest.fixture(scope="module")
+def corrected(task: Task) -> SafeNetwork:
+    boxes = [corners(rule_box(task.spec, rule)) for rule in range(len(task.spec.rules))]
+    return correct(task.model, task.spec, np.concatenate([task.train, *inside(task, 500), *boxes]))
+
+
+def answers(network: nn.Module, X: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        scores: np.ndarray = network(torch.from_numpy(X)).numpy()
+    return scores
+
+
+# --- the corrector
+
+
+def test_the_corrector_is_certified_and_its_certificate_covers_every_rule(task: Task, corrected: SafeNetwork) -> None:
+    proved = certify(corrected).check()
+    assert {p.rule for p in proved} == {rule.name for rule in task.spec.rules}
+
+
+def test_outside_all_regions_scores_are_bit_for_bit_the_originals(task: Task, corrected: SafeNetwork) -> None:
+    X = task.test[np.abs(task.test[:, 0]) < 0.29]
+    assert len(X) > 100
+    np.testing.assert_array_equal(answers(corrected, X), task.scores(X))
+
+
+def test_the_original_breaks_every_rule_somewhere_and_the_corrector_none(task: Task, corrected: SafeNetwork) -> None:
+    X, judge = np.concatenate(inside(task, 1000, seed=1)), Judge(task.spec)
+    before = {violation.rule for violation in judge.violations(X, task.scores(X))}
+    assert before == {rule.name for rule in task.spec.rules}
+    assert not judge.violations(X, answers(corrected, X))
+
+
+def test_a_convex_requirement_changes_advice_only_where_it_was_broken(task: Task, corrected: SafeNetwork) -> None:
+    # The last rule is a conjunction: all of what it allows is kept, so only violators are touched.
+    X = inside(task, 1000, seed=2)[-1]
+    original, ours = task.scores(X), answers(corrected, X)
+    wrong = np.zeros(len(X), dtype=bool)
+    wrong[[v.row for v in Judge(task.spec).violations(X, original)]] = True
+    assert 0 < wrong.sum() < len(X)
+    assert (np.abs(ours - original).max(axis=1)[~wrong] < 1e-4).all()
+    assert (advice(ours) == advice(original))[~wrong].all()
+
+
+def test_points_are_needed_in_every_region(task: Task) -> None:
+    with pytest.raises(ValueError, match=r"Got none where '.*' applies, for example at "):
+        correct(task.model, task.spec, task.test[np.abs(task.test[:, 0]) < 0.29])
+
+
+def test_fitted_weights_beat_every_single_literal_and_the_even_mixture() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        excess = rng.normal(size=(300, 3)) + rng.normal(size=3)
+        weights = fit_weights(excess)
+        assert weights.min() >= 0
+        assert weights.sum() == pytest.approx(1)
+        loss = np.maximum(excess @ weights, 0).mean()
+        for other in (*np.eye(3), np.full(3, 1 / 3)):
+            assert loss <= np.maximum(excess @ other, 0).mean() + 0.01 * np.abs(excess).max()
+
+
+# --- attacks
+
+
+def test_ascent_finds_what_random_points_miss() -> None:
+    # Only one corner of the square breaks the rule; the chance of a random hit is about one in 10^5.
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 1.0]]))
+        model.bias.zero_()
+    text = "inputs: {a: [0, 1], b: [0, 1]}\noutputs: [y]\nrules:\n  - {name: r, then: y <= 1.995}\n"
+    spec = Specification.from_yaml(text)
+    effort = Effort(random=20, starts=8, steps=30, borders=100)
+    found = attack_rule(model, spec, 0, effort=effort, rng=np.random.default_rng(0))
+    assert found.tried == 20 + 4 + 8 * 30
+    assert found.broken > 4
+    assert found.worst == pytest.approx(0.005, abs=1e-6)
+
+
+def test_an_unsafe_head_is_found_by_choosing_the_embedding(task: Task, corrected: SafeNetwork) -> None:
+    effort, rng = Effort(borders=400), np.random.default_rng(0)
+    tried, broken = attack_embedding(corrected.deployed, task.spec, effort=effort, rng=rng)
+    assert tried == 400
+    assert broken == 0
+    weight = corrected.deployed.heads.weight
+    weight.mul_(1.01)
+    try:
+        assert attack_embedding(corrected.deployed, task.spec, effort=effort, rng=rng)[1] > 0
+    finally:
+        weight.div_(1.01)
+
+
+# --- data
+
+
+def write_data(folder: Path, task: Task) -> None:
+    """Write the stand-in with the names and formats of the real data, as network 1_1."""
+    points = folder / "acasxu" / "points"
+    points.mkdir(parents=True)
+    for part, X in (("train", task.train), ("test", task.test)):
+        np.savez(points / f"acas_art.1.1.{part}.npz", x=X, y=advice(task.scores(X)))
+    nodes, constants = [helper.make_node("Sub", ["input", "mean"], ["v0"])], []
+    constants.append(numpy_helper.from_array(np.full((1, 1, 1, 5), 0.25, dtype=np.float32), "mean"))
+    nodes.append(helper.make_node("Flatten", ["v0"], ["h0"]))
+    now = "h0"
+    for i, layer in enumerate(task.model):
+        if isinstance(layer, nn.Linear):
+            constants.append(numpy_helper.from_array(layer.weight.numpy().T.copy(), f"W{i}"))
+            constants.append(numpy_helper.from_array(layer.bias.numpy().copy(), f"b{i}"))
+            nodes.append(helper.make_node("MatMul", [now, f"W{i}"], [f"m{i}"]))
+            nodes.append(helper.make_node("Add", [f"m{i}", f"b{i}"], [f"a{i}"]))
+            now = f"a{i}"
+        else:
+            nodes.append(helper.make_node("Relu", [now], [f"r{i}"]))
+            now = f"r{i}"
+    source = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 1, 1, 5])
+    target = helper.make_tensor_value_info(now, TensorProto.FLOAT, [1, 5])
+    graph = helper.make_graph(nodes, "g", [source], [target], constants)
+    onnx.save(helper.make_model(graph), folder / "acasxu" / "ACASXU_run2a_1_1_batch_2000.onnx")
+    names = [rule.name for rule in task.spec.rules]
+    for number, name in zip((1, 2, 3, 4, 5), (*names, names[-1]), strict=True):
+        text = task.spec.to_vnnlib(name)
+        (folder / "acasxu" / f"prop_{number}.vnnlib").write_text(text, encoding="utf-8")
+
+
+def test_networks_properties_and_points_are_read(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    write_data(tmp_path, task)
+    monkeypatch.setenv("SMLE_DATA", str(tmp_path))
+    (read,) = read_tasks()
+    assert read.name == "1_1"
+    assert [rule.name for rule in read.spec.rules] == [f"prop_{i}" for i in (1, 2, 3, 4, 5)]
+    assert read.spec.rules[2].requirement == task.spec.rules[2].requirement
+    assert read.spec.targets == tuple(f"advice={name}" for name in ADVICE)
+    np.testing.assert_array_equal(read.test, task.test)
+    shifted = read.test + np.float32(0.25)  # the mean that the file subtracts
+    np.testing.assert_allclose(read.scores(shifted), task.scores(read.test), atol=1e-5)
+
+
+def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
+    monkeypatch.delenv("SMLE_DATA", raising=False)
+    with pytest.raises(DataError, match="SMLE_DATA"):
+        run_bench("acasxu")
+    monkeypatch.setenv("SMLE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"networks \(\*.onnx\)"):
+        run_bench("acasxu")
+    write_data(tmp_path, task)
+    (tmp_path / "acasxu" / "prop_5.vnnlib").unlink()
+    with pytest.raises(DataError, match=r"prop_5\.vnnlib"):
+        run_bench("acasxu")
+
+
+def test_quick_run_needs_no_data_and_meets_its_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SMLE_DATA", raising=False)
+    assert "acasxu" in available()
+    result = run_bench("acasxu", quick=True, output=tmp_path)
+    assert result.passed
+    assert all(result.passed.values()), result.passed
+    attacks = next(table for table in result.tables if table.title.startswith("Attacks inside"))
+    assert all(row[3] > 0 for row in attacks.rows)  # the original is broken in every region
+    assert (tmp_path / "acasxu.md").exists()

@@ -1,0 +1,126 @@
+"""Jobs: their lists, and quick ones of every benchmark and preset, which end certified."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from smle.errors import DataError
+from studies.experiments import ablation, presets
+from studies.experiments.methods import METHODS, Job, jobs, load_task, solve
+from studies.experiments.networks import PaperLayers, Perceptron
+from studies.experiments.pdcg import CountedPDCG
+from studies.experiments.published import ABLATION
+
+QUICK = {"synthetic": "n2-easy-P3", "forecasting": "Standin-S1-0.90", "classification": "Standin-0.6"}
+
+
+def test_the_paper_has_54_75_and_15_tasks():
+    found = jobs(presets.BENCHMARKS, preset="best", seeds=[0, 1])
+    assert Counter(job.benchmark for job in found) == {"synthetic": 108, "forecasting": 150, "classification": 30}
+    assert len({job.key for job in found}) == len(found)
+    assert all(
+        set(job.key) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") for job in found
+    )
+    with pytest.raises(ValueError, match="Expected benchmarks"):
+        jobs(["weather"], preset="best", seeds=[0])
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+@pytest.mark.parametrize("benchmark", presets.BENCHMARKS)
+def test_quick_jobs_end_certified(benchmark, preset):
+    rows = solve(Job(benchmark, QUICK[benchmark], preset, "main", 0, quick=True))
+    assert [row["method"] for row in rows] == list(METHODS)
+    assert json.loads(json.dumps(rows)) == rows
+    by_method = {row["method"]: row for row in rows}
+    for row in rows:
+        assert row["standin"] == (benchmark != "synthetic")
+        assert np.isfinite(row["score"])
+        if row["method"] != "preprocess":
+            assert row["violations"] == row["exact_violations"] == 0
+        if row["method"] != "oracle":
+            assert row["seconds_per_example"] > 0
+            assert row["cpu_train"] > 0
+        assert ("score_extrapolation" in row) == (benchmark == "synthetic")
+    safe = by_method["smle"]
+    assert safe["certified"] is True
+    assert safe["worst_margin"] > 0 or (safe["worst_margin"] == 0 and benchmark != "classification")
+    assert ("pdcg_success" in safe) == (preset == "paper")
+    assert by_method["oracle"]["score"] >= safe["score"]  # nothing that obeys does better
+
+
+def test_a_job_repeats_itself():
+    job = Job("classification", QUICK["classification"], "best", "main", 3, quick=True)
+    first, second = ({row["method"]: row["score"] for row in solve(job)} for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+@pytest.mark.parametrize("study", ["q3-linear", "q3-lstm"])
+def test_quick_ablations_end_certified(study, preset):
+    (row,) = solve(Job("forecasting", QUICK["forecasting"], preset, study, 0, quick=True))
+    assert (row["method"], row["certified"], row["study"]) == ("smle", True, study)
+
+
+def test_every_published_variant_has_a_study():
+    for benchmark, variants in ABLATION.items():
+        assert set(ablation.ABLATIONS[benchmark]) == {(factor, variant) for factor, variant, _ in variants}
+    with pytest.raises(ValueError, match="q3-lstm"):
+        ablation.vary(presets.settings_of("synthetic", "paper", inputs=2, outputs=2), "synthetic", "q3-lstm")
+
+
+def test_missing_data_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"m4_selected\.csv"):
+        load_task(Job("forecasting", "Hourly-H174-0.95", "best", "main", 0, data_dir=str(tmp_path)))
+
+
+# --- presets
+
+
+def test_the_papers_architectures():
+    found = {b: presets.settings_of(b, "paper", inputs=8, outputs=4) for b in presets.BENCHMARKS}
+    assert {b: s.backbone.widths for b, s in found.items()} == {
+        "synthetic": (32, 64, 32),
+        "forecasting": (32, 64, 96, 64, 32),
+        "classification": (20, 40, 20),
+    }
+    assert {b: (s.options.batch_size, s.options.patience) for b, s in found.items()} == {
+        "synthetic": (128, 5),
+        "forecasting": (32, 15),
+        "classification": (32, 30),
+    }
+    assert [s.enforcement().memory for s in found.values()] == [1, 1, 10]
+    assert [s.bounds for s in found.values()] == ["affine", "fixed", "fixed"]
+    assert [s.options.keep for s in found.values()] == ["best", "last", "last"]
+    assert ablation.vary(found["synthetic"], "synthetic", "q3-linear").options.keep == "last"
+    for settings in found.values():
+        optimizer = settings.options.make_optimizer([torch.nn.Parameter(torch.zeros(1))])
+        assert optimizer.defaults["lr"] == 1e-3
+        assert optimizer.defaults["eps"] == 1e-7
+        assert isinstance(settings.enforcement(), CountedPDCG)
+    with pytest.raises(ValueError, match="preset"):
+        presets.settings_of("synthetic", "better", inputs=2, outputs=2)
+
+
+@pytest.mark.parametrize("backbone", [PaperLayers((6, 5), recurrent=True), Perceptron((6,), 5, recurrent=True)])
+def test_recurrent_backbones_read_rows_as_sequences(backbone):
+    X = np.random.default_rng(0).normal(size=(9, 4))
+    network = backbone.build(X)
+    out = network(torch.tensor(X, dtype=torch.float32))
+    assert out.shape == (9, 5)
+    shuffled = network(torch.tensor(X[:, ::-1].copy(), dtype=torch.float32))
+    assert not torch.allclose(out, shuffled)  # order matters
+
+
+def test_skip_adds_a_linear_map():
+    X = np.random.default_rng(0).normal(size=(50, 3)) * 5 + 2
+    network = Perceptron((8,), 4, skip=True).build(X)
+    with torch.no_grad():
+        for parameter in network.layers.parameters():
+            parameter.zero_()
+    x = torch.tensor(X, dtype=torch.float32)
+    middle = network((x[:1] + x[1:2]) / 2)
+    assert torch.allclose(middle, (network(x[:1]) + network(x[1:2])) / 2, atol=1e-5)
+    assert not torch.allclose(network(x[:1]), network(x[1:2]))

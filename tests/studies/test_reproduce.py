@@ -1,0 +1,176 @@
+import json
+import re
+
+import pytest
+from fake_rows import fake_rows
+from typer.testing import CliRunner
+
+from smle.errors import DataError
+from studies.cli import app
+from studies.experiments import figures, methods, page
+from studies.experiments.ablation import ABLATIONS
+from studies.experiments.published import ABLATION
+from studies.experiments.reproduce import make_jobs, reproduce
+
+
+def pretend(job):
+    """Rows of a job without training; one job in particular fails."""
+    if job.task == "n2-hard-P5" and job.quick:
+        raise RuntimeError("no convergence | here")
+    wanted = {"n2-easy-P1": "P1", "n2-medium-P3": "P3"}.get(job.task, "P1")
+    rows = [row for row in fake_rows(job.benchmark) if row["group"] == wanted][:4]
+    return [row | {"task": job.task, "preset": job.preset, "seed": job.seed, "study": job.study} for row in rows]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    monkeypatch.setattr(methods, "solve", pretend)
+
+
+@pytest.fixture
+def pretended(drawn, monkeypatch):
+    """Nothing is trained, and nothing drawn."""
+    monkeypatch.setattr(figures, "picture", lambda figure, kind: b"<svg/>")
+    sections = tuple((name, draw and (lambda *a, **k: None), suffix) for name, draw, suffix in page._SECTIONS)
+    monkeypatch.setattr(page, "_SECTIONS", sections)
+
+
+def test_pages_show_results_failures_and_origin(tmp_path, drawn):
+    folder = reproduce(["synthetic"], output=tmp_path / "out", quick=True)
+    text = (folder / "synthetic.md").read_text()
+    assert "| synthetic_n2-hard-P5_best_main_seed0_quick | RuntimeError: no convergence \\| here |" in text
+    assert "(quick run)" in text.splitlines()[0]
+    assert re.search(r"commit \w+", text)
+    for name in re.findall(r"\]\((.*?\.png)\)", text):
+        assert (folder / name).is_file()
+        assert (folder / name).with_suffix(".svg").is_file()
+    web = (folder / "synthetic.html").read_text()
+    assert web.count("<table>") == text.count("|---|\n")
+    assert "data:image/svg+xml;base64," in web
+    assert not re.search(r"""(src|href)=["']?(http|/)""", web)
+    rows = (folder / "synthetic.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * 4
+    summary = json.loads((folder / "summary.json").read_text())["synthetic"]
+    assert summary["failed"] == ["synthetic_n2-hard-P5_best_main_seed0_quick"]
+    assert summary["presets"]["best"]["certified"] == 2
+
+
+def test_presets_and_seeds_gather_in_one_folder(tmp_path, pretended):
+    reproduce(["synthetic"], output=tmp_path, quick=True, seeds=2)
+    reproduce(["synthetic"], output=tmp_path, quick=True, preset="paper")
+    text = (tmp_path / "synthetic.md").read_text()
+    assert "## Preset `best`" in text
+    assert "## Preset `paper`" in text
+    assert "Mean over 2 seeds" in text
+    assert json.loads((tmp_path / "summary.json").read_text())["synthetic"]["presets"]["best"]["seeds"] == [0, 1]
+
+
+def test_a_page_of_an_unfinished_run_says_so(tmp_path, pretended):
+    reproduce(["synthetic"], output=tmp_path, quick=True)
+    assert "NOT COMPLETE" not in (tmp_path / "synthetic.md").read_text()
+    (tmp_path / "jobs" / "synthetic_n2-easy-P1_best_main_seed0_quick.json").unlink()
+    reproduce(["synthetic"], output=tmp_path, quick=True, report_only=True)
+    assert "NOT COMPLETE: 2 of 3 jobs of preset best, main, seed 0" in (tmp_path / "synthetic.md").read_text()
+
+
+def test_quick_results_do_not_mix_with_full_ones(tmp_path, pretended, monkeypatch):
+    reproduce(["synthetic"], output=tmp_path, quick=True)
+    keys = methods._quick_keys("synthetic")
+    monkeypatch.setattr(methods, "_keys", lambda benchmark: keys)
+    reproduce(["synthetic"], output=tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())["synthetic"]
+    assert summary["failed"] == []
+    assert summary["presets"]["best"]["models"] == 3
+
+
+def test_the_place_of_the_data_is_not_published(tmp_path, pretended):
+    reproduce(["synthetic"], output=tmp_path / "out", quick=True, data_dir=tmp_path / "secret-place")
+    for path in (tmp_path / "out").rglob("*"):
+        if path.is_file():
+            assert b"secret-place" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"preset": "worst"}, "paper, best"), ({"study": "q9"}, "main, ablation, all"), ({"seeds": 0}, "positive")],
+)
+def test_wrong_requests_are_refused(change, message):
+    request = {"preset": "best", "seeds": 1, "study": "main", "quick": False, "data_dir": None}
+    with pytest.raises(ValueError, match=message):
+        make_jobs(["synthetic"], **(request | change))
+
+
+def test_the_paper_s_numbers_of_jobs():
+    request = {"preset": "best", "seeds": 2, "study": "main", "quick": False, "data_dir": None}
+    sizes = {name: len(make_jobs([name], **request)) for name in ("synthetic", "forecasting", "classification")}
+    assert sizes == {"synthetic": 2 * 54, "forecasting": 2 * 75, "classification": 2 * 15}
+
+
+def test_the_ablation_has_one_job_per_task_and_study():
+    request = {"preset": "paper", "seeds": 1, "quick": False, "data_dir": None}
+    jobs = make_jobs(["synthetic", "forecasting"], study="ablation", **request)
+    assert "main" not in {job.study for job in jobs}
+    assert len(jobs) == 3 * 54 + 4 * 75  # variants that are the same network are trained once
+    assert len(make_jobs(["synthetic"], study="all", **request)) == 4 * 54
+    with pytest.raises(ValueError, match="the paper has none"):
+        make_jobs(["classification"], study="ablation", **request)
+
+
+def test_every_variant_of_the_paper_has_a_study():
+    for benchmark, variants in ABLATION.items():
+        assert {(factor, variant) for factor, variant, _ in variants} == set(ABLATIONS[benchmark])
+
+
+def test_a_report_of_nothing_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no results"):
+        reproduce(["synthetic"], output=tmp_path, report_only=True)
+
+
+def test_missing_data_are_named_before_anything_runs(tmp_path):
+    result = CliRunner().invoke(
+        app, ["reproduce", "forecasting", "--data-dir", str(tmp_path), "-o", str(tmp_path / "o")]
+    )
+    assert result.exit_code == 2
+    assert "m4_selected.csv" in result.stderr
+    assert not (tmp_path / "o" / "jobs").exists()
+
+
+def test_command_prints_medians_and_json(tmp_path, pretended):
+    arguments = ["reproduce", "synthetic", "--quick", "-o", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "certified: 2 of 2 models" in result.stdout
+    assert "failed jobs: synthetic_n2-hard-P5_best_main_seed0_quick" in result.stdout
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert json.loads(result.stdout)["synthetic"]["presets"]["best"]["models"] == 2
+
+
+def test_command_prints_the_ablation(tmp_path, pretended):
+    arguments = ["reproduce", "synthetic", "--quick", "--study", "ablation", "-o", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "constant" in result.stdout
+    assert "0.814" in result.stdout
+
+
+def test_an_interrupted_command_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupt(job):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(methods, "solve", interrupt)
+    result = CliRunner().invoke(app, ["reproduce", "synthetic", "--quick", "-o", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "run the same command again to go on" in result.stderr
+
+
+@pytest.mark.slow
+def test_quick_run_needs_no_data_and_certifies_every_model(tmp_path, monkeypatch):
+    monkeypatch.delenv("SMLE_DATA", raising=False)
+    reproduce(["synthetic", "forecasting", "classification"], output=tmp_path, quick=True)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    for name, entry in summary.items():
+        assert entry["failed"] == []
+        part = entry["presets"]["best"]
+        assert part["certified"] == part["models"] > 0
+        title = (tmp_path / f"{name}.md").read_text().splitlines()[0]
+        assert ("quick run" if name == "synthetic" else "GENERATED STAND-INS") in title

@@ -1,0 +1,49 @@
+"""`python -m studies`: runs from a clone, beside the installed package and not in it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from studies.cli import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_benches_are_listed_and_others_refused():
+    assert {"guarantees", "soundness", "training"} <= set(run("bench").output.split())
+    refused = run("bench", "nonsense")
+    assert refused.exit_code == 2
+    assert "Expected a bench among" in refused.output
+
+
+def test_the_command_runs_in_a_clone_and_every_part_has_an_example():
+    done = subprocess.run(
+        [sys.executable, "-m", "studies", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for command in app.registered_commands:
+        name = command.callback.__name__
+        assert name in done.stdout
+        assert "Example: python -m studies" in " ".join(run(name, "--help").output.split())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_twins_of_a_folder(braking_folder, tmp_path, plain):
+    result = run("twins", braking_folder, "-o", tmp_path / "twins", *(["--plain"] if plain else []))
+    assert result.exit_code == 0, result.output
+    written = {path.suffix for path in (tmp_path / "twins").iterdir()}
+    assert written == {".onnx", ".vnnlib"}
+    (braking_folder / "model.safetensors").write_bytes(b"other")
+    assert run("twins", braking_folder, "-o", tmp_path / "more").exit_code != 0
+
+
+def test_the_package_knows_nothing_of_the_studies():
+    for place in (ROOT / "src").rglob("*.py"):
+        assert "import studies" not in place.read_text(encoding="utf-8"), place
+        assert "from studies" not in place.read_text(encoding="utf-8"), place

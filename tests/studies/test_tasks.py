@@ -1,0 +1,154 @@
+"""The benchmarks' tasks: sizes, properties and scores are the paper's."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smle.baselines import oracle
+from studies.experiments import classification, data, forecasting, standins, synthetic
+from studies.experiments.tasks import accuracy, r2
+
+needs_data = pytest.mark.skipif("SMLE_DATA" not in os.environ, reason="needs the data: set SMLE_DATA to their folder")
+
+SIZES = {
+    "CHD-49": (555, 49, 6, (1, 5, 9)),
+    "Flags": (194, 39, 7, (1, 7, 13)),
+    "Foodtruck": (407, 28, 12, (1, 22, 41)),
+    "Water-quality": (1060, 16, 14, (1, 28, 55)),
+    "Yeast": (2417, 103, 14, (2, 28, 55)),
+}
+"""Rows, features, labels and forbidden pairs for the three quantiles."""
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(2, (4025, 802)), (4, (4014, 801)), (8, (4035, 820))])
+def test_synthetic_sizes(n, sizes):
+    found = synthetic.synthetic_data(n, synthetic.POWERS["hard"])
+    assert (len(found.X), len(found.X_test)) == sizes
+    assert found.y.shape == (sizes[0], 4)
+    assert sizes[0] + sizes[1] + len(found.interpolation[0]) + len(found.extrapolation[0]) == 6000
+
+
+def test_synthetic_properties_are_54_with_the_papers_shapes():
+    found = synthetic.properties()
+    assert len({item.key for item in found}) == 54
+    for item in found:
+        assert item.Q.shape == (int(np.log2(item.inputs)) + 2, item.inputs)
+        assert item.R.shape[0] == int(np.log2(item.R.shape[1])) + 2
+
+
+@needs_data
+def test_synthetic_properties_are_drawn_bit_for_bit():
+    stored = json.loads((Path(os.environ["SMLE_DATA"]) / "synthetic" / "properties.json").read_text())
+    for entry, item in zip(stored, synthetic.properties(), strict=True):
+        assert (entry["inputs"], entry["task"], entry["property"]) == (item.inputs, item.task, item.name)
+        rows = len(item.q)  # the rest is the box |x_j| <= 2, the domain of the specification
+        for name, mine in (("Q", item.Q), ("q", item.q)):
+            assert np.array_equal(np.array(entry[name])[:rows], mine)
+        for name, mine in (("R", item.R), ("r", item.r)):
+            assert np.array_equal(np.array(entry[name]), mine)
+
+
+def test_synthetic_oracle_scores_as_in_the_paper():
+    median = {}
+    for item in synthetic.properties():
+        task = synthetic.load(item.key)
+        allowed = oracle(task.specification, task.X_test, task.y_test)
+        assert not task.broken(task.X_test, allowed).any()
+        median.setdefault(task.group, []).append(task.score(allowed))
+    found = [round(float(np.median(median[f"P{k}"])), 3) for k in range(1, 7)]
+    assert found == [1.0, 0.987, 0.963, 0.88, 0.743, 0.603]
+
+
+def test_windows_undo_to_the_series():
+    values = np.arange(40.0) ** 1.5
+    cut = forecasting.windows(values)
+    assert cut.X.shape == (29, 8)
+    assert cut.y.shape == (29, 4)
+    assert np.allclose(cut.X + cut.last, np.lib.stride_tricks.sliding_window_view(values, 12)[:, :8])
+    assert np.allclose(cut.y + cut.last, np.lib.stride_tricks.sliding_window_view(values, 12)[:, 8:])
+    assert np.all(cut.X[:, -1] == 0)
+
+
+def test_forecasts_are_scored_after_undoing_the_difference():
+    task = forecasting.load("Standin-S1-0.95", standins.series(), standin=True)
+    assert task.score(task.y_test) == 1.0
+    level = task.y_test + task.last_test
+    constant = level.mean(axis=0) - task.last_test  # predicting the mean level scores zero
+    assert task.score(constant) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_bounded_change_counts_beyond_the_tolerance():
+    task = forecasting.load("Standin-S1-0.90", standins.series(), standin=True)
+    delta = float(np.quantile(np.abs(np.diff(_scaled(standins.series()["S1"]))), 0.9))
+    steps = np.array([[0.0, delta, 0.0, delta], [0.0, delta + 2e-6, 0.0, 0.0], [0.0, delta + 5e-7, 0.0, 0.0]])
+    assert task.broken(task.X_test[:3], steps).tolist() == [False, True, False]
+
+
+def _scaled(values):
+    part = values[: int(0.8 * len(values))]
+    return (values - part.mean()) / part.std()
+
+
+@needs_data
+def test_forecasting_has_75_tasks_with_the_papers_oracle():
+    series = data.series()
+    groups = {}
+    for key in forecasting.task_keys():
+        task = forecasting.load(key, series)
+        allowed = oracle(task.specification, task.X_test, task.y_test)
+        groups.setdefault(task.group, []).append(task.score(allowed))
+        assert np.abs(task.X_test).max() <= float(task.specification.inputs[0].upper)
+    assert {group: len(scores) for group, scores in groups.items()} == {"1.00": 25, "0.95": 25, "0.90": 25}
+    found = {group: [round(float(q), 3) for q in np.quantile(s, (0.25, 0.5, 0.75))] for group, s in groups.items()}
+    assert found == {"1.00": [1.0, 1.0, 1.0], "0.95": [1.0, 1.0, 1.0], "0.90": [0.998, 0.999, 1.0]}
+
+
+@needs_data
+@pytest.mark.parametrize("name", SIZES)
+def test_classification_sizes(name):
+    rows, features, labels, pairs = SIZES[name]
+    table = data.label_table(name)
+    assert table.X.shape == (rows, features)
+    assert table.y.shape == (rows, labels)
+    for quantile, count in zip(classification.QUANTILES, pairs, strict=True):
+        task = classification.load(f"{name}-{quantile}", table)
+        assert len(task.specification.rules[0].requirement.exclusions) == count
+        assert len(task.X_test) == int(np.ceil(0.2 * rows))
+        assert np.abs(task.X).max() <= float(task.specification.inputs[0].upper)
+
+
+@needs_data
+def test_classification_oracle_scores_as_in_the_paper():
+    groups = {}
+    for key in classification.task_keys():
+        task = classification.load(key, data.label_table(key.rsplit("-", 1)[0]))
+        allowed = oracle(task.specification, task.X_test, task.y_test) - 0.5
+        groups.setdefault(task.group, []).append(task.score(allowed))
+    found = {group: [round(float(q), 3) for q in np.quantile(s, (0.25, 0.5, 0.75))] for group, s in groups.items()}
+    assert found == {"0.0": [1.0, 1.0, 1.0], "0.3": [0.978, 0.99, 0.993], "0.6": [0.908, 0.947, 0.959]}
+
+
+def test_scores_by_hand():
+    truth = np.array([[0.0, 1.0], [2.0, 3.0]])
+    assert r2(truth, truth) == 1.0
+    assert r2(truth, np.array([[1.0, 2.0], [1.0, 2.0]])) == 0.0
+    assert r2(truth, np.array([[0.0, 2.0], [2.0, 2.0]])) == 0.5  # one output right, one at its mean
+    labels = np.array([[1.0, 0.0], [0.0, 0.0]])
+    assert accuracy(labels, np.array([[0.0, -1.0], [2.0, -3.0]])) == 0.75  # a logit of 0 predicts the label
+
+
+def test_step_heads_allow_every_step_of_the_targets_and_no_more():
+    task = forecasting.load("Standin-S2-1.00", standins.series(), standin=True)
+    W, b = forecasting.step_heads(task.y, 6)
+    largest = np.abs(np.diff(task.y, axis=1)).max()
+    corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * 6)).reshape(6, -1).T
+    outputs = corners @ W.T + b
+    assert np.abs(np.diff(outputs, axis=1)).max() == pytest.approx(0.98 * largest)
+    assert outputs[:, 0].max() >= task.y[:, 0].max()
+    assert outputs[:, 0].min() <= task.y[:, 0].min()
+    assert not task.broken(task.X_test[: len(outputs)], outputs[: len(task.X_test)]).any()
+    with pytest.raises(ValueError, match="at least 4"):
+        forecasting.step_heads(task.y, 3)
