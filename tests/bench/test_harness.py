@@ -11,7 +11,7 @@ import pytest
 from smle.bench import available, harness, run_bench
 from smle.bench.guarantees import hundred_rules, problem
 from smle.bench.harness import BenchResult, Plot, Table, interleaved, write
-from smle.guarantees.verify import verify
+from smle.guarantees.proof.verify import verify
 
 
 class Clock:

@@ -7,7 +7,7 @@ import torch
 from smle import SafeRegressor, Specification
 from smle.bench.sampling import Judge, hard_points
 from smle.estimators import without_rules
-from smle.guarantees.cells import arrange
+from smle.guarantees.regions.cells import arrange
 from smle.nn.gate import Domain, Gate
 
 COUNT = 60_000

@@ -23,7 +23,7 @@ from smle.certificates import checker, onnx_checker
 from smle.certificates.onnx_checker import EMBEDDING
 from smle.exact import BINARY32, nearest
 from smle.export.backbone import Backbone, mlp_backbone
-from smle.guarantees.guard import guard_rows
+from smle.guarantees.regions.guard import guard_rows
 from smle.nn.head import DeployedHead
 
 MODELS = {name: (lambda name=name: hand_made(name)) for name in HAND_MADE}

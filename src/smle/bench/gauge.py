@@ -15,8 +15,8 @@ from smle.errors import NotCertifiedError
 from smle.estimators import SafeRegressor
 from smle.experiments.synthetic import load
 from smle.experiments.tasks import Task
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.answers.nearest import nearest_outputs
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import Specification
 
 __all__ = ["run"]

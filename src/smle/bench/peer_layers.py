@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from smle.bench.peer_env import quietly, within
 from smle.bench.peer_tasks import Case, FloatGate, LinearCell
 from smle.experiments.tasks import Array
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.answers.nearest import nearest_outputs
 
 __all__ = ["LAYERS", "Guarded", "HardNet", "NotStatableError", "guarded"]
 

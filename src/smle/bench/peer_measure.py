@@ -22,7 +22,7 @@ from smle.bench.peer_layers import NotStatableError
 from smle.bench.peer_methods import METHODS, Trained, train_method
 from smle.bench.peer_tasks import Case, load_case
 from smle.bench.sampling import Judge, border_points, corner_points
-from smle.guarantees.cells import distinct
+from smle.guarantees.regions.cells import distinct
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 

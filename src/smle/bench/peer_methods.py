@@ -18,7 +18,7 @@ from smle.bench.peer_tasks import Case
 from smle.experiments.networks import Settings, train_safe
 from smle.experiments.presets import settings_of
 from smle.experiments.tasks import Array
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.answers.nearest import nearest_outputs
 from smle.training.loop import train
 from smle.training.options import TrainingOptions
 

@@ -18,7 +18,7 @@ from smle.experiments import classification, data, standins, synthetic
 from smle.experiments.networks import Settings
 from smle.experiments.presets import settings_of
 from smle.experiments.tasks import Array, Task
-from smle.guarantees.cells import arrange
+from smle.guarantees.regions.cells import arrange
 from smle.rules import Clause, Row, Specification
 
 __all__ = ["Case", "FloatGate", "LinearCell", "load_case", "task_names"]

@@ -27,7 +27,7 @@ from smle.bench.soundness_programs import (
     torch_threads,
 )
 from smle.bench.soundness_subjects import Subject
-from smle.guarantees.cells import distinct
+from smle.guarantees.regions.cells import distinct
 from smle.rules import Clause
 
 __all__ = ["ATTACKS", "Attack", "Batch", "Opponent"]

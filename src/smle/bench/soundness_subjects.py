@@ -17,8 +17,8 @@ from smle.bench.sampling import uniform_points
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeClassifier, SafeRegressor
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.guarantees.proof.overapproximation import Head, Overapproximation
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Choice, Label, Specification

@@ -3,25 +3,19 @@
 from smle.exact.decimals import margin_text, rounded_text
 from smle.exact.floats import BINARY32, BINARY64, Binary, exact, nearest, previous, round_down, round_up
 from smle.exact.rounding import affine_error, gamma, guard_slack, head_error
-from smle.exact.simplex import ExactInfeasible, ExactOptimal, ExactUnbounded, maximize, priced_bound
 
 __all__ = [
     "BINARY32",
     "BINARY64",
     "Binary",
-    "ExactInfeasible",
-    "ExactOptimal",
-    "ExactUnbounded",
     "affine_error",
     "exact",
     "gamma",
     "guard_slack",
     "head_error",
     "margin_text",
-    "maximize",
     "nearest",
     "previous",
-    "priced_bound",
     "round_down",
     "round_up",
     "rounded_text",

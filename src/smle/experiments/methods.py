@@ -20,7 +20,7 @@ from smle.experiments.networks import Settings, train_plain, train_safe
 from smle.experiments.pdcg import CountedPDCG
 from smle.experiments.presets import BENCHMARKS, settings_of
 from smle.experiments.tasks import Array, Task
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.answers.nearest import nearest_outputs
 from smle.nn.corrector import corrected, inputs_like
 
 __all__ = ["METHODS", "Job", "jobs", "load_task", "solve"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.experiments.tasks import Array, Task
-from smle.guarantees.cells import arrange
+from smle.guarantees.regions.cells import arrange
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
