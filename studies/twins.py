@@ -23,7 +23,7 @@ from smle.certificates.agreement import arrangement_of
 from smle.errors import NotCertifiedError
 from smle.export.backbone import layers_of
 from smle.export.door import require_onnx
-from smle.guarantees.arrangement import Arrangement
+from smle.guarantees import Arrangement
 from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
 
 if TYPE_CHECKING:

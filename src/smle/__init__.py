@@ -14,7 +14,7 @@ _HOME = {
     "Specification": "smle.rules",
     "certify": "smle.assurance",
     "correct": "smle.assurance",
-    "diagnose": "smle.diagnosis",
+    "diagnose": "smle.guarantees",
     "load": "smle.estimators",
     "project": "smle.assurance",
     "verify": "smle.assurance",
@@ -34,8 +34,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from smle.assurance import certify, correct, project, verify
-    from smle.diagnosis import diagnose
     from smle.estimators import SafeClassifier, SafeRegressor, load
+    from smle.guarantees import diagnose
     from smle.rules import Specification
 
 

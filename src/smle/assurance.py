@@ -14,9 +14,9 @@ from smle.certificates import checker
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
-from smle.guarantees.project import project as project_heads
-from smle.guarantees.verdict import Verdicts
-from smle.guarantees.verify import verify as verify_overapproximation
+from smle.guarantees import Verdicts
+from smle.guarantees import project as project_heads
+from smle.guarantees import verify as verify_overapproximation
 from smle.nn.clip import eager
 from smle.nn.corrector import corrected
 from smle.nn.head import DeployedHead

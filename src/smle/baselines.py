@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError
-from smle.guarantees.membership import broken
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees import broken, nearest_outputs
 from smle.rules import Specification
 from smle.tables import encode_inputs, encode_numbers
 

@@ -19,7 +19,7 @@ import torch
 
 from smle.assurance import DeployedNetwork
 from smle.errors import ModelFormatError
-from smle.guarantees.cells import distinct
+from smle.guarantees import distinct
 from smle.nn.gate import Gate
 from smle.rules import Specification
 from smle.tables import in_domain

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.cells import arrange
+from smle.guarantees.regions.cells import arrange
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork

@@ -12,8 +12,8 @@ import torch
 
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeRegressor
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.answers.nearest import nearest_outputs
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import Specification
 from studies.bench.harness import BenchResult, Table
 from studies.experiments.synthetic import load

@@ -17,17 +17,17 @@ import numpy.typing as npt
 from smle.certificates import checker
 from smle.certificates.document import tensors_of
 from smle.certificates.fast_exclusions import exclusion_margin
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
-from smle.guarantees.exclusions import verify_exclusions
-from smle.guarantees.geometry import Domain, Region, Support
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Overapproximation
-from smle.guarantees.pdcg import pdcg
-from smle.guarantees.project import nearest_safe_head
-from smle.guarantees.robust import robust_rows
-from smle.guarantees.verify import Check, verify
-from smle.guarantees.worst_case import Envelope, Literals
+from smle.guarantees.box.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.pdcg import pdcg
+from smle.guarantees.box.projection import nearest_safe_head
+from smle.guarantees.box.robust import robust_rows
+from smle.guarantees.proof.exclusions import verify_exclusions
+from smle.guarantees.proof.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.verify import Check, verify
+from smle.guarantees.proof.worst_case import Envelope, Literals
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.geometry import Domain, Region, Support
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from smle.solvers import QuadraticProgram, Sparse, available_backends, infeasibility, solve
 from studies.bench.harness import BenchResult, Plot, Table, interleaved

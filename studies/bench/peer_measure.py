@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.cells import distinct
+from smle.guarantees.regions.cells import distinct
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from studies.bench.harness import interleaved, keep_memory

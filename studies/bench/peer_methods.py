@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.assurance import DeployedNetwork, certify
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.answers.nearest import nearest_outputs
 from smle.training.loop import train
 from smle.training.options import TrainingOptions
 from studies.bench.peer_layers import LAYERS, Guarded, guarded

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.exact import BINARY32, BINARY64, exact, nearest
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.cells import distinct
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import distinct
 from smle.rules import Clause, Linear, Literal, Row, Specification
 
 __all__ = [

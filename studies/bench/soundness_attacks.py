@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.guarantees.cells import distinct
+from smle.guarantees.regions.cells import distinct
 from smle.rules import Clause
 from studies.bench.sampling import FloatArray, border_points, corner_points, finished, uniform_points
 from studies.bench.soundness_programs import (

@@ -16,8 +16,8 @@ from smle.assurance import DeployedNetwork, certify, state_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeClassifier, SafeRegressor
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.guarantees.proof.overapproximation import Head, Overapproximation
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Choice, Label, Specification

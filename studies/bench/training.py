@@ -9,12 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.overapproximation import Head, Overapproximation
-from smle.guarantees.pdcg import Memory, memory_clauses, memory_projection_miqp
-from smle.guarantees.robust import Layout
-from smle.guarantees.worst_case import Literals
+from smle.guarantees.box.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_projection_miqp
+from smle.guarantees.box.robust import Layout
+from smle.guarantees.proof.overapproximation import Head, Overapproximation
+from smle.guarantees.proof.worst_case import Literals
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.solvers import QuadraticProgram, Solution, Sparse, solve

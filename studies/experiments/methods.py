@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from smle.assurance import DeployedNetwork, certify
 from smle.baselines import violation_rate
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees.answers.nearest import nearest_outputs
 from smle.nn.corrector import corrected, inputs_like
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from smle.errors import NotCertifiedError
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.overapproximation import Head
-from smle.guarantees.pdcg import Memory, strongest_counterexample
-from smle.guarantees.project import nearest_safe_head
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.pdcg import Memory, strongest_counterexample
+from smle.guarantees.box.projection import nearest_safe_head
+from smle.guarantees.proof.overapproximation import Head
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement import PDCG
 from smle.training.enforcement.base import require_proved

@@ -22,8 +22,8 @@ from smle.certificates import checker
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import compiled, issue
 from smle.exact import BINARY32, BINARY64, nearest, round_up
-from smle.guarantees.cells import Arrangement, arrange, distinct
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.regions.cells import Arrangement, arrange, distinct
 from smle.rules import Row, Specification
 
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)

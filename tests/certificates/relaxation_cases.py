@@ -18,8 +18,9 @@ from builder import MODEL_JSON, Package, gate_tensors
 
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
-from smle.guarantees.cells import Arrangement, arrange
-from smle.guarantees.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import arrange
 from smle.rules import Specification
 
 EVERYWHERE = """\

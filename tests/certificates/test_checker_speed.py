@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from builder import Package, clause_proof, unit_box, without_gate, written
 
-from smle.guarantees.cells import distinct
-from smle.guarantees.overapproximation import AffineBounds, Head, Overapproximation
+from smle.guarantees.proof.overapproximation import AffineBounds, Head, Overapproximation
+from smle.guarantees.regions.cells import distinct
 from smle.rules import Specification
 
 

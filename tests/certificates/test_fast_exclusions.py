@@ -12,7 +12,7 @@ from test_packed_exclusions import GRID, checked, head_of, specification, writte
 from smle.certificates import checker, fast_exclusions
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError
-from smle.guarantees.overapproximation import ConstantBounds, Head
+from smle.guarantees.proof.overapproximation import ConstantBounds, Head
 
 ALL = [(h, k) for h in range(24) for k in range(h + 1, 24)]
 

@@ -8,8 +8,8 @@ from builder import CASES, Package, case, clause_proof, deployed_head, unit_box,
 
 from exact_judge import Judge, doubts
 from smle.certificates import checker
-from smle.guarantees.cells import arrange, distinct
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.regions.cells import arrange, distinct
 from smle.rules import Specification
 
 

@@ -12,8 +12,8 @@ from builder import Package, unit_box, weights_of, without_gate, written
 from smle.certificates import checker
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
-from smle.guarantees.cells import distinct
-from smle.guarantees.overapproximation import ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.overapproximation import ConstantBounds, Head, Overapproximation
+from smle.guarantees.regions.cells import distinct
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 GRID = 2**23

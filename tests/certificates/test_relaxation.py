@@ -24,8 +24,8 @@ from relaxation_cases import MADE, Package, doubts, everywhere, hat_bounds, labe
 from smle.certificates import checker
 from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
-from smle.guarantees.cells import arrange
-from smle.guarantees.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.guarantees.regions.cells import arrange
 from smle.nn.head import DeployedHead
 from smle.rules import Specification
 

@@ -12,8 +12,8 @@ import torch
 from builder import Package, clause_proof, deployed_head, without_gate, written
 
 from smle.certificates import checker
-from smle.guarantees.cells import distinct
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.regions.cells import distinct
 from smle.rules import Specification
 
 TINY = Fraction(1, 2**126)

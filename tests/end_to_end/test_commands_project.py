@@ -14,7 +14,7 @@ from smle.cli import app
 from smle.demo import BRAKING_RULES
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators import SafeRegressor, project_model
-from smle.guarantees.membership import broken
+from smle.guarantees.answers.membership import broken
 from smle.tables import encode_inputs
 
 runner = CliRunner()

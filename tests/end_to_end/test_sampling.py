@@ -6,7 +6,7 @@ import torch
 
 from smle import SafeRegressor, Specification
 from smle.estimators import without_rules
-from smle.guarantees.cells import arrange
+from smle.guarantees.regions.cells import arrange
 from smle.nn.gate import Domain, Gate
 from studies.bench.sampling import Judge, hard_points
 

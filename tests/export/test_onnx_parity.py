@@ -24,8 +24,8 @@ from smle.certificates import checker, onnx_checker
 from smle.certificates.onnx_checker import EMBEDDING
 from smle.exact import BINARY32, nearest
 from smle.export.backbone import Backbone, mlp_backbone
-from smle.guarantees.guard import guard_row, guard_rows
-from smle.guarantees.membership import active
+from smle.guarantees.answers.membership import active
+from smle.guarantees.regions.guard import guard_row, guard_rows
 from smle.nn.head import DeployedHead
 from smle.rules import Polytope
 from studies.bench.sampling import Judge, hard_points

@@ -31,8 +31,8 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from smle.export import write_network
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, NetworkBounds, Overapproximation
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, NetworkBounds, Overapproximation
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.nn import SafeNetwork
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import encode_inputs

@@ -38,7 +38,7 @@ from torch import nn
 from smle import correct
 from smle.assurance import certify
 from smle.certificates import checker
-from smle.guarantees.overapproximation import NetworkBounds
+from smle.guarantees.proof.overapproximation import NetworkBounds
 from smle.nn import SafeNetwork
 from smle.nn.head_parameters import Frame
 from smle.rules import Categorical, Row, Specification

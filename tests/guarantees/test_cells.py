@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from smle.errors import ContradictionError, RuleError
-from smle.guarantees.cells import arrange
-from smle.guarantees.guard import guard_row
+from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
+from smle.guarantees.box.center import find_center
+from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.guard import guard_row
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 F = Fraction
@@ -136,14 +138,19 @@ def test_above_the_cap_rules_that_cannot_be_always_on_are_named():
         Rule(name, (region,), requirement, "", "")
         for name, region, requirement in [
             ("wide", when(below(0, 30)), at_most(1)),
-            ("narrow", when(above(0, 25)), at_least(0)),
-            ("opposite", when(above(0, 35)), at_least(2)),
+            ("narrow", when(below(0, 1)), at_least(0)),
+            ("opposite", when(above(0, 31)), at_least(2)),
         ]
     )
     spec = Specification(inputs, (Number("y"),), rules)
-    assert len(arrange(spec).cells) > 1
-    with pytest.raises(ContradictionError, match=r"'opposite'.*max_cells"):
-        arrange(spec, max_cells=1)
+    find_center(spec, arrange(spec), 0)
+    capped = arrange(spec, max_cells=2)
+    assert len(capped.gated) == 1
+    with pytest.raises(ContradictionError, match="every head obeys 'opposite', 'wide': merge or relax"):
+        find_center(spec, capped, len(capped.cells) - 1)
+    assert not any(finding.severe for finding in diagnose(spec).findings)
+    named = {finding.rules for finding in diagnose(spec, max_cells=2).findings if finding.severe}
+    assert ("wide", "opposite") in named
 
 
 def test_constants_beyond_float32_are_refused():

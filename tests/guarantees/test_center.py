@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from smle.errors import ContradictionError, RuleError
-from smle.guarantees.cells import arrange
-from smle.guarantees.center import find_center
+from smle.guarantees.box.center import find_center
+from smle.guarantees.regions.cells import arrange
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 F = Fraction

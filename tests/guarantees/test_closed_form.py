@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.guarantees.closed_form import ClosedForm
-from smle.guarantees.geometry import Domain, Region, Support
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head
-from smle.guarantees.verdict import Holds, NotProved, Unknown
-from smle.guarantees.verify import Check
-from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, float_deduction, worst_case
+from smle.guarantees.proof.closed_form import ClosedForm
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
+from smle.guarantees.proof.verify import Check
+from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, float_deduction, worst_case
+from smle.guarantees.regions.geometry import Domain, Region, Support
 
 
 def _instance(seed: int) -> tuple[Literals, Head, ConstantBounds, Region]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from smle.errors import RuleError
-from smle.guarantees.compare import Change, compare
+from smle.guarantees.advice.compare import Change, compare
 from smle.rules import CNF, Label, NumericInput, Polytope, Row, Rule, Specification
 
 F = Fraction

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import smle.guarantees.counterexample as module
-from smle.guarantees.counterexample import (
+import smle.guarantees.box.counterexample as module
+from smle.guarantees.box.counterexample import (
     exclusion_counterexample,
     exclusion_counterexample_milp,
     linear_counterexample,
     linear_counterexample_milp,
     plain_numbers,
 )
-from smle.guarantees.geometry import Domain, Region, Support
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head
-from smle.guarantees.worst_case import Envelope, Literals
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.worst_case import Envelope, Literals
+from smle.guarantees.regions.geometry import Domain, Region, Support
 from smle.solvers import Solution, Status
 
 DOMAIN = Domain(np.zeros(1), np.ones(1), np.ones(1))

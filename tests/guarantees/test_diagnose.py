@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from smle.errors import RuleError
-from smle.guarantees.compare import compare
-from smle.guarantees.decide import Undecided
-from smle.guarantees.diagnose import diagnose
+from smle.guarantees.advice.compare import compare
+from smle.guarantees.advice.decide import Undecided
+from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 F = Fraction
@@ -148,7 +148,7 @@ def test_rules_left_untested_are_named(monkeypatch):
     spec = read(BRAKING, "{name: wide, then: brake <= 2}")
     assert diagnose(spec).untested == ()
     assert diagnose(spec).to_json()["untested"] == []
-    monkeypatch.setattr("smle.guarantees.diagnose._SECONDS", -1.0)
+    monkeypatch.setattr("smle.guarantees.advice.diagnose._SECONDS", -1.0)
     diagnosis = diagnose(spec)
     (item,) = diagnosis.untested
     assert (item.question, item.rules) == ("redundant", ("emergency", "range", "wide"))
@@ -164,9 +164,9 @@ def test_a_search_that_was_cut_off_is_named(monkeypatch):
         raise Undecided
 
     spec = read(BRAKING)
-    monkeypatch.setattr("smle.guarantees.consistency.Consistency.implied_by_others", give_up)
-    monkeypatch.setattr("smle.guarantees.consistency.Consistency.point", give_up)
-    monkeypatch.setattr("smle.guarantees.consistency.Consistency.clash", give_up)
+    monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.implied_by_others", give_up)
+    monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.point", give_up)
+    monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.clash", give_up)
     diagnosis = diagnose(spec)
     assert [item.question for item in diagnosis.untested] == ["never active", "redundant"]
     assert {item.reason for item in diagnosis.untested} == {"the search was cut off"}

@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from smle.errors import DataError, RuleError
-from smle.guarantees import polyhedra
-from smle.guarantees.label_map import EPSILON, heaviest_independent_set, most_likely_labels, weights_of
-from smle.guarantees.membership import broken
-from smle.guarantees.nearest import nearest_outputs, to_scores
+from smle.guarantees.answers import polyhedra
+from smle.guarantees.answers.label_map import EPSILON, heaviest_independent_set, most_likely_labels, weights_of
+from smle.guarantees.answers.membership import broken
+from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle.solvers import MixedIntegerProgram, MixedIntegerQuadraticProgram, QuadraticProgram, Status, solve
 
@@ -182,7 +182,7 @@ def test_a_search_that_grows_too_large_is_handed_to_the_milp(monkeypatch):
     pairs = np.argwhere(np.triu(generator.uniform(size=(12, 12)) < 0.5, 1)).astype(np.int32)
     probabilities = generator.uniform(0.6, 1, (3, 12))
     expected = most_likely_labels(probabilities, pairs)
-    monkeypatch.setattr("smle.guarantees.label_map.MAX_NODES", 2)
+    monkeypatch.setattr("smle.guarantees.answers.label_map.MAX_NODES", 2)
     assert (most_likely_labels(probabilities, pairs) == expected).all()
 
 

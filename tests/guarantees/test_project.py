@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.overapproximation import ConstantBounds, Head, Overapproximation
-from smle.guarantees.pdcg import Memory, pdcg
-from smle.guarantees.project import project
-from smle.guarantees.refit import Samples, refit
-from smle.guarantees.verify import verify
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.pdcg import Memory, pdcg
+from smle.guarantees.box.projection import project
+from smle.guarantees.box.refitting import Samples, refit
+from smle.guarantees.proof.overapproximation import ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.verify import verify
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Rule, Specification
 
 ONE = Fraction(1)

@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
-from smle.guarantees.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
-from smle.guarantees.verify import replay, verify
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
+from smle.guarantees.proof.verify import replay, verify
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 
 ONE = Fraction(1)

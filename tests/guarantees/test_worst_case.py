@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from smle.exact import affine_error, exact
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head
-from smle.guarantees.rounding import affine_errors
-from smle.guarantees.worst_case import Envelope, HeadNumbers
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.rounding import affine_errors
+from smle.guarantees.proof.worst_case import Envelope, HeadNumbers
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
 from smle.rules import Categorical, Number, NumericInput, Row, Specification
 
 

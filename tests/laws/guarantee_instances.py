@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 

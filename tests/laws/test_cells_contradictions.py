@@ -7,10 +7,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smle.guarantees.compare import compare
-from smle.guarantees.consistency import Consistency
-from smle.guarantees.decide import Decider, HalfSpace, eliminate
-from smle.guarantees.diagnose import diagnose
+from smle.guarantees.advice.compare import compare
+from smle.guarantees.advice.consistency import Consistency
+from smle.guarantees.advice.decide import Decider, HalfSpace, eliminate
+from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 
 F = Fraction

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from smle.certificates import checker
 from smle.certificates.issue import _coverage, compiled
 from smle.exact import BINARY32, BINARY64, nearest
-from smle.guarantees.cells import arrange
-from smle.guarantees.guard import domain_box, guard_rows
+from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.guard import domain_box, guard_rows
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 
 F = Fraction

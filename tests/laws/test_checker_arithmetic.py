@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 
 from smle import exact
 from smle.certificates import checker
-from smle.guarantees.guard import guard_row, threshold_above
+from smle.guarantees.regions.guard import guard_row, threshold_above
 from smle.rules import Number, NumericInput, Row, Specification
 
 FORMATS = {"float32": exact.BINARY32, "float64": exact.BINARY64}

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from smle.exact import BINARY32, BINARY64, nearest
-from smle.guarantees.cells import arrange
+from smle.guarantees.regions.cells import arrange
 from smle.nn.gate import Domain, Gate
 from smle.rules import Specification
 

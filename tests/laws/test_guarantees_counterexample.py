@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from guarantee_instances import Instance, random_instance, random_over
 
-from smle.guarantees.clause_lp import clause_optimum
-from smle.guarantees.counterexample import (
+from smle.guarantees.box.counterexample import (
     _ascend,
     exclusion_counterexample,
     exclusion_counterexample_milp,
@@ -17,13 +16,14 @@ from smle.guarantees.counterexample import (
     linear_counterexample_milp,
     plain_numbers,
 )
-from smle.guarantees.exclusions import verify_exclusions
-from smle.guarantees.geometry import Domain, Region, Support
-from smle.guarantees.milp import worst_clause_milp
-from smle.guarantees.overapproximation import AffineBounds, Head
-from smle.guarantees.verdict import Holds, NotProved
-from smle.guarantees.verify import verify_clauses
-from smle.guarantees.worst_case import Envelope, Literals
+from smle.guarantees.proof.clause_lp import clause_optimum
+from smle.guarantees.proof.exclusions import verify_exclusions
+from smle.guarantees.proof.milp import worst_clause_milp
+from smle.guarantees.proof.overapproximation import AffineBounds, Head
+from smle.guarantees.proof.verdict import Holds, NotProved
+from smle.guarantees.proof.verify import verify_clauses
+from smle.guarantees.proof.worst_case import Envelope, Literals
+from smle.guarantees.regions.geometry import Domain, Region, Support
 from smle.solvers import LinearProgram, Status, solve
 
 MANY = pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_pair_weights_equal_the_lp_of_the_pair() -> None:
         head = instance.over.heads[0]
         assert head is not None
         _, margins = verify_exclusions(PAIRS, head, envelope, domain, best=True)
-        from smle.guarantees.counterexample import pair_literals
-        from smle.guarantees.worst_case import HeadNumbers
+        from smle.guarantees.box.counterexample import pair_literals
+        from smle.guarantees.proof.worst_case import HeadNumbers
 
         numbers = HeadNumbers.of(head, envelope, domain)
         for (h, k), margin in zip(PAIRS, margins, strict=True):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from guarantee_instances import random_instance
 
-import smle.guarantees.clause_lp as clause_lp
-import smle.guarantees.geometry as geometry
-import smle.guarantees.refine as refine_module
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.pdcg import pdcg
-from smle.guarantees.project import project
-from smle.guarantees.verdict import Holds, NotProved, Unknown
-from smle.guarantees.verify import verify
+import smle.guarantees.proof.clause_lp as clause_lp
+import smle.guarantees.proof.refine as refine_module
+import smle.guarantees.regions.geometry as geometry
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.pdcg import pdcg
+from smle.guarantees.box.projection import project
+from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
+from smle.guarantees.proof.verify import verify
 from smle.solvers import Solution, Status
 
 FAILURES = [status for status in Status if status is not Status.OPTIMAL]
@@ -108,8 +108,8 @@ def test_a_failing_milp_is_unknown(status: Status, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("status", FAILURES, ids=lambda s: s.name)
 def test_a_failing_qp_gives_a_reason_and_no_head(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    import smle.guarantees.pdcg as pdcg_module
-    import smle.guarantees.project as project_module
+    import smle.guarantees.box.pdcg as pdcg_module
+    import smle.guarantees.box.projection as project_module
     from smle.solvers import QuadraticProgram, solve
 
     def fail(problem: object, **options: object) -> Solution:

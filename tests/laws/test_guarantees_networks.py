@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from guarantee_instances import Instance, random_instance
 
-from smle.guarantees.geometry import Domain, Region
-from smle.guarantees.milp import worst_clause_milp
-from smle.guarantees.overapproximation import Head, Layer, NetworkBounds, Overapproximation
-from smle.guarantees.refine import bounds_at
-from smle.guarantees.relaxation import network_error, relax, unit_intervals
-from smle.guarantees.verdict import Holds, NotProved, Unknown
-from smle.guarantees.verify import verify
-from smle.guarantees.worst_case import Envelope, Literals
+from smle.guarantees.proof.milp import worst_clause_milp
+from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.guarantees.proof.refine import bounds_at
+from smle.guarantees.proof.relaxation import network_error, relax, unit_intervals
+from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
+from smle.guarantees.proof.verify import verify
+from smle.guarantees.proof.worst_case import Envelope, Literals
+from smle.guarantees.regions.geometry import Domain, Region
 
 
 def random_network(rng: np.random.Generator, widths: list[int], shift: float = 0.0) -> tuple[Layer, ...]:

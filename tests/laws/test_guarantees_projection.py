@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from guarantee_instances import Instance, random_instance
 
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.overapproximation import Head
-from smle.guarantees.pdcg import Memory, memory_projection, memory_projection_miqp, pdcg
-from smle.guarantees.project import Objective, nearest_safe_head, project, safe_head
-from smle.guarantees.refit import Samples, logistic_loss, refit, softmax_loss, squared_error
-from smle.guarantees.robust import robust_rows
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.pdcg import Memory, memory_projection, memory_projection_miqp, pdcg
+from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
+from smle.guarantees.box.refitting import Samples, logistic_loss, refit, softmax_loss, squared_error
+from smle.guarantees.box.robust import robust_rows
+from smle.guarantees.proof.overapproximation import Head
 from smle.solvers import MixedIntegerQuadraticProgram, QuadraticProgram, Sparse, Status, available_backends, solve
 
 MANY = pytest.mark.parametrize(

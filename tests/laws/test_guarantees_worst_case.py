@@ -9,12 +9,12 @@ import pytest
 from guarantee_instances import Instance, random_instance, vertices
 
 from smle.exact import BINARY32, BINARY64, affine_error, guard_slack, nearest, round_up
-from smle.guarantees.clause_lp import clause_optimum
-from smle.guarantees.geometry import Domain, Region, Support, enlarged_rows
-from smle.guarantees.overapproximation import AffineBounds
-from smle.guarantees.verdict import Holds, NotProved, Obligation
-from smle.guarantees.verify import verify
-from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, worst_case
+from smle.guarantees.proof.clause_lp import clause_optimum
+from smle.guarantees.proof.overapproximation import AffineBounds
+from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
+from smle.guarantees.proof.verify import verify
+from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, worst_case
+from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
 
 
 def as_fractions(array: np.ndarray) -> list[Fraction]:

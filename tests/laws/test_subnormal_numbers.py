@@ -19,7 +19,7 @@ from smle.assurance import certify
 from smle.certificates import checker
 from smle.errors import RuleError
 from smle.export.backbone import mlp_backbone
-from smle.guarantees.membership import broken
+from smle.guarantees.answers.membership import broken
 from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from smle.assurance import certify, correct, verify
 from smle.errors import ContradictionError, RuleError
 from smle.export import check_onnx, write_network
-from smle.guarantees.cells import arrange
-from smle.guarantees.nearest import label_columns, nearest_outputs
-from smle.guarantees.requirement import Polytopes, requirement_of
+from smle.guarantees.answers.nearest import label_columns, nearest_outputs
+from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.requirement import Polytopes, requirement_of
 from smle.nn import corrector as corrector_module
 from smle.nn.duels import turned_pairs
 from smle.nn.network import SafeNetwork

@@ -11,7 +11,7 @@ import torch
 from safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows
 from torch import Tensor
 
-from smle.guarantees.cells import arrange
+from smle.guarantees.regions.cells import arrange
 from smle.nn import clip as clip_module
 from smle.nn import head as head_module
 from smle.nn.clip import clip

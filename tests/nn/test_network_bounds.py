@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from smle.assurance import DeployedNetwork, certify, project, state_of, verify
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators import SafeRegressor, load
-from smle.guarantees.geometry import Domain, Region
-from smle.guarantees.network_boxes import cut_region
-from smle.guarantees.overapproximation import Layer
-from smle.guarantees.relaxation import HiddenLayer
-from smle.guarantees.verdict import Holds, NotProved, Unknown
+from smle.guarantees.proof.network_boxes import cut_region
+from smle.guarantees.proof.overapproximation import Layer
+from smle.guarantees.proof.relaxation import HiddenLayer
+from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
+from smle.guarantees.regions.geometry import Domain, Region
 from smle.nn.backbones import MLP
 from smle.nn.bounds import AffineBox
 from smle.nn.head_parameters import Frame

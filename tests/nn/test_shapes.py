@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safe_networks import SPECIFICATIONS
 from torch import nn
 
-from smle.guarantees.cells import arrange
-from smle.guarantees.geometry import Domain
+from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.geometry import Domain
 from smle.nn.bounds import AffineBox
 from smle.nn.bridge import cell_needs
 from smle.nn.head_parameters import Frame

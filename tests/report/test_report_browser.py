@@ -12,7 +12,7 @@ import torch
 from report_rules import HOSTILE
 
 from smle import SafeClassifier, SafeRegressor
-from smle.guarantees.membership import active
+from smle.guarantees.answers.membership import active
 from smle.report import write_report
 
 KINDS = ["braking", "labels", "choice", "dose", "plain", "grid", "rejected"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smle.guarantees.verify import verify
+from smle.guarantees.proof.verify import verify
 from studies.bench import available, harness, run_bench
 from studies.bench.guarantees import hundred_rules, problem
 from studies.bench.harness import BenchResult, Plot, Table, interleaved, write

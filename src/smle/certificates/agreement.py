@@ -12,7 +12,7 @@ import numpy as np
 from smle.certificates.document import Certificate
 from smle.certificates.issue import compiled
 from smle.errors import CertificateError
-from smle.guarantees.cells import Arrangement, distinct
+from smle.guarantees import Arrangement, distinct
 from smle.rules import NumericInput, Specification
 
 __all__ = ["arrangement_of", "assumptions_of", "require_kind", "require_same_rules"]

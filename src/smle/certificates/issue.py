@@ -12,25 +12,29 @@ import numpy as np
 from smle.certificates import checker
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.conflicts import COMPLEMENT
-from smle.guarantees.exclusions import PairValues
-from smle.guarantees.geometry import Domain
-from smle.guarantees.overapproximation import AffineBounds, ConstantBounds, NetworkBounds, Overapproximation
-from smle.guarantees.verdict import (
+from smle.guarantees import (
+    COMPLEMENT,
+    AffineBounds,
+    Arrangement,
+    ConstantBounds,
     Cut,
+    Domain,
+    Envelope,
     ExclusionVerdicts,
+    HeadNumbers,
     Holds,
     Leaf,
+    NetworkBounds,
     NotProved,
     Obligation,
+    Overapproximation,
+    PairValues,
     Unknown,
     Verdict,
     Verdicts,
     Violated,
+    verify,
 )
-from smle.guarantees.verify import verify
-from smle.guarantees.worst_case import Envelope, HeadNumbers
 from smle.rules import Choice, Label, Linear, Literal, Specification
 
 __all__ = ["compiled", "issue", "rebind"]

@@ -34,7 +34,7 @@ def rules(
 
 
 def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
-    from smle.diagnosis import diagnose
+    from smle.guarantees import diagnose
     from smle.rules import Specification
     from smle.tables.files import read_table, text_columns
 
@@ -55,7 +55,7 @@ def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
 
 
 def _compare(old: str, new: str, as_json: bool) -> None:
-    from smle.guarantees.compare import compare
+    from smle.guarantees import compare
     from smle.rules import Specification
 
     result = compare(Specification.from_yaml(Path(old)), Specification.from_yaml(Path(new)))

@@ -17,15 +17,13 @@ from sklearn.utils.validation import _check_sample_weight
 from smle.assurance import certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
 from smle.certificates.document import tensors_of
-from smle.diagnosis import conflicts_explained
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, rebuild
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.cells import arrange
+from smle.guarantees import Arrangement, arrange, conflicts_explained
 from smle.nn.backbones import MLP
 from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate

@@ -15,8 +15,7 @@ from sklearn.utils.validation import column_or_1d
 from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator
 from smle.estimators.inputs import observed_inputs
-from smle.guarantees.nearest import nearest_outputs
-from smle.guarantees.refit import LocalLoss, softmax_loss
+from smle.guarantees import LocalLoss, nearest_outputs, softmax_loss
 from smle.rules import Choice, Label, Specification
 from smle.tables import column_names, encode_choices, encode_numbers, option_values
 

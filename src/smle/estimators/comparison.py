@@ -10,8 +10,7 @@ import numpy.typing as npt
 from sklearn.metrics import r2_score
 
 from smle.estimators.base import SafeEstimator
-from smle.guarantees.membership import broken
-from smle.guarantees.nearest import label_columns, nearest_outputs, to_scores
+from smle.guarantees import broken, label_columns, nearest_outputs, to_scores
 from smle.rules import Choice, Number, Specification
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 

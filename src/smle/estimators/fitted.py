@@ -15,7 +15,7 @@ from smle.certificates.document import Certificate
 from smle.certificates.issue import rebind
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.inputs import apply_domain_policy, plain_table
-from smle.guarantees.arrangement import Arrangement
+from smle.guarantees import Arrangement
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification

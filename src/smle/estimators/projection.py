@@ -13,9 +13,7 @@ from smle.assurance import certify, project
 from smle.certificates.document import tensors_of
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.cells import arrange
-from smle.guarantees.overapproximation import Head, Overapproximation
+from smle.guarantees import Arrangement, Head, Overapproximation, arrange
 from smle.nn.network import SafeNetwork
 from smle.rules import Choice, Specification
 from smle.tables import encode_inputs, require_in_domain

@@ -10,7 +10,7 @@ import torch
 
 from smle.assurance import DeployedNetwork
 from smle.errors import ModelFormatError
-from smle.guarantees.arrangement import Arrangement
+from smle.guarantees import Arrangement
 from smle.nn.backbones import MLP
 from smle.nn.head import DeployedHead
 from smle.rules import Specification

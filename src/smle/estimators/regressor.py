@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin
 from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator
 from smle.estimators.inputs import observed_inputs, spread
-from smle.guarantees.nearest import nearest_outputs
+from smle.guarantees import nearest_outputs
 from smle.rules import Number, Specification
 from smle.tables import column_names, encode_numbers
 

@@ -3,15 +3,11 @@
 from smle.exact.decimals import margin_text, rounded_text
 from smle.exact.floats import BINARY32, BINARY64, Binary, exact, is_subnormal, nearest, round_down, round_up
 from smle.exact.rounding import affine_error, gamma, guard_slack, head_error
-from smle.exact.simplex import ExactInfeasible, ExactOptimal, ExactUnbounded, maximize, priced_bound
 
 __all__ = [
     "BINARY32",
     "BINARY64",
     "Binary",
-    "ExactInfeasible",
-    "ExactOptimal",
-    "ExactUnbounded",
     "affine_error",
     "exact",
     "gamma",
@@ -19,9 +15,7 @@ __all__ = [
     "head_error",
     "is_subnormal",
     "margin_text",
-    "maximize",
     "nearest",
-    "priced_bound",
     "round_down",
     "round_up",
     "rounded_text",

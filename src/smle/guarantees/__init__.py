@@ -1,1 +1,130 @@
-"""The mathematics: cells, verification, counterexamples, projection. No torch."""
+"""The mathematics, without torch: regions, proofs, the box of the paper, allowed answers, advice on rules.
+
+Other rooms import these names from here, and nothing from the rooms inside.
+"""
+
+from smle.guarantees.advice.compare import compare
+from smle.guarantees.advice.diagnosis import Diagnosis
+from smle.guarantees.advice.tables import conflicts_explained, diagnose
+from smle.guarantees.advice.wording import point_text
+from smle.guarantees.answers.membership import active, broken
+from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
+from smle.guarantees.box import (
+    Center,
+    HeadProblem,
+    HeadResult,
+    LocalLoss,
+    Loss,
+    Memory,
+    Samples,
+    find_center,
+    logistic_loss,
+    memory_projection,
+    nearest_safe_head,
+    project,
+    refit,
+    softmax_loss,
+    squared_error,
+    strongest_counterexample,
+)
+from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
+from smle.guarantees.proof.network_boxes import CUTS
+from smle.guarantees.proof.overapproximation import (
+    AffineBounds,
+    Bounds,
+    ConstantBounds,
+    Head,
+    NetworkBounds,
+    Overapproximation,
+)
+from smle.guarantees.proof.relaxation import bisected
+from smle.guarantees.proof.verdict import (
+    Cut,
+    ExclusionVerdicts,
+    Holds,
+    Leaf,
+    NotProved,
+    Obligation,
+    Unknown,
+    Verdict,
+    Verdicts,
+    Violated,
+)
+from smle.guarantees.proof.verify import verify
+from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, slopes_and_offsets, worst_case
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import arrange, distinct
+from smle.guarantees.regions.conflicts import COMPLEMENT
+from smle.guarantees.regions.geometry import Domain, Region, Support
+from smle.guarantees.regions.guard import domain_box, guard_rows
+from smle.guarantees.regions.obligations import binding_rules
+from smle.guarantees.regions.requirement import PlainClause, Polytopes, Requirement, requirement_of
+
+__all__ = [
+    "COMPLEMENT",
+    "CUTS",
+    "AffineBounds",
+    "Arrangement",
+    "Bounds",
+    "Center",
+    "ConstantBounds",
+    "Cut",
+    "Diagnosis",
+    "Domain",
+    "Envelope",
+    "ExclusionVerdicts",
+    "Head",
+    "HeadNumbers",
+    "HeadProblem",
+    "HeadResult",
+    "Holds",
+    "Leaf",
+    "Literals",
+    "LocalLoss",
+    "Loss",
+    "Memory",
+    "NetworkBounds",
+    "NotProved",
+    "Obligation",
+    "Overapproximation",
+    "PairValues",
+    "PlainClause",
+    "Polytopes",
+    "Region",
+    "Requirement",
+    "Samples",
+    "Support",
+    "Unknown",
+    "Verdict",
+    "Verdicts",
+    "Violated",
+    "active",
+    "arrange",
+    "binding_rules",
+    "bisected",
+    "broken",
+    "compare",
+    "conflicts_explained",
+    "diagnose",
+    "distinct",
+    "domain_box",
+    "find_center",
+    "guard_rows",
+    "label_columns",
+    "logistic_loss",
+    "memory_projection",
+    "nearest_outputs",
+    "nearest_safe_head",
+    "point_text",
+    "project",
+    "refit",
+    "requirement_of",
+    "slopes_and_offsets",
+    "softmax_loss",
+    "squared_error",
+    "strongest_counterexample",
+    "to_scores",
+    "verify",
+    "verify_exclusions",
+    "worst_case",
+]

@@ -6,18 +6,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.center import Center, find_center
-from smle.guarantees.geometry import Region, Support
-from smle.guarantees.overapproximation import (
+from smle.guarantees import (
     AffineBounds,
+    Arrangement,
     Bounds,
+    Center,
     ConstantBounds,
     Head,
     NetworkBounds,
     Overapproximation,
+    Polytopes,
+    Region,
+    Requirement,
+    Support,
+    find_center,
+    requirement_of,
 )
-from smle.guarantees.requirement import Polytopes, Requirement, requirement_of
 from smle.nn.bounds import Box
 from smle.nn.exclusion_gauge import MANY_PAIRS
 from smle.nn.head_parameters import CellNeeds, FreeTensors, HeadParameters

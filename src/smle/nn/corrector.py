@@ -21,14 +21,19 @@ from torch import Tensor, nn
 
 from smle.errors import NotCertifiedError
 from smle.exact import exact
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.cells import arrange
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.nearest import label_columns, nearest_outputs
-from smle.guarantees.obligations import binding_rules
-from smle.guarantees.overapproximation import Head, Overapproximation
-from smle.guarantees.requirement import Polytopes, requirement_of
-from smle.guarantees.wording import point_text
+from smle.guarantees import (
+    Arrangement,
+    Head,
+    HeadProblem,
+    Overapproximation,
+    Polytopes,
+    arrange,
+    binding_rules,
+    label_columns,
+    nearest_outputs,
+    point_text,
+    requirement_of,
+)
 from smle.nn.duels import Duels, duels, turned_pairs
 from smle.nn.gate import Domain, Gate
 from smle.nn.limits import Block, Limits, half_spaces, limits

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from smle.guarantees.requirement import PlainClause
+from smle.guarantees import PlainClause
 from smle.nn.limits import DOUBLINGS, FIRST_MARGIN, Block
 
 __all__ = ["Duels", "duels", "turned_pairs"]

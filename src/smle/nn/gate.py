@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from smle.exact import BINARY32, BINARY64, Binary
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.guard import domain_box, guard_rows
+from smle.guarantees import Arrangement, domain_box, guard_rows
 from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.relaxation import bisected
+from smle.guarantees import bisected
 from smle.nn.bounds import Box, Envelope
 from smle.nn.constant_heads import Constants
 from smle.nn.exclusion_gauge import ExclusionSteps
@@ -378,7 +378,7 @@ class _Stacked:
         }
 
     def cut(self, cells: list[CellNeeds], frame: Frame, span: Array, cuts: int) -> None:
-        """Add the boxes that each clause's box is cut into, as `smle.guarantees.network_boxes` cuts it."""
+        """Add the boxes that each clause's box is cut into, as `smle.guarantees.proof.network_boxes` cuts it."""
         shape = (*self.arrays["clause_slack"].shape, 2**cuts, len(span))
         ends = np.zeros(shape), np.zeros(shape)
         for i, c in enumerate(cells):

@@ -12,15 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.overapproximation import (
-    AffineBounds,
-    Bounds,
-    ConstantBounds,
-    Head,
-    NetworkBounds,
-    Overapproximation,
-)
+from smle.guarantees import AffineBounds, Arrangement, Bounds, ConstantBounds, Head, NetworkBounds, Overapproximation
 from smle.nn.clip import clip, eager, has_nan, is_tracing
 from smle.nn.constant_heads import Places
 from smle.nn.gate import Domain, Gate

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.requirement import PlainClause
+from smle.guarantees import PlainClause
 from smle.solvers import LinearProgram, Status, solve
 
 __all__ = ["Block", "Limits", "fit_weights", "half_spaces", "limits"]

@@ -11,10 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.arrangement import Arrangement
-from smle.guarantees.cells import arrange
-from smle.guarantees.geometry import Domain
-from smle.guarantees.overapproximation import Overapproximation
+from smle.guarantees import Arrangement, Domain, Overapproximation, arrange
 from smle.nn import constant_heads
 from smle.nn.bounds import AffineBox, Box, Envelope, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated

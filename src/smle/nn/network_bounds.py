@@ -6,7 +6,7 @@ construction. What is proved is a relaxation: over a box of inputs every ReLU li
     below * p <= relu(p) <= above * p + lift,
 
 and a combination q.h is at most an affine function of x'. The gauge prices each clause over the boxes into which its
-region's box is cut; `smle.guarantees.network_boxes` goes through the same boxes, so that a proof is found there.
+region's box is cut; `smle.guarantees.proof.network_boxes` goes through the same boxes, so that a proof is found there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.network_boxes import CUTS
+from smle.guarantees import CUTS
 from smle.nn.bounds import Box, Envelope
 
 __all__ = ["NetworkBox", "over_boxes"]
@@ -74,7 +74,7 @@ class NetworkBox(Box):
 
 
 def _lines(lowest: Tensor, highest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (below, above, lift) of the lines around ReLU on [lowest, highest], as in `smle.guarantees.relaxation`."""
+    """Return (below, above, lift) of the lines around ReLU on [lowest, highest], as in the proof."""
     above = (highest.clamp(min=0) / (highest - lowest).clamp(min=1e-30)).clamp(max=1.0)
     return (2 * above - 0.5).clamp(0.0, 1.0), above, above * (-lowest).clamp(min=0)
 

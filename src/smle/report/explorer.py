@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from smle.assurance import DeployedNetwork
-from smle.guarantees.cells import Arrangement
+from smle.guarantees import Arrangement
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.head import DeployedHead
 from smle.rules import Categorical, Choice, Clause, Label, Row, Specification

@@ -11,8 +11,7 @@ import torch
 
 from smle.errors import DataError
 from smle.estimators import SafeEstimator
-from smle.guarantees.membership import active, broken
-from smle.guarantees.nearest import label_columns, nearest_outputs, to_scores
+from smle.guarantees import active, broken, label_columns, nearest_outputs, to_scores
 from smle.rules import Choice, Specification
 from smle.tables import column_names, encode_choices, encode_inputs, in_domain
 

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.geometry import Support
-from smle.guarantees.obligations import binding_rules
-from smle.guarantees.overapproximation import NetworkBounds
-from smle.guarantees.worst_case import HeadNumbers, Literals, worst_case
+from smle.guarantees import HeadNumbers, Literals, NetworkBounds, Support, binding_rules, worst_case
 from smle.report.statements import Witnesses
 from smle.rules import Literal, Specification
 

@@ -16,12 +16,21 @@ import numpy.typing as npt
 
 from smle.certificates.checker import comparison_text
 from smle.certificates.document import Certificate, Proved
-from smle.guarantees.cells import Arrangement
-from smle.guarantees.exclusions import verify_exclusions
-from smle.guarantees.geometry import Domain, Region, Support
-from smle.guarantees.obligations import binding_rules
-from smle.guarantees.overapproximation import NetworkBounds, Overapproximation
-from smle.guarantees.worst_case import Envelope, HeadNumbers, Literals, slopes_and_offsets, worst_case
+from smle.guarantees import (
+    Arrangement,
+    Domain,
+    Envelope,
+    HeadNumbers,
+    Literals,
+    NetworkBounds,
+    Overapproximation,
+    Region,
+    Support,
+    binding_rules,
+    slopes_and_offsets,
+    verify_exclusions,
+    worst_case,
+)
 from smle.report.wording import clause_text, exclusion_texts, row_text
 from smle.rules import Clause, Specification
 

@@ -20,8 +20,7 @@ from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, load
-from smle.guarantees.cells import Arrangement, arrange
-from smle.guarantees.obligations import binding_rules
+from smle.guarantees import Arrangement, arrange, binding_rules
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import Cells, cell_name, data_view

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from smle.guarantees.refit import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
+from smle.guarantees import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
 from smle.nn.clip import clip
 from smle.nn.network import SafeNetwork
 

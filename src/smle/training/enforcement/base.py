@@ -8,10 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.overapproximation import Overapproximation
-from smle.guarantees.verdict import Holds, NotProved, Unknown, Verdict, Verdicts
-from smle.guarantees.verify import verify
+from smle.guarantees import HeadProblem, Holds, NotProved, Overapproximation, Unknown, Verdict, Verdicts, verify
 from smle.nn.gauge import Gauge as GaugedHeads
 from smle.nn.network import SafeNetwork
 

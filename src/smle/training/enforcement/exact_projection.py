@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smle.errors import NotCertifiedError
-from smle.guarantees.overapproximation import Head
-from smle.guarantees.project import HeadResult, nearest_safe_head
+from smle.guarantees import Head, HeadResult, nearest_safe_head
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement.base import Enforcement, Problems, require_proved
 

@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees.head_problem import HeadProblem
-from smle.guarantees.overapproximation import Head, Overapproximation
-from smle.guarantees.pdcg import Memory, memory_projection, strongest_counterexample
+from smle.guarantees import Head, HeadProblem, Memory, Overapproximation, memory_projection, strongest_counterexample
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement.base import Enforcement, Problems, require_proved
 

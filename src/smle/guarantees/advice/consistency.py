@@ -1,0 +1,184 @@
+"""Whether rules can hold together, exactly: smallest conflicting sets, pinned outputs, redundant rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.advice.decide import Decider, HalfSpace, OneOf, Undecided, Witness
+from smle.rules import CNF, Rule, Specification
+
+__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "strict_version"]
+
+_SUBSETS = 200  # how many smaller sets are tried before a minimal conflict is reported
+EXPANDED_PAIRS = 300
+"""Beyond this many, the exclusions of a rule are not gone through one by one."""
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Rules (by index) that no y satisfies together at x, minimal: without any one of them some y does.
+
+    `x` is None if the rules only touch: the guard's rounding lets them meet, the regions themselves do not.
+    """
+
+    rules: tuple[int, ...]
+    x: tuple[Fraction, ...] | None
+
+
+def strict_version(clause: OneOf) -> OneOf:
+    """Return a clause with every literal strict: it asks for room."""
+    return OneOf(tuple(HalfSpace(o.form, o.bound, strict=True) for o in clause.options), clause.tag)
+
+
+class Consistency:
+    """Exact questions about sets of rules of one specification."""
+
+    def __init__(self, spec: Specification) -> None:
+        self.spec = spec
+        self.decider = Decider(spec)
+        self._clauses = [
+            [self.decider.clause(clause, index) for clause in rule.requirement.clauses]
+            for index, rule in enumerate(spec.rules)
+        ]
+
+    def has_x_terms(self, rules: Iterable[int]) -> bool:
+        """Whether the requirement of some rule mentions an input."""
+        return any(
+            literal.inputs
+            for r in rules
+            for clause in self.spec.rules[r].requirement.clauses
+            for literal in clause.literals
+        )
+
+    def _needs(
+        self, rules: Iterable[int], *, room: bool = False
+    ) -> tuple[list[OneOf], list[tuple[npt.NDArray[np.int32], int]]]:
+        chosen = list(rules)
+        clauses = [strict_version(c) if room else c for r in chosen for c in self._clauses[r]]
+        pairs = [
+            (self.spec.rules[r].requirement.exclusions, r)
+            for r in chosen
+            if len(self.spec.rules[r].requirement.exclusions)
+        ]
+        return clauses, pairs
+
+    def satisfiable_at(self, x: Sequence[Fraction], rules: Iterable[int], *, room: bool = False) -> Witness | None:
+        """Return a pair (any x, y) where y satisfies the rules at the given x, or None."""
+        clauses, pairs = self._needs(rules, room=room)
+        return self.decider.find([], [self.decider.at(x, clause) for clause in clauses], pairs=pairs)
+
+    def point(self, region: Sequence[HalfSpace]) -> tuple[Fraction, ...] | None:
+        """Return an input of a region, or None if it is empty."""
+        found = self.decider.find(region)
+        return None if found is None else found.x
+
+    def clash(self, region: Sequence[HalfSpace], rules: Sequence[int]) -> Clash | None:
+        """Return a conflict among rules that are all active on a region, or None if every x has a y.
+
+        Raises:
+            Undecided: If the search was cut off.
+        """
+        clauses, pairs = self._needs(rules)
+        if self.has_x_terms(rules):
+            x = self.decider.uncovered(region, clauses, pairs=pairs)
+            return None if x is None else Clash(self._smallest(x, rules), x)
+        if self.decider.find([], clauses, pairs=pairs) is not None:
+            return None
+        inside = self.point(region)
+        anywhere = self.spec.lower if inside is None else inside
+        return Clash(self._smallest(anywhere, rules), inside)
+
+    def pinned(self, rules: Sequence[int]) -> tuple[int, ...] | None:
+        """Return a minimal set of rules (without x-terms) that leaves no room, or None if there is room.
+
+        Assumes that the rules can hold together.
+        """
+        origin = self.spec.lower
+        if self.satisfiable_at(origin, rules, room=True) is not None:
+            return None
+        return self._smallest(origin, rules, room=True)
+
+    def _smallest(self, x: Sequence[Fraction], rules: Sequence[int], *, room: bool = False) -> tuple[int, ...]:
+        """Shrink a conflicting set at x: drop rules one by one, then look for smaller sets still."""
+
+        def conflicting(subset: Sequence[int]) -> bool:
+            try:
+                return self.satisfiable_at(x, subset, room=room) is None
+            except Undecided:
+                return False
+
+        core = [r for r in rules if r in self.decider.core] if conflicting(rules) else list(rules)
+        if not conflicting(core):
+            core = list(rules)
+        for rule in list(core):
+            fewer = [r for r in core if r != rule]
+            if conflicting(fewer):
+                core = fewer
+        tried = 0
+        for size in range(1, len(core)):
+            for subset in combinations(rules, size):
+                tried += 1
+                if tried > _SUBSETS:
+                    return tuple(core)
+                if conflicting(subset):
+                    return subset
+        return tuple(core)
+
+    # --- redundancy ---------------------------------------------------------------------------------------------
+
+    def allowed_by(self, rules: Iterable[int]) -> list[OneOf]:
+        """Return the rules as clauses over (x, y): outside of the region, or the requirement holds."""
+        return [clause for r in rules for clause in rule_clauses(self.decider, self.spec.rules[r], r)]
+
+    def implied_by_others(self, rule: int, others: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the rules that already imply a rule on its whole region, or None if it says something new.
+
+        Raises:
+            Undecided: If the search was cut off.
+        """
+        stated = self.spec.rules[rule]
+        background = self.allowed_by(others)
+        always = [
+            (self.spec.rules[r].requirement.exclusions, r)
+            for r in others
+            if any(not region.rows for region in self.spec.rules[r].regions)
+            and len(self.spec.rules[r].requirement.exclusions) > EXPANDED_PAIRS
+        ]
+        used: set[int] = set()
+        for region in stated.regions:
+            for clause in broken_ways(self.decider, stated.requirement):
+                units = [*self.decider.rows(region), *clause]
+                if self.decider.find(units, background, pairs=always) is not None:
+                    return None
+                used |= {tag for tag in self.decider.core if isinstance(tag, int)}
+        return tuple(sorted(used))
+
+
+def rule_clauses(decider: Decider, rule: Rule, tag: int) -> list[OneOf]:
+    """Return a rule as clauses over (x, y). Many exclusions are left out: what remains is implied by the rule."""
+    requirement = rule.requirement
+    pairs = requirement.exclusions if len(requirement.exclusions) <= EXPANDED_PAIRS else None
+    stated = CNF(requirement.clauses) if pairs is None else requirement
+    result = []
+    for region in rule.regions:
+        outside = tuple(row.negated() for row in decider.rows(region))
+        for clause in stated.expanded():
+            result.append(OneOf((*outside, *decider.clause(clause).options), tag))
+    return result
+
+
+def broken_ways(decider: Decider, requirement: CNF) -> list[list[HalfSpace]]:
+    """Return the ways to break a requirement: for each clause, all its literals fail.
+
+    Raises:
+        Undecided: If there are too many exclusions to go through.
+    """
+    if len(requirement.exclusions) > EXPANDED_PAIRS:
+        raise Undecided
+    return [[option.negated() for option in decider.clause(clause).options] for clause in requirement.expanded()]

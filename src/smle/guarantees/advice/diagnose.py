@@ -1,0 +1,354 @@
+"""Rules before anyone trains: can they hold together, can a model represent them, what do they cost on data?
+
+Contradictions, empty regions, pinned outputs and redundancy are decided in rationals. That one head cannot
+represent a requirement is what a search in floats found, and is worded so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.advice.consistency import EXPANDED_PAIRS, Consistency
+from smle.guarantees.advice.data_check import DataCheck, check_data
+from smle.guarantees.advice.decide import HalfSpace, Undecided
+from smle.guarantees.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
+from smle.guarantees.advice.flips import constant_groups
+from smle.guarantees.advice.wording import point_text
+from smle.guarantees.box import MINIMUM_ROOM, search_center
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.obligations import binding_rules
+from smle.guarantees.regions.requirement import Polytopes, requirement_of
+from smle.rules import Specification
+
+__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "diagnose_arrays"]
+
+_SECONDS = 20.0
+"""After this long, no further rule is tested for redundancy."""
+
+
+def diagnose_arrays(
+    spec: Specification,
+    X: npt.NDArray[np.floating[Any]] | None = None,
+    y: npt.NDArray[np.float64] | None = None,
+    *,
+    max_cells: int = 256,
+) -> Diagnosis:
+    """Check a specification, alone or against data.
+
+    Args:
+        spec: The rules.
+        X: Inputs (n, d) in the order of `spec.columns`, or None.
+        y: Targets (n, m) in the order of `spec.targets` (labels as 0/1 or probabilities), or None.
+        max_cells: As for `arrange`.
+    """
+    consistency = Consistency(spec)
+    findings, untested = _empty_regions(consistency)
+    arrangement = arrange(spec, max_cells=max_cells)
+    cells, more = _CellCheck(consistency, arrangement).run()
+    findings += more
+    more, left = _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
+    findings += more
+    data = None if X is None else check_data(spec, X, y)
+    if data is not None:
+        findings += _data_findings(spec, data)
+    return Diagnosis(
+        spec=spec,
+        cells=tuple(cells),
+        always_on=tuple(
+            sorted(
+                {
+                    spec.rules[rule].name
+                    for region, rules in enumerate(arrangement.rules)
+                    if cells and arrangement.regions[region] and region not in arrangement.gated
+                    for rule in rules
+                }
+            )
+        ),
+        findings=tuple(findings),
+        data=data,
+        untested=(*untested, *left),
+    )
+
+
+def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untested]]:
+    findings, cut_off = [], []
+    for rule in consistency.spec.rules:
+        try:
+            points = [consistency.point(consistency.decider.rows(region)) for region in rule.regions]
+        except Undecided:
+            cut_off.append(rule.name)
+            continue
+        if all(point is None for point in points):
+            findings.append(
+                Finding(
+                    "never active",
+                    (rule.name,),
+                    f"Rule '{rule.name}' is never active: no input of the domain meets its condition "
+                    f"({rule.when}). Correct the condition or the ranges of the inputs.",
+                )
+            )
+        elif any(point is None for point in points):
+            findings.append(
+                Finding(
+                    "partly empty",
+                    (rule.name,),
+                    f"Rule '{rule.name}': {sum(p is None for p in points)} of the {len(points)} alternatives "
+                    f"of its condition ({rule.when}) cannot be met inside the domain.",
+                )
+            )
+    untested = [Untested("never active", tuple(cut_off), "the search was cut off")] if cut_off else []
+    return findings, untested
+
+
+class _CellCheck:
+    """Goes through the cells, those with most rules first; what is known to be fine or not is not asked again."""
+
+    def __init__(self, consistency: Consistency, arrangement: Arrangement) -> None:
+        self.consistency, self.spec = consistency, consistency.spec
+        self.arrangement = arrangement
+        self.polytopes = Polytopes(self.spec, arrangement)
+        self.findings: dict[tuple[str, tuple[str, ...]], Finding] = {}
+        self.satisfiable: list[frozenset[int]] = []
+        self.roomy: list[frozenset[int]] = []
+        self.clashing: list[frozenset[int]] = []
+
+    def run(self) -> tuple[list[CellReport], list[Finding]]:
+        cells = self.arrangement.cells
+        reports: dict[int, CellReport] = {}
+        for index in sorted(range(len(cells)), key=lambda c: -len(cells[c])):
+            reports[index] = self._report(index)
+        return [reports[index] for index in range(len(cells))], list(self.findings.values())
+
+    def _report(self, index: int) -> CellReport:
+        cell = self.arrangement.cells[index]
+        rules = self._rules(cell)
+        names = tuple(self.spec.rules[r].name for r in rules)
+        if not rules and index not in self._capped_cells():
+            return CellReport(names, "free")
+        try:
+            status = self._contradiction(cell, rules)
+            status = status or self._no_room(rules) or self._center(index) or self._constant(rules)
+        except Undecided:
+            status = "unknown"
+        return CellReport(names, status or "fine")
+
+    def _rules(self, regions: Sequence[int]) -> tuple[int, ...]:
+        always = [r for r, rows in enumerate(self.arrangement.regions) if not rows]
+        return tuple(sorted({rule for r in (*regions, *always) for rule in self.arrangement.rules[r]}))
+
+    def _half_spaces(self, regions: Sequence[int]) -> list[HalfSpace]:
+        decider = self.consistency.decider
+        return [decider.row(self.arrangement.rows[r]) for g in regions for r in self.arrangement.regions[g]]
+
+    def _contradiction(self, cell: tuple[int, ...], rules: tuple[int, ...]) -> str | None:
+        ungated = [
+            r
+            for r, rows in enumerate(self.arrangement.regions)
+            if rows and r not in self.arrangement.gated and r not in cell
+        ]
+        for regions in (cell, *((*cell, r) for r in ungated)):
+            active = frozenset(self._rules(regions))
+            if any(known <= active for known in self.clashing):
+                return "contradictory"
+            plain = not self.consistency.has_x_terms(active)
+            if plain and any(active <= known for known in self.satisfiable):
+                continue
+            clash = self.consistency.clash(self._half_spaces(regions), sorted(active))
+            if clash is None:
+                self.satisfiable.append(active)
+                continue
+            self._note_clash(clash.rules, clash.x)
+            if plain:
+                self.clashing.append(frozenset(clash.rules))
+            return "contradictory"
+        return None
+
+    def _note_clash(self, rules: tuple[int, ...], x: Sequence[Any] | None) -> None:
+        names = tuple(self.spec.rules[r].name for r in rules)
+        asked = "; ".join(f"'{self.spec.rules[r].name}' asks {self.spec.rules[r].then}" for r in rules)
+        if x is None:
+            text = (
+                f"{_listed(names)} meet at a border that rounding blurs, and no output satisfies both sides "
+                f"({asked}). Leave a gap between their conditions, or let their requirements agree there."
+            )
+        elif len(names) == 1:
+            text = f"{_listed(names)} cannot hold: {asked}, for example at {point_text(self.spec.columns, x)}."
+        else:
+            text = (
+                f"{_listed(names)} cannot hold together: {asked}, "
+                f"for example at {point_text(self.spec.columns, x)}. Relax one of them."
+            )
+        witness = None if x is None else tuple(x)
+        self._note(Finding("contradiction", names, text, witness))
+
+    def _note(self, finding: Finding) -> None:
+        self.findings.setdefault((finding.kind, finding.rules), finding)
+
+    def _no_room(self, rules: tuple[int, ...]) -> str | None:
+        if self.consistency.has_x_terms(rules):
+            return None
+        active = frozenset(rules)
+        if any(active <= known for known in self.roomy):
+            return None
+        pinned = self.consistency.pinned(rules)
+        if pinned is None:
+            self.roomy.append(active)
+            return None
+        self._note_no_room(tuple(self.spec.rules[r].name for r in pinned))
+        return "no room"
+
+    def _note_no_room(self, names: tuple[str, ...]) -> None:
+        self._note(
+            Finding(
+                "no room",
+                names,
+                f"{_listed(names)} pin some combination of outputs to one value (a hidden equality), which no "
+                "rounded computation can meet. State a tolerance, such as abs(a - b) <= 0.01.",
+            )
+        )
+
+    def _center(self, index: int) -> str | None:
+        need = requirement_of(self.polytopes, index)
+        if not need.has_x_terms and index not in self._capped_cells():
+            return None  # a point with room is a constant answer with room
+        found = search_center(need)
+        binding = sorted({rule for rule, _ in binding_rules(self.arrangement, self.spec, index)})
+        names = tuple(self.spec.rules[r].name for r in binding)
+        if found is None:
+            self._note(
+                Finding(
+                    "not representable",
+                    names,
+                    f"{_listed(names)}: every input has an allowed output, but no single affine answer "
+                    "y0 + Y x that is allowed on the whole overlap was found. Split a condition into smaller "
+                    "ranges, or relax a bound.",
+                )
+            )
+            return "not representable"
+        if found.room < MINIMUM_ROOM * need.scale:
+            self._note_no_room(names)
+            return "no room"
+        return None
+
+    def _capped_cells(self) -> range:
+        """Cells whose heads also carry rules that lost their bit in the gate."""
+        gated = set(self.arrangement.gated)
+        capped = any(rows and r not in gated for r, rows in enumerate(self.arrangement.regions))
+        return range(len(self.arrangement.cells) if capped else 0)
+
+    def _constant(self, rules: tuple[int, ...]) -> str | None:
+        clauses = [(clause, r) for r in rules for clause in self.spec.rules[r].requirement.clauses]
+        multiple = [clause for clause, _ in clauses if len(clause.literals) > 1]
+        if not multiple:
+            return None
+        labels = {i for clause in multiple for lit in clause.literals for i, _ in lit.outputs}
+        pairs = [
+            (h, k)
+            for r in rules
+            for h, k in _among(self.spec.rules[r].requirement.exclusions, labels, len(self.spec.targets))
+        ]
+        groups = constant_groups(self.spec, [clause for clause, _ in clauses], pairs)
+        for group in groups:
+            names = tuple(
+                dict.fromkeys(
+                    self.spec.rules[r].name
+                    for clause, r in clauses
+                    if all(i in group for lit in clause.literals for i, _ in lit.outputs)
+                )
+            )
+            listed = ", ".join(self.spec.targets[i] for i in group)
+            self._note(
+                Finding(
+                    "constant answers",
+                    names,
+                    f"{_listed(names)}: no label of {listed} can change while the others stay, so a safe model "
+                    "gives one fixed answer for them. For exactly one of several, state them as `choices`.",
+                )
+            )
+        return "constant answers" if groups else None
+
+
+def _among(pairs: npt.NDArray[np.int32], labels: set[int], m: int) -> list[tuple[int, int]]:
+    chosen = np.zeros(m, dtype=bool)
+    chosen[sorted(labels)] = True
+    return [(h, k) for h, k in pairs[chosen[pairs].all(axis=1)].tolist()]
+
+
+def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:
+    """Find rules that the others imply; a rule found redundant no longer counts as a reason for another."""
+    spec = consistency.spec
+    others = [r for r, rule in enumerate(spec.rules) if rule.name not in skip]
+    findings = []
+    open_: dict[str, list[str]] = {}
+    start = time.monotonic()
+    for r in list(others):
+        name, pairs = spec.rules[r].name, len(spec.rules[r].requirement.exclusions)
+        if pairs > EXPANDED_PAIRS:
+            open_.setdefault(f"more than {EXPANDED_PAIRS} exclusions", []).append(name)
+            continue
+        if time.monotonic() - start > _SECONDS:
+            open_.setdefault(f"no time was left after {_SECONDS:g} s", []).append(name)
+            continue
+        try:
+            reasons = consistency.implied_by_others(r, [k for k in others if k != r])
+        except Undecided:
+            open_.setdefault("the search was cut off", []).append(name)
+            continue
+        if reasons is None:
+            continue
+        others.remove(r)
+        names = tuple(spec.rules[k].name for k in reasons)
+        verb = "implies" if len(names) == 1 else "imply"
+        because = f"{_listed(names, start='rule')} already {verb} it" if names else "it asks nothing new"
+        findings.append(Finding("redundant", (name,), f"Rule '{name}' is redundant: {because}."))
+    return findings, [Untested("redundant", tuple(names), reason) for reason, names in open_.items()]
+
+
+def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
+    """Say what training would refuse, and what looks like another unit than that of the rules."""
+    ranges = {
+        name: f"[{float(low):g}, {float(high):g}]"
+        for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)
+    }
+    findings = []
+    if data.outside_rows:
+        listed = "; ".join(
+            f"'{name}' {_count(count, 'row')} outside {ranges[name]}" for name, count in data.outside.items()
+        )
+        findings.append(
+            Finding(
+                "outside the domain",
+                (),
+                f"{data.outside_rows} of {_count(data.rows, 'row')} lie outside the domain of the rules: {listed}. "
+                "Training refuses such rows, and the guarantee does not speak about them. Compare the units, widen the "
+                "input ranges in the rules file, or drop these rows.",
+            )
+        )
+    widths = {name: high - low for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)}
+    for name, (low, high) in data.narrow.items():
+        part = float(100 * (Fraction(high) - Fraction(low)) / widths[name])
+        text = (
+            f"'{name}' is {low:g} in all rows, one value of {ranges[name]}: is that meant?"
+            if low == high
+            else f"'{name}' lies in {low:g} to {high:g}, {part:.1g} % of {ranges[name]}: other units?"
+        )
+        findings.append(Finding("narrow data", (), text))
+    return findings
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(names: Sequence[str], start: str = "Rule") -> str:
+    quoted = [f"'{name}'" for name in names]
+    if len(quoted) == 1:
+        return f"{start} {quoted[0]}"
+    return f"{start}s {', '.join(quoted[:-1])} and {quoted[-1]}"

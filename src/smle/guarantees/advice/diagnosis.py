@@ -1,0 +1,163 @@
+"""The outcome of a diagnosis: findings, cells and figures, as data, as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from smle.guarantees.advice.data_check import DataCheck
+from smle.guarantees.advice.wording import point_json
+from smle.rules import Specification
+
+__all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
+
+SEVERE = frozenset({"contradiction", "no room", "not representable"})
+"""Kinds of findings with which no model can be certified."""
+ABOUT_DATA = frozenset({"outside the domain", "narrow data"})
+"""Kinds of findings that say nothing against the rules themselves."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know about the rules, or about the data under these rules.
+
+    * `kind`: "contradiction", "no room", "not representable", "constant answers", "never active",
+      "partly empty" or "redundant"; of data "outside the domain" or "narrow data".
+    * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
+    * `text`: a sentence with the reason and the remedy.
+    * `witness`: an input where a contradiction shows, exact; None if there is none.
+    """
+
+    kind: str
+    rules: tuple[str, ...]
+    text: str
+    witness: tuple[Fraction, ...] | None = None
+
+    @property
+    def severe(self) -> bool:
+        """Whether no model can be certified before this is mended."""
+        return self.kind in SEVERE
+
+
+@dataclass(frozen=True)
+class CellReport:
+    """Rules that can be active together, by name, and whether a head can serve them."""
+
+    rules: tuple[str, ...]
+    status: str
+
+
+@dataclass(frozen=True)
+class Untested:
+    """A question that was not answered for some rules, and why.
+
+    * `question`: "never active" or "redundant", as the kinds of findings.
+    * `rules`: names of the rules; `reason`: a part of a sentence.
+    """
+
+    question: str
+    rules: tuple[str, ...]
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        listed = ", ".join(f"'{name}'" for name in self.rules)
+        return f"Not tested whether {self.question}: {listed} ({self.reason})."
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found.
+
+    `always_on` are rules that lost their bit in the gate because the overlaps were too many; `untested` says which
+    questions were left open.
+    """
+
+    spec: Specification = field(repr=False)
+    cells: tuple[CellReport, ...]
+    always_on: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    data: DataCheck | None = None
+    untested: tuple[Untested, ...] = ()
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether some finding means that no model can be certified."""
+        return any(finding.severe for finding in self.findings)
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data for machines; exact numbers are given as text beside the nearest float."""
+        return {
+            "contradictory": self.contradictory,
+            "rules": [{"name": rule.name, "when": rule.when, "then": rule.then} for rule in self.spec.rules],
+            "cells": [{"rules": list(cell.rules), "status": cell.status} for cell in self.cells],
+            "always_on": list(self.always_on),
+            "findings": [
+                {
+                    "kind": finding.kind,
+                    "severe": finding.severe,
+                    "rules": list(finding.rules),
+                    "text": finding.text,
+                    "witness": None if finding.witness is None else point_json(self.spec.columns, finding.witness),
+                }
+                for finding in self.findings
+            ],
+            "untested": [
+                {"question": item.question, "rules": list(item.rules), "reason": item.reason} for item in self.untested
+            ],
+            "data": None if self.data is None else self.data.to_json(),
+        }
+
+    def table(self) -> str:
+        """Return the diagnosis as text for a terminal."""
+        parts = [self._rules(), self._cells()]
+        if self.data is not None:
+            parts.append(self.data.text())
+        parts.append(self._findings())
+        parts.append("\n".join(f" ? {item.text}" for item in self.untested))
+        return "\n\n".join(part for part in parts if part)
+
+    def _rules(self) -> str:
+        header = ["rule", "when", "then"]
+        rows = [[rule.name, rule.when or "always", rule.then] for rule in self.spec.rules]
+        if self.data is not None:
+            header += ["active", "broken"]
+            for row, share, wrong in zip(rows, self.data.active, self.data.broken or [None] * len(rows), strict=True):
+                row += [f"{share:.1%}", "" if wrong is None else f"{wrong:.1%}"]
+        return columns([header, *rows]) if rows else "No rules."
+
+    def _cells(self) -> str:
+        if not self.cells:
+            return ""
+        count = "1 cell" if len(self.cells) == 1 else f"{len(self.cells)} cells"
+        lines = [f"{count} (sets of rules that can be active together), one head each:"]
+        counts = Counter(cell.status for cell in self.cells)
+        lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
+        for cell in dict.fromkeys(self.cells):
+            if cell.status not in ("fine", "free"):
+                lines.append(f"  {cell.status}: {', '.join(cell.rules)}")
+        if self.always_on:
+            lines.append(f"  Always on, because there are too many overlaps: {', '.join(self.always_on)}")
+        return "\n".join(lines)
+
+    def _findings(self) -> str:
+        doubtful = any(cell.status == "unknown" for cell in self.cells)
+        if not self.findings:
+            return "" if doubtful else "Nothing to mend: the rules can hold together."
+        about_data = all(finding.kind in ABOUT_DATA for finding in self.findings)
+        lines = ["The rules can hold together; the data ask for a look:"] if about_data and not doubtful else []
+        for finding in sorted(self.findings, key=lambda f: not f.severe):
+            mark = "!!" if finding.severe else " -"
+            lines.append(f"{mark} {finding.text}")
+        return "\n".join(lines)
+
+
+def columns(rows: Sequence[Sequence[str]], *, limit: int = 60) -> str:
+    """Return rows as aligned columns; long entries are cut. The first row is underlined."""
+    cut = [[cell if len(cell) <= limit else cell[: limit - 3] + "..." for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cut) for i in range(len(cut[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cut]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -1,0 +1,1 @@
+"""Which answers are allowed: membership, and the nearest allowed ones."""

@@ -1,0 +1,33 @@
+"""The paper: an embedding clipped to a box, and heads that obey the rules over all of it.
+
+Safe centers (`center`), the strongest counterexample (`counterexample`), projection with delayed constraint generation
+(`pdcg`, Algorithm 1), and, as robust convex programs (`robust`, `head_problem`), the exact projection (`projection`)
+and the safe head that fits data best (`refitting`). Others use the names below and nothing from inside.
+"""
+
+from smle.guarantees.box.center import MINIMUM_ROOM, Center, find_center, search_center
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.pdcg import Memory, memory_projection, strongest_counterexample
+from smle.guarantees.box.projection import HeadResult, nearest_safe_head, project
+from smle.guarantees.box.refitting import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
+
+__all__ = [
+    "MINIMUM_ROOM",
+    "Center",
+    "HeadProblem",
+    "HeadResult",
+    "LocalLoss",
+    "Loss",
+    "Memory",
+    "Samples",
+    "find_center",
+    "logistic_loss",
+    "memory_projection",
+    "nearest_safe_head",
+    "project",
+    "refit",
+    "search_center",
+    "softmax_loss",
+    "squared_error",
+    "strongest_counterexample",
+]

@@ -1,0 +1,185 @@
+"""A safe affine choice y0 + Y x for a cell, and the weights of literals under which every clause holds there.
+
+For given weights lambda the room of the center in clause c is
+
+    slack_c = min over x in Q_c of  -sum_j lambda_j (g_j.(y0 + Y x) + s_j.x - h_j)
+
+With weights on one literal each, the center with the largest room is one linear program (its robust
+counterpart over Q_c). Which literals: depth-first, only for clauses that do not hold by themselves. If no
+choice of single literals works, weights and center alternate, each by a linear program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import ContradictionError
+from smle.guarantees.box.affine_center import AffineSearch, evaluate_affine
+from smle.guarantees.box.center_search import MINIMUM_ROOM, CenterSearch, Found, evaluate
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.obligations import binding_rules
+from smle.guarantees.regions.requirement import Polytopes, Requirement, requirement_of
+from smle.rules import Specification
+
+__all__ = ["MINIMUM_ROOM", "Center", "find_center", "search_center"]
+
+Array = npt.NDArray[np.float64]
+_BAND = 20 * MINIMUM_ROOM  # width that is enough, in the units of the limits: a center near a wish keeps a tenth of it
+
+
+@dataclass(frozen=True, eq=False)
+class Center:
+    """y0 + Y x and, per clause, weights of literals (summing to 1) and the room that they leave.
+
+    Shapes: y0 (m,), Y (m, d) or None; per clause c with J literals: lambdas[c] (J,), rules[c] the index of its
+    rule; clause_g (k, m), clause_slacks (k,). Exclusions: pairs (p, 2), pair_lambdas (p, 2), pair_slacks (p,).
+    """
+
+    y0: Array
+    Y: Array | None
+    rules: tuple[int, ...]
+    lambdas: tuple[Array, ...]
+    clause_g: Array
+    clause_slacks: Array
+    pairs: npt.NDArray[np.int32]
+    pair_lambdas: Array
+    pair_slacks: Array
+
+    @property
+    def g(self) -> Array:
+        """The output parts of all clauses under their weights, exclusions last. Shape (k + p, m)."""
+        rows = np.zeros((len(self.pairs), len(self.y0)))
+        span = np.arange(len(self.pairs))
+        rows[span, self.pairs[:, 0]] = self.pair_lambdas[:, 0]
+        rows[span, self.pairs[:, 1]] = self.pair_lambdas[:, 1]
+        return np.concatenate([self.clause_g, rows])
+
+    @property
+    def slacks(self) -> Array:
+        """The room of all clauses, exclusions last. Shape (k + p,)."""
+        return np.concatenate([self.clause_slacks, self.pair_slacks])
+
+
+def find_center(
+    spec: Specification,
+    arrangement: Arrangement,
+    cell_index: int,
+    *,
+    prefer: npt.ArrayLike | None = None,
+    share: float = 0.8,
+    polytopes: Polytopes | None = None,
+) -> Center:
+    """Find a center of a cell that leaves positive room in every clause that binds its head.
+
+    The center is the point nearest to `share * prefer + (1 - share) * (center with the most room)` that keeps a
+    share of that room. Without x-terms in the rules Y is None.
+
+    Args:
+        spec: The specification.
+        arrangement: Its cells.
+        cell_index: Position in `arrangement.cells`.
+        prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
+        share: How near, in [0, 1).
+        polytopes: The regions in floats, if several centers are asked for: computed once then.
+
+    Raises:
+        ContradictionError: If no center was found, or if it leaves no room for rounding.
+    """
+    m = len(spec.targets)
+    wish = None if prefer is None else np.asarray(prefer, dtype=np.float64).reshape(m)
+    if wish is not None and not np.isfinite(wish).all():
+        raise ValueError("Expected finite numbers in prefer. Got NaN or infinity.")
+    if not 0 <= share < 1:
+        raise ValueError(f"Expected 0 <= share < 1. Got {share}.")
+    need = requirement_of(polytopes or Polytopes(spec, arrangement), cell_index)
+    if need.has_x_terms:
+        need = need.without_pairs()
+    found = search_center(need, wish, share=share)
+    if found is None or found.room < MINIMUM_ROOM * need.scale:
+        _refuse(spec, arrangement, cell_index, width=None if found is None else _BAND * need.scale)
+    assert found is not None
+    weights, slopes, slacks = evaluate(need, found.y0) if found.Y is None else evaluate_affine(need, found)
+    pair_lambdas, pair_slacks = _pair_weights(found.y0, need.pairs)
+    worst = min(float(slacks.min(initial=np.inf)), float(pair_slacks.min(initial=np.inf)))
+    if worst <= 0:
+        _refuse(spec, arrangement, cell_index, width=_BAND * need.scale)
+    return Center(
+        y0=found.y0,
+        Y=found.Y,
+        rules=tuple(clause.rule for clause in need.clauses),
+        lambdas=tuple(weights),
+        clause_g=slopes,
+        clause_slacks=slacks,
+        pairs=need.pairs,
+        pair_lambdas=pair_lambdas,
+        pair_slacks=pair_slacks,
+    )
+
+
+def search_center(need: Requirement, prefer: Array | None = None, *, share: float = 0.8) -> Found | None:
+    """Return the center with its room, or None if none was found. Affine if the rules have x-terms.
+
+    Outputs of very different sizes are measured each in its own; the room is then given as a share of the rules' scale.
+    """
+    units = need.units
+    if (units != 1).any():
+        scaled = need.in_units(units)
+        found = _search(scaled, None if prefer is None else prefer / units, share=share)
+        if found is None:
+            return None
+        Y = None if found.Y is None else found.Y * units[:, None]
+        return replace(found, y0=found.y0 * units, Y=Y, room=found.room / scaled.scale * need.scale)
+    return _search(need, prefer, share=share)
+
+
+def _search(need: Requirement, prefer: Array | None, *, share: float) -> Found | None:
+    target = np.zeros(len(need.polytopes.spec.targets)) if prefer is None else prefer
+    if need.has_x_terms:
+        return AffineSearch(need.without_pairs(), target, prefers=prefer is not None, share=share).run()
+    return CenterSearch(need, target, prefers=prefer is not None, share=share).run()
+
+
+def _pair_weights(y: Array, pairs: npt.NDArray[np.int32]) -> tuple[Array, Array]:
+    """Weight the two labels of each exclusion by how far below zero they are: the half-space farthest from y.
+
+    Shapes: y (m,), pairs (p, 2) -> (p, 2), (p,).
+    """
+    below = np.maximum(-y[pairs], 0.0)
+    total = below.sum(axis=1)
+    safe = np.where(total > 0, total, 1.0)
+    weights = below / safe[:, None]
+    slacks = np.where(total > 0, -(weights * y[pairs]).sum(axis=1), -1.0)
+    return weights, slacks
+
+
+def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, width: float | None) -> None:
+    """Raise, with the width that rules should leave to an output; None: no answer was found at all."""
+    rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(arrangement, spec, cell_index)})
+    listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
+    everywhere = _without_bits(spec, arrangement)
+    if width is not None:
+        raise ContradictionError(
+            f"The rules {listed} leave no room together: some combination of outputs is pinned to one value, or so "
+            f"nearly that rounded numbers find no place. Leave a band of at least {width:.1g}.{everywhere}"
+        )
+    raise ContradictionError(
+        f"No single affine answer satisfies the rules {listed} where they are active together. "
+        f"Relax one of them; `smle rules` shows the smallest conflicting set and an example.{everywhere}"
+    )
+
+
+def _without_bits(spec: Specification, arrangement: Arrangement) -> str:
+    """Name the rules that bind every head because the regions overlap in more ways than there may be heads."""
+    regions = [r for r, rows in enumerate(arrangement.regions) if rows and r not in arrangement.gated]
+    if not regions or not arrangement.gated:  # no gate at all is what was asked for
+        return ""
+    names = sorted({spec.rules[rule].name for r in regions for rule in arrangement.rules[r]})
+    listed = ", ".join(f"'{name}'" for name in names)
+    return (
+        f" The rules overlap in more ways than a network has heads, so every head obeys {listed}: merge or relax some "
+        "of them."
+    )

@@ -1,0 +1,300 @@
+"""Everything that must hold for one head: its clauses, exclusions and regions, ready for optimization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.box.robust import Layout, RobustRow
+from smle.guarantees.proof.clause_lp import clause_optimum
+from smle.guarantees.proof.exclusions import verify_exclusions
+from smle.guarantees.proof.network_boxes import cut_region, exclusion_clause
+from smle.guarantees.proof.overapproximation import Bounds, Head, NetworkBounds, Overapproximation
+from smle.guarantees.proof.verdict import Holds
+from smle.guarantees.proof.verify import Check, fallback_room
+from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, rounding_margin, worst_case
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.regions.obligations import obligation_regions
+from smle.rules import Clause, Specification
+from smle.solvers import MixedIntegerProgram, Status, solve
+
+__all__ = ["HeadProblem", "Part"]
+
+Array = npt.NDArray[np.float64]
+
+_PAIRS_AT_ONCE = 500
+"""Up to this many exclusions take part from the start; beyond it they enter when they are found broken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The clauses and exclusions that are proved over one region, with the box of the embedding there."""
+
+    region: Region
+    support: Support
+    clauses: tuple[Clause, ...]
+    literals: tuple[Literals, ...]
+    exclusions: npt.NDArray[np.int32]
+    envelope: Envelope
+
+
+@dataclass(eq=False)
+class HeadProblem:
+    """The obligations of one head. `pairs` collects exclusions that were found broken on the way.
+
+    Under bounds by networks every region is cut into boxes, and exclusions are clauses like others.
+    """
+
+    envelope: Envelope
+    domain: Domain
+    parts: tuple[Part, ...]
+    outputs: int
+    pairs: dict[tuple[int, int], Region] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.whole = Region.whole(self.domain)
+
+    @classmethod
+    def of(cls, over: Overapproximation, spec: Specification, arrangement: Arrangement, head: int) -> HeadProblem:
+        """Collect the obligations of a head; regions that are proved empty are left out."""
+        domain, rows = Domain.of(spec), enlarged_rows(arrangement, spec)
+        m, d = len(spec.targets), len(spec.columns)
+        envelope = Envelope.of(over.bounds, domain)
+        parts = []
+        for _, active, rules in obligation_regions(arrangement, spec, head):
+            region = Region.of(arrangement, spec, active, domain=domain, rows=rows)
+            clauses = tuple(clause for i in rules for clause in spec.rules[i].requirement.clauses)
+            exclusions = np.concatenate(
+                [*(spec.rules[i].requirement.exclusions for i in rules), np.zeros((0, 2), np.int32)]
+            )
+            regions = [region]
+            if isinstance(over.bounds, NetworkBounds):
+                clauses, exclusions = (*clauses, *map(exclusion_clause, exclusions.tolist())), exclusions[:0]
+                regions = cut_region(region)
+            literals = tuple(Literals.of(clause, m, d) for clause in clauses)
+            for place in regions:
+                if place.empty() is None:
+                    parts.append(Part(place, Support(place), clauses, literals, exclusions, envelope))
+        problem = cls(envelope, domain, tuple(parts), m)
+        if isinstance(over.bounds, NetworkBounds):
+            problem = problem.under(over.bounds)
+        if sum(len(part.exclusions) for part in parts) <= _PAIRS_AT_ONCE:
+            problem.note(np.concatenate([part.exclusions for part in parts] or [np.zeros((0, 2), np.int32)]))
+        return problem
+
+    def under(self, bounds: Bounds) -> HeadProblem:
+        """Return the same obligations under other bounds of the same kind."""
+        envelope = Envelope.of(bounds, self.domain)
+        if isinstance(bounds, NetworkBounds):
+            boxes = [Envelope.of_networks(bounds, p.region.domain, *p.region.tight_box()[:2]) for p in self.parts]
+        else:
+            boxes = [envelope] * len(self.parts)
+        parts = [replace(part, envelope=box) for part, box in zip(self.parts, boxes, strict=True)]
+        return replace(self, envelope=envelope, parts=tuple(parts))
+
+    def note(self, pairs: npt.NDArray[np.int32]) -> None:
+        """Let exclusions take part in the optimization from now on."""
+        whole = self.whole
+        self.pairs.update({(int(h), int(k)): whole for h, k in pairs})
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """The clauses of every part, prepared for judging head after head."""
+        return tuple(Check(part.literals, part.envelope, part.support) for part in self.parts)
+
+    @property
+    def several(self) -> bool:
+        """Whether a clause has more than one literal (then weights are a choice)."""
+        return bool(self.pairs) or any(
+            len(part.exclusions) or any(len(c.literals) > 1 for c in part.clauses) for part in self.parts
+        )
+
+    def layout(self, head: Head) -> Layout:
+        """Return the order of the head's parameters."""
+        return Layout(len(head.b), head.W.shape[1], len(self.domain.low), head.V is not None)
+
+    def numbers(self, head: Head) -> HeadNumbers:
+        """Return the head in float64 with its rounding errors."""
+        return HeadNumbers.of(head, self.envelope, self.domain)
+
+    def safe(self, head: Head, margin: float = 0.0) -> bool:
+        """Whether every obligation is proved with at least the given margin; notes the pairs that are not."""
+        good = head.fallback is None or self.fallback_safe(head.fallback)
+        for part, check in zip(self.parts, self.checks, strict=True):
+            good &= all(isinstance(v, Holds) and v.margin > margin for v in check(head))
+            if len(part.exclusions):
+                _, margins = verify_exclusions(part.exclusions, head, self.envelope, self.domain)
+                broken = part.exclusions[~(margins > margin)]
+                good &= not len(broken)
+                self.note(broken)
+        return good
+
+    def weights(self, head: Head) -> list[Array]:
+        """Return the best weights of every clause at a head, clauses first, then the pairs noted so far."""
+        numbers = self.numbers(head)
+        result = [self._clause_weights(literals, numbers, part) for part in self.parts for literals in part.literals]
+        if self.pairs:
+            pairs = np.array(list(self.pairs), dtype=np.int32)
+            found, _ = verify_exclusions(pairs, head, self.envelope, self.domain, best=True)
+            result.extend(found.astype(np.float64))
+        return result
+
+    def _clause_weights(self, literals: Literals, numbers: HeadNumbers, part: Part) -> Array:
+        if len(literals.h) == 1:
+            return np.ones(1)
+        optimum = clause_optimum(literals, numbers, part.envelope, part.region)
+        candidates = np.eye(len(literals.h))
+        if optimum.weights is not None:
+            candidates = np.vstack([optimum.weights, candidates])
+        worst = worst_case(literals.combined(candidates), numbers, part.envelope, part.support)
+        best: Array = candidates[int(np.argmin(worst.bound))]
+        return best
+
+    def rows(
+        self,
+        weights: Sequence[Array],
+        head: Head,
+        *,
+        first: Head | None = None,
+        margin: float = 0.0,
+        share: float = 1e-9,
+    ) -> list[RobustRow]:
+        """Return the combinations of literals as robust rows, rounding margin included.
+
+        The margin is that of `head` doubled (parameters move), at least a tenth of that of `first`, plus a share of
+        the terms for the solver and for rounding the parameters to float32.
+        """
+        numbers = self.numbers(head)
+        if first is not None:
+            start = self.numbers(first)
+            numbers = replace(
+                numbers,
+                errors=np.maximum(numbers.errors, 0.1 * start.errors),
+                sizes=np.maximum(numbers.sizes, 0.1 * start.sizes),
+            )
+        items = [(literals, part.region, part.envelope) for part in self.parts for literals in part.literals]
+        items += [(self._pair(h, k), region, self.envelope) for (h, k), region in self.pairs.items()]
+        mixed = [literals.combined(lam[None] / lam.sum()) for (literals, *_), lam in zip(items, weights, strict=True)]
+        sizes = [float((np.abs(one.g) @ np.minimum(numbers.sizes, 1e30))[0]) + abs(float(one.h[0])) for one in mixed]
+        largest = max(sizes, default=0.0)
+        result = []
+        for one, size, (_, region, envelope) in zip(mixed, sizes, items, strict=True):
+            rounding = 2 * float(rounding_margin(one, numbers, self.domain)[0])
+            room = rounding + share * largest + 2.0**-23 * size + margin
+            result.append(RobustRow(one.g[0], one.s[0], float(one.h[0]), region, room, envelope))
+        return result
+
+    def _pair(self, h: int, k: int) -> Literals:
+        g = np.zeros((2, self.outputs))
+        g[0, h] = g[1, k] = 1.0
+        return Literals(g, np.zeros((2, len(self.domain.low))), np.zeros(2), np.ones(2, dtype=bool))
+
+    def row_excess(self, rows: Sequence[RobustRow], theta: Array, layout: Layout) -> Array:
+        """Return how much each row is exceeded by a head in float64 (positive: violated), without rounding."""
+        W, V, b = layout.unpack(theta)
+        plain = HeadNumbers(W, V, b, np.zeros(len(b)), np.zeros(len(b)))
+        excess = np.empty(len(rows))
+        groups: dict[int, list[int]] = {}
+        for k, row in enumerate(rows):
+            groups.setdefault(id(row.region), []).append(k)
+        supports = {id(part.region): part.support for part in self.parts}
+        for key, members in groups.items():
+            stack = Literals(
+                np.stack([rows[k].g for k in members]),
+                np.stack([rows[k].s for k in members]),
+                np.array([rows[k].h - rows[k].margin for k in members]),
+                np.zeros(len(members), dtype=bool),
+            )
+            support = supports.get(key) or Support(rows[members[0]].region)
+            worst = worst_case(stack, plain, rows[members[0]].envelope or self.envelope, support)
+            scale = np.array([rows[k].margin for k in members])
+            # What is left of a row's own margin covers a violation as small as this.
+            excess[members] = worst.bound - 0.01 * scale
+        return excess
+
+    def vertex_weights(self, head: Head) -> list[Array] | None:
+        """Pick one literal per clause such that some constant output satisfies them all; None if there is none.
+
+        A small MILP: stay near the head's output at the center of box and domain, with some room in each
+        literal chosen.
+        """
+        y = self.central_output(head).astype(np.float64)
+        items = [(literals, part.support) for part in self.parts for literals in part.literals]
+        items += [(self._pair(h, k), Support(region)) for (h, k), region in self.pairs.items()]
+        if not items:
+            return []
+        g = np.vstack([literals.g for literals, _ in items])
+        h = np.concatenate([literals.h - support(literals.s)[0] for literals, support in items])
+        owner = np.concatenate([np.full(len(literals.h), i) for i, (literals, _) in enumerate(items)])
+        norms = np.abs(g).sum(axis=1)
+        reach = 10 * (np.abs(y).max() + (np.abs(h) / norms).max() + 1)
+        found = _choose_literals(g, h, owner, y=y, reach=reach)
+        if found is None:
+            return None
+        return [np.eye(len(literals.h))[int(found[i])] for i, (literals, _) in enumerate(items)]
+
+    def fallback_safe(self, fallback: npt.NDArray[np.float32]) -> bool:
+        """Whether a constant output keeps all rules that bind this head."""
+        y = fallback.astype(np.float64)
+        for part in self.parts:
+            if (fallback[part.exclusions] >= 0).all(axis=1).any():
+                return False
+            for clause in part.clauses:
+                if not fallback_room(clause, y, self.domain)[0] > 0:
+                    return False
+        return True
+
+    def central_output(self, head: Head) -> npt.NDArray[np.float32]:
+        """Return the head's output at the center of box and domain."""
+        x = (self.domain.low + self.domain.high) / 2
+        lower, upper = self.envelope.at(x)
+        y = head.W @ ((lower + upper) / 2) + head.b + (0 if head.V is None else head.V @ x)
+        return y.astype(np.float32)
+
+
+def _choose_literals(g: Array, h: Array, owner: Array, *, y: Array, reach: float) -> Array | None:
+    """Return for each clause the position of the chosen literal, or None.
+
+    Unknowns: y' (m), |y' - y| (m), room t, one binary per literal.
+    """
+    k, m = g.shape
+    clauses = int(owner.max()) + 1
+    norms = np.abs(g).sum(axis=1)
+    big = norms * reach + np.abs(h) + reach
+    total = 2 * m + 1 + k
+    A = np.zeros((k + clauses + 2 * m, total))
+    upper = np.empty(len(A))
+    lower = np.full(len(A), -np.inf)
+    A[:k, :m], A[:k, 2 * m], upper[:k] = g, norms, h + big
+    A[np.arange(k), 2 * m + 1 + np.arange(k)] = big
+    A[k + owner.astype(int), 2 * m + 1 + np.arange(k)] = 1.0
+    lower[k : k + clauses], upper[k : k + clauses] = 1.0, np.inf
+    for sign, start in ((1.0, k + clauses), (-1.0, k + clauses + m)):
+        A[start : start + m, :m] = sign * np.eye(m)
+        A[start : start + m, m : 2 * m] = -np.eye(m)
+        upper[start : start + m] = sign * y
+    room = 0.01 * reach
+    objective = np.concatenate([np.zeros(m), np.full(m, 1.0 / reach), [-100.0 * m / room], np.zeros(k)])
+    program = MixedIntegerProgram(
+        objective,
+        A,
+        lower,
+        upper,
+        np.concatenate([np.full(m, -reach), np.zeros(m + 1 + k)]),
+        np.concatenate([np.full(m, reach), np.full(m, 2 * reach), [room], np.ones(k)]),
+        np.concatenate([np.zeros(2 * m + 1, dtype=bool), np.ones(k, dtype=bool)]),
+    )
+    found = solve(program, time_limit=10.0)
+    if found.status not in (Status.OPTIMAL, Status.LIMIT) or found.x is None or not found.x[2 * m] > 0:
+        return None
+    value = g @ found.x[:m] - h
+    chosen = np.empty(clauses, dtype=int)
+    for c in range(clauses):
+        members = np.flatnonzero(owner == c)
+        chosen[c] = int(np.argmin(value[members] / norms[members]))
+    return chosen

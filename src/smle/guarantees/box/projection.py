@@ -1,0 +1,407 @@
+"""Exact projection: the nearest head that is proved safe, by one convex quadratic program per cell.
+
+For given weights lambda on the literals of each clause the safe heads form a polyhedron (`robust`), so the nearest
+one is a QP. The rounding margin of the deployed float32 program is inside the constraints; the optimum is rounded to
+float32, drawn back toward a strictly safe center if that is needed, and judged again by `verify`. For clauses with
+several literals the weights and the head take turns; the distance never increases. The paper's own projection is in
+`pdcg`, the best safe head for given data in `refit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows
+from smle.guarantees.proof.overapproximation import Head, Overapproximation
+from smle.guarantees.proof.verdict import Verdicts
+from smle.guarantees.proof.verify import verify
+from smle.guarantees.regions.arrangement import Arrangement
+from smle.rules import Specification
+from smle.solvers import LinearProgram, QuadraticProgram, Solution, Sparse, Status, available_backends, solve
+
+__all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "project", "safe_head"]
+
+Array = npt.NDArray[np.float64]
+
+_SOLVER_SHARE = 1e-8
+"""Share of a row's terms that is kept free for the feasibility tolerance of the QP solver."""
+
+_USUAL = 1e4  # limits up to this size, and down to one over it, are left in their own unit
+_PAIR_ROUNDS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """1/2 theta' P theta + q . theta over the parameters of one head (layout of `robust.Layout`), plus a constant."""
+
+    P: Sparse
+    q: Array
+    constant: float = 0.0
+
+    @classmethod
+    def distance(cls, theta: Array) -> Objective:
+        """Half the squared distance to given parameters."""
+        index = np.arange(len(theta), dtype=np.intp)
+        eye = Sparse(index, index, np.ones(len(theta)), (len(theta), len(theta)))
+        return cls(eye, -theta, 0.5 * float(theta @ theta))
+
+    def value(self, theta: Array) -> float:
+        """Evaluate the objective."""
+        return float(0.5 * (theta @ self.P.times(theta)) + self.q @ theta) + self.constant
+
+
+@dataclass(frozen=True, eq=False)
+class HeadResult:
+    """A head and how it was found.
+
+    * `head`: the float32 head, or None if none was found; `reason` says why.
+    * `value`: the objective at the float32 head; `optimum`: at the QP's own optimum, before rounding.
+    * `rounds`: QPs solved; `retraction`: 1 if the rounded optimum was safe as it was, less if it was drawn back.
+    """
+
+    head: Head | None
+    value: float = float("nan")
+    optimum: float = float("nan")
+    rounds: int = 0
+    retraction: float = 1.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A projected over-approximation, the verdicts about it, and the result of every head (None: free cell)."""
+
+    over: Overapproximation
+    verdicts: Verdicts
+    heads: tuple[HeadResult | None, ...]
+
+    @property
+    def distance(self) -> float:
+        """Euclidean distance that the parameters moved, over all heads."""
+        return float(np.sqrt(sum(2 * max(0.0, r.value) for r in self.heads if r is not None)))
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every obligation of the projected heads is proved."""
+        return self.verdicts.hold
+
+
+def project(
+    over: Overapproximation, spec: Specification, arrangement: Arrangement, *,
+    start: Overapproximation | None = None, margin: float = 0.0, rounds: int = 8,
+) -> Projection:  # fmt: skip
+    """Return the nearest safe heads (squared Euclidean distance of the parameters), cell by cell.
+
+    A head that is safe already (with the asked margin) is returned as it is.
+
+    Args:
+        over: What to project.
+        spec: What must hold.
+        arrangement: Its regions and cells.
+        start: A safe over-approximation from which to take the first weights of clauses with several literals;
+            the result is then never farther than it.
+        margin: Extra room to keep in every clause, in the units of its left-hand sides.
+        rounds: Largest number of QPs per head while weights and head take turns.
+
+    """
+    results: list[HeadResult | None] = []
+    for c, head in enumerate(over.heads):
+        if head is None:
+            results.append(None)
+            continue
+        first = None if start is None else start.heads[c]
+        results.append(
+            nearest_safe_head(
+                head, HeadProblem.of(over, spec, arrangement, c), start=first, margin=margin, rounds=rounds
+            )
+        )
+    heads = tuple(
+        head if result is None or result.head is None else result.head
+        for head, result in zip(over.heads, results, strict=True)
+    )
+    projected = replace(over, heads=heads)
+    return Projection(projected, verify(projected, spec, arrangement), tuple(results))
+
+
+def nearest_safe_head(
+    head: Head, problem: HeadProblem, *, start: Head | None = None, margin: float = 0.0, rounds: int = 8
+) -> HeadResult:
+    """Return the nearest safe head to a given one; the head itself if it is safe already."""
+    if problem.safe(head, margin):
+        return HeadResult(head, 0.0, 0.0)
+    layout = problem.layout(head)
+    theta = _parameters(head, layout)
+    result = safe_head(
+        Objective.distance(theta), problem, current=head if start is None else start, margin=margin, rounds=rounds
+    )
+    if start is None or result.head is None or not problem.several:
+        return result
+    other = safe_head(Objective.distance(theta), problem, current=head, margin=margin, rounds=rounds)
+    return other if other.head is not None and other.value < result.value else result
+
+
+def safe_head(
+    objective: Objective, problem: HeadProblem, *, current: Head, margin: float = 0.0, rounds: int = 8
+) -> HeadResult:
+    """Minimize a convex quadratic function of a head's parameters over the safe heads.
+
+    Weights lambda start from the best ones at `current`; after each QP they are the best ones at its optimum.
+    If `current` is safe, the result is never worse than it (up to rounding).
+    """
+    for _ in range(_PAIR_ROUNDS):
+        known = len(problem.pairs)
+        result = _take_turns(objective, problem, current=current, margin=margin, rounds=rounds)
+        # Exclusions enter when they are found broken; without new ones there is nothing to repeat.
+        if result.head is not None or len(problem.pairs) == known:
+            return result
+    return result
+
+
+def _take_turns(objective: Objective, problem: HeadProblem, *, current: Head, margin: float, rounds: int) -> HeadResult:
+    """Alternate between weights and head until the objective stops falling."""
+    layout = problem.layout(current)
+    safe = problem.safe(current, margin)
+    weights = problem.weights(current)
+    if not safe:
+        admissible = _admissible(problem, weights, current)
+        if admissible is None:
+            return HeadResult(None, reason="no output was found that satisfies all clauses of the cell with some room")
+        weights = admissible
+    best: _Optimum | None = None
+    reference, reason, solved = current, "", 0
+    for _ in range(rounds):
+        found, count = _optimum(
+            objective, problem, layout, weights=weights, reference=reference, first=current, margin=margin
+        )
+        solved += count
+        if isinstance(found, Solution):
+            reason = f"the QP failed: {found.status} ({found.message})"
+            break
+        if best is not None and not found.value < best.value - 1e-9 * (1.0 + abs(best.value)):
+            break
+        best = found
+        if not problem.several:
+            break
+        reference = _head(layout, found.theta, current)
+        weights = problem.weights(reference)
+    if best is None:
+        return HeadResult(None, rounds=solved, reason=reason or "no QP was solved")
+    return _deploy(objective, problem, layout, best, current=current, margin=margin, solved=solved)
+
+
+@dataclass(frozen=True, eq=False)
+class _Optimum:
+    value: float
+    theta: Array
+    rows: list[RobustRow]
+
+
+def _optimum(
+    objective: Objective,
+    problem: HeadProblem,
+    layout: Layout,
+    *,
+    weights: list[Array],
+    reference: Head,
+    first: Head,
+    margin: float,
+) -> tuple[_Optimum | Solution, int]:
+    """Solve the QP at given weights, again if the optimum outgrows the rounding margin that was assumed."""
+    solved = 0
+    for _ in range(4):
+        rows = problem.rows(weights, reference, first=first, margin=margin, share=_SOLVER_SHARE)
+        found, count = _solve_lazily(objective, rows, problem, layout)
+        solved += count
+        if found.status is not Status.OPTIMAL or found.x is None:
+            return found, solved
+        theta = found.x[: layout.size]
+        head = _head(layout, theta, reference)
+        assumed, needed = problem.numbers(reference).errors, problem.numbers(head).errors
+        if (needed <= 1.9 * assumed).all():
+            break
+        reference = head
+    return _Optimum(objective.value(theta), theta, rows), solved
+
+
+def _admissible(problem: HeadProblem, weights: list[Array], current: Head) -> list[Array] | None:
+    """Replace weights under which no head is safe by single literals that some output satisfies; None: none found."""
+    layout = problem.layout(current)
+    if _center(problem.rows(weights, current), layout, problem) is not None:
+        return weights
+    vertices = problem.vertex_weights(current)
+    if vertices is None or _center(problem.rows(vertices, current), layout, problem) is None:
+        return None
+    return vertices
+
+
+def _solve_lazily(
+    objective: Objective, rows: Sequence[RobustRow], problem: HeadProblem, layout: Layout
+) -> tuple[Solution, int]:
+    """Solve the QP over all rows, adding them as they turn out to be violated."""
+    unit = _unit(rows)
+    active: set[int] = set()
+    count, found = 0, _unconstrained(objective, unit)
+    for _ in range(60):
+        if found.status is not Status.OPTIMAL or found.x is None:
+            return found, count
+        excess = problem.row_excess(rows, found.x[: layout.size], layout)
+        broken = [int(k) for k in np.flatnonzero(excess > 0) if int(k) not in active]
+        if not broken:
+            return found, count
+        broken.sort(key=lambda k: -excess[k])
+        active.update(broken[: max(64, len(active))])
+        safe = robust_rows([rows[k] for k in sorted(active)], problem.envelope, layout)
+        found = _solve(objective, safe, layout, unit)
+        count += 1
+    return Solution(Status.LIMIT, message="rows kept being added"), count
+
+
+def _unit(rows: Sequence[RobustRow]) -> float:
+    """Return a unit for outputs in which limits are neither huge nor tiny: solvers have tolerances."""
+    largest = max((abs(row.h) for row in rows), default=0.0)
+    return 1.0 if largest == 0 or 1 / _USUAL <= largest <= _USUAL else float(2.0 ** np.round(np.log2(largest)))
+
+
+def _in_unit(objective: Objective, unit: float) -> tuple[Array, Array]:
+    """Return the numbers of P and q for parameters in another unit, divided by the largest curvature."""
+    if unit == 1.0:
+        return objective.P.values, objective.q
+    curvature = float(np.abs(objective.P.values).max(initial=0.0)) or 1.0
+    return objective.P.values / curvature, objective.q / (curvature * unit)
+
+
+def _unconstrained(objective: Objective, unit: float) -> Solution:
+    if len(objective.P.values) == len(objective.q):
+        return Solution(Status.OPTIMAL, x=-objective.q / objective.P.values)
+    values, q = _in_unit(objective, unit)
+    found = solve(
+        QuadraticProgram(
+            replace(objective.P, values=values),
+            q,
+            np.zeros((0, len(q))),
+            np.zeros(0),
+            np.zeros(0),
+            np.full(len(q), -np.inf),
+            np.full(len(q), np.inf),
+        )
+    )
+    return found if found.x is None else replace(found, x=unit * found.x)
+
+
+def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) -> Solution:
+    total, size = safe.A.shape[1], layout.size
+    values, linear = _in_unit(objective, unit)
+    P = Sparse(objective.P.rows, objective.P.columns, values, (total, total))
+    q = np.concatenate([linear, np.zeros(total - size)])
+    ends = (end / unit for end in (safe.row_lower, safe.row_upper, safe.lower, safe.upper))
+    problem = QuadraticProgram(P, q, safe.A, *ends)
+    found = solve(problem)
+    if found.status is not Status.OPTIMAL:
+        for other in available_backends(QuadraticProgram)[1:2]:
+            second = solve(problem, backend=other, time_limit=30.0)
+            found = second if second.status is Status.OPTIMAL else found
+    return found if found.x is None else replace(found, x=unit * found.x)
+
+
+def _head(layout: Layout, theta: Array, like: Head) -> Head:
+    W, V, b = layout.unpack(theta)
+    return Head(
+        W.astype(np.float32),
+        b.astype(np.float32),
+        V=None if V is None else V.astype(np.float32),
+        fallback=like.fallback,
+    )
+
+
+def _deploy(
+    objective: Objective, problem: HeadProblem, layout: Layout, best: _Optimum, *,
+    current: Head, margin: float, solved: int,
+) -> HeadResult:  # fmt: skip
+    """Round to float32, draw back toward a safe center until the proof goes through."""
+    center = None
+    for step in range(-1, 25):
+        if step == 0:
+            center = _center(best.rows, layout, problem, best.theta)
+            if center is None:
+                break
+        alpha = 1.0 if center is None else 1.0 - min(1.0, 1e-7 * 2.0**step)
+        moved = best.theta if center is None else center + alpha * (best.theta - center)
+        head = _head(layout, moved, current)
+        if head.fallback is not None and not problem.fallback_safe(head.fallback):
+            middle = best.theta if center is None else center
+            head = replace(head, fallback=problem.central_output(_head(layout, middle, current)))
+        if problem.safe(head, margin):
+            value = objective.value(_parameters(head, layout))
+            return HeadResult(head, value, best.value, solved, alpha)
+    reason = "the rounded optimum could not be proved" if center is not None else "no center is strictly safe"
+    return HeadResult(None, optimum=best.value, rounds=solved, reason=reason)
+
+
+def _parameters(head: Head, layout: Layout) -> Array:
+    V = None if head.V is None else head.V.astype(np.float64)
+    return layout.pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
+
+
+def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, near: Array | None = None) -> Array | None:
+    """Return parameters with W = 0 that satisfy all rows with room to spare, as a full vector; or None.
+
+    The first LP finds the largest room; with `near`, a second one finds the nearest center that keeps half of it.
+    """
+    small = Layout(layout.outputs, 0, layout.inputs, layout.passthrough)
+    safe = robust_rows(rows, problem.envelope, small)
+    total, size = safe.A.shape[1], small.size
+    scale = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
+    required = _requirement_positions(rows, small)
+    # Further unknowns: the room t, shared by the rows that state a requirement, and |parameter - near|.
+    index = np.arange(size, dtype=np.intp)
+    below, above = safe.A.shape[0] + index, safe.A.shape[0] + size + index
+    A = Sparse(
+        np.concatenate([safe.A.rows, required, below, below, above, above]),
+        np.concatenate(
+            [
+                safe.A.columns,
+                np.full(len(required), total, dtype=np.intp),
+                index,
+                total + 1 + index,
+                index,
+                total + 1 + index,
+            ]
+        ),
+        np.concatenate([safe.A.values, np.ones(len(required)), *[np.ones(size)] * 3, -np.ones(size)]),
+        (safe.A.shape[0] + 2 * size, total + 1 + size),
+    )
+    target = np.zeros(size)
+    if near is not None:
+        _, V, b = layout.unpack(near)
+        target = small.pack(np.zeros((layout.outputs, 0)), V, b)
+    row_lower = np.concatenate([safe.row_lower, target, np.full(size, -np.inf)])
+    row_upper = np.concatenate([safe.row_upper, np.full(size, np.inf), target])
+    lower, upper = np.append(safe.lower, np.zeros(1 + size)), np.append(safe.upper, [scale, *np.full(size, np.inf)])
+    objective = np.zeros(total + 1 + size)
+    objective[total] = -1.0
+    found = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
+    if found.status is not Status.OPTIMAL or found.x is None or not found.x[total] > 0:
+        return None
+    if near is not None:
+        objective = np.concatenate([np.zeros(total + 1), np.ones(size)])
+        lower[total] = 0.5 * found.x[total]
+        second = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
+        found = second if second.status is Status.OPTIMAL and second.x is not None else found
+    assert found.x is not None
+    _, V, b = small.unpack(found.x[:size])
+    return layout.pack(np.zeros((layout.outputs, layout.width)), V, b)
+
+
+def _requirement_positions(rows: Sequence[RobustRow], layout: Layout) -> npt.NDArray[np.intp]:
+    """Positions of the main row of every requirement in `robust_rows` for a head without embedding."""
+    positions, at = [], 0
+    for row in rows:
+        positions.append(at)
+        _, _, oblique = row.region.tight_box()
+        at += 1 if not layout.passthrough and not len(oblique) else 1 + 3 * layout.inputs
+    return np.array(positions, dtype=np.intp)

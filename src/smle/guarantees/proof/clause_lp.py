@@ -1,0 +1,111 @@
+"""The best multipliers of a clause with several literals: one linear program, never a mixed-integer one.
+
+    M = max_{x in Q, l(x) <= z <= u(x)} min_j ( g_j.(W z + V x + b) + s_j.x - h_j )
+
+with the rounding errors of the deployed program as further box variables. The duals of the rows
+`t <= literal_j` are the weights lambda; they are re-evaluated in closed form before anything is concluded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals
+from smle.guarantees.regions.geometry import TINY, Region, U
+from smle.solvers import LinearProgram, Solution, Sparse, Status, solve
+
+__all__ = ["ClauseOptimum", "clause_optimum", "clause_program"]
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClauseOptimum:
+    """What the LP says: value M, weights (k,), the point x (d,) and z (n,). None-valued parts: it failed."""
+
+    solution: Solution
+    value: float = float("nan")
+    weights: Array | None = None
+    x: Array | None = None
+    z: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ClauseProgram:
+    """The LP in scaled variables (x, z above its lower bound, rounding, cast, t), and how to read it back."""
+
+    problem: LinearProgram
+    scale: float
+    span: Array
+    widths: Array
+    low: Array
+
+
+def clause_program(literals: Literals, head: HeadNumbers, envelope: Envelope, region: Region) -> ClauseProgram:
+    """Write the LP of a clause.
+
+    Columns: x = low + span t (d), z = l(x) + widths r (n), errors (m) and casts (d) in [-1, 1], value (1).
+    """
+    domain = region.domain
+    d, n, m, k = len(domain.low), head.W.shape[1], head.W.shape[0], len(literals.h)
+    span = domain.high - domain.low
+    v = literals.g @ head.W
+    slope = literals.s.copy()
+    if head.V is not None:
+        slope += literals.g @ head.V
+    if envelope.lower_slope is not None:
+        slope += v @ envelope.lower_slope
+    constant = literals.g @ head.b - literals.h + v @ envelope.lower + slope @ domain.low
+    widths = envelope.upper - envelope.lower
+    if envelope.upper_slope is not None and envelope.lower_slope is not None:
+        widths = widths + domain.over(envelope.upper_slope - envelope.lower_slope)
+    widths = np.maximum(widths, 0.0)
+    errors = np.where(np.abs(literals.g) > 0, literals.g * np.minimum(head.errors, 1e30), 0.0)
+    casts = literals.s * (U * domain.sizes + TINY)
+    block = np.hstack([slope * span, v * widths, errors, casts])
+    scale = float(max(np.abs(block).max(initial=0.0), np.abs(constant).max(initial=0.0), 1e-300))
+    rows = np.hstack([-block / scale, np.ones((k, 1))])
+    A, upper = [rows], [constant / scale]
+    total = d + n + m + d + 1
+    if region.numbers:
+        scaled = region.A * span
+        norms = np.maximum(np.abs(scaled).max(axis=1), 1e-300)
+        A.append(np.hstack([scaled / norms[:, None], np.zeros((len(norms), total - d))]))
+        upper.append((region.a - region.A @ domain.low) / norms)
+    if envelope.upper_slope is not None and envelope.lower_slope is not None:
+        safe = np.maximum(widths, 1e-300)
+        opening = (envelope.upper_slope - envelope.lower_slope) / safe[:, None]
+        start = (envelope.upper - envelope.lower) / safe + opening @ domain.low
+        widening = np.zeros((n, total))
+        widening[:, :d] = -opening * span
+        widening[np.arange(n), d + np.arange(n)] = 1.0
+        used = widths > 0
+        A.append(widening[used])
+        upper.append(start[used])
+    objective = np.zeros(total)
+    objective[-1] = -1.0
+    low = np.concatenate([np.zeros(d + n), -np.ones(m + d), [-np.inf]])
+    high = np.concatenate([np.ones(d + n + m + d), [np.inf]])
+    right = np.concatenate(upper)
+    problem = LinearProgram(objective, Sparse.from_dense(np.vstack(A)), np.full(len(right), -np.inf), right, low, high)
+    return ClauseProgram(problem, scale, span, widths, domain.low)
+
+
+def clause_optimum(literals: Literals, head: HeadNumbers, envelope: Envelope, region: Region) -> ClauseOptimum:
+    """Solve the LP of a clause and read weights and worst point."""
+    program = clause_program(literals, head, envelope, region)
+    found = solve(program.problem)
+    if found.status is not Status.OPTIMAL or found.x is None or found.row_duals is None:
+        return ClauseOptimum(found)
+    d, n, k = len(program.low), len(program.widths), len(literals.h)
+    weights = np.maximum(0.0, -found.row_duals[:k])
+    total = weights.sum()
+    if not total > 0:
+        return ClauseOptimum(found)
+    x = program.low + program.span * np.clip(found.x[:d], 0.0, 1.0)
+    lower, upper = envelope.at(x)
+    z = np.clip(lower + program.widths * found.x[d : d + n], lower, np.maximum(lower, upper))
+    return ClauseOptimum(found, -found.objective * program.scale, weights / total, x, z)

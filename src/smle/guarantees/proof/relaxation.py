@@ -1,0 +1,209 @@
+"""Bounds computed by small ReLU networks: intervals, affine relaxations and rounding, layer by layer.
+
+Intervals of every unit come first (bound tightening); a unit whose sign is open is relaxed by a line below and a
+line above its ReLU. The result is an affine function below l and one above u, valid on a box of inputs, so that all
+that works for affine bounds works for networks, conservatively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.proof.overapproximation import Layer
+from smle.guarantees.proof.rounding import affine_errors
+
+__all__ = ["Affine", "HiddenLayer", "bisect", "bisected", "halves", "network_error", "relax", "unit_intervals"]
+
+Array = npt.NDArray[np.float64]
+_TINY = 2.0**-126
+_UP = 1.0 + 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """slope x + offset. Shapes: slope (k, d), offset (k,)."""
+
+    slope: Array
+    offset: Array
+
+    def over(self, low: Array, high: Array) -> Array:
+        """Return the maximum over a box, (k,)."""
+        top: Array = self.offset + np.maximum(self.slope * low, self.slope * high).sum(axis=1)
+        return top
+
+
+def unit_intervals(layers: Sequence[Layer], low: Array, high: Array) -> list[tuple[Array, Array]]:
+    """Return (lowest, highest) value before each ReLU and of the outputs, over a box of inputs.
+
+    The better of interval arithmetic and the affine relaxation of what lies below, unit by unit.
+    """
+    intervals: list[tuple[Array, Array]] = []
+    bottom, top = low, high
+    for depth, layer in enumerate(layers):
+        weight, bias = layer.weight.astype(np.float64), layer.bias.astype(np.float64)
+        positive, negative = np.maximum(weight, 0), np.minimum(weight, 0)
+        lowest = positive @ bottom + negative @ top + bias
+        highest = positive @ top + negative @ bottom + bias
+        if depth:
+            below, above = _back(layers[: depth + 1], intervals)
+            slack = 1e-12 * (np.abs(lowest) + np.abs(highest))
+            lowest = np.maximum(lowest, -Affine(-below.slope, -below.offset).over(low, high) - slack)
+            highest = np.minimum(highest, above.over(low, high) + slack)
+        intervals.append((lowest, highest))
+        bottom, top = np.maximum(lowest, 0), np.maximum(highest, 0)
+    return intervals
+
+
+def relax(layers: Sequence[Layer], low: Array, high: Array) -> tuple[Affine, Affine]:
+    """Return affine functions below and above a network's outputs on a box of inputs."""
+    intervals = unit_intervals(layers, low, high)
+    return _back(layers, intervals[:-1])
+
+
+def _back(layers: Sequence[Layer], intervals: Sequence[tuple[Array, Array]]) -> tuple[Affine, Affine]:
+    """Substitute layer by layer, from the outputs back to the inputs, keeping one side of every ReLU."""
+    sides = []
+    for sign in (1.0, -1.0):  # the function below, then minus the function above
+        slope = sign * layers[-1].weight.astype(np.float64)
+        offset = sign * layers[-1].bias.astype(np.float64)
+        for layer, (lowest, highest) in zip(layers[-2::-1], reversed(intervals[: len(layers) - 1]), strict=True):
+            upper_slope, upper_offset, lower_slope = _relu_lines(lowest, highest)
+            positive, negative = np.maximum(slope, 0), np.minimum(slope, 0)
+            offset = offset + negative @ upper_offset
+            slope = positive * lower_slope + negative * upper_slope
+            offset = offset + slope @ layer.bias.astype(np.float64)
+            slope = slope @ layer.weight.astype(np.float64)
+        sides.append(Affine(sign * slope, sign * offset))
+    return sides[0], sides[1]
+
+
+def _relu_lines(lowest: Array, highest: Array) -> tuple[Array, Array, Array]:
+    """Return (upper slope, upper offset, lower slope) of lines around ReLU on [lowest, highest].
+
+    The line above is the chord. The slope of the line below goes from 0 to 1 as the chord's goes from 1/4 to 3/4:
+    near the best choice, and without the jump of a comparison, which training would feel and rounding could turn.
+    """
+    open_ = (lowest < 0) & (highest > 0)
+    width = np.where(open_, highest - lowest, 1.0)
+    upper_slope = np.where(open_, highest / width, (lowest >= 0).astype(float))
+    upper_offset = np.where(open_, -highest * lowest / width, 0.0) * (1 + 1e-12)
+    lower_slope = np.clip(2 * upper_slope - 0.5, 0.0, 1.0)
+    return upper_slope, upper_offset, lower_slope
+
+
+def network_error(layers: Sequence[Layer], sizes: Array, errors: Array | None = None) -> Array:
+    """Bound |fl(network(x)) - network(x)| of the float32 program for |x| <= sizes, (outputs,).
+
+    A unit inherits |weight| times the errors below it and adds its own rounding; ReLU adds none.
+    """
+    error = np.zeros(len(sizes)) if errors is None else errors
+    size = sizes
+    for layer in layers:
+        weight, bias = np.abs(layer.weight.astype(np.float64)), layer.bias.astype(np.float64)
+        grown = size + error
+        error = (weight @ error + affine_errors(weight, grown, bias)) * (1 + 1e-12)
+        size = weight @ size + np.abs(bias)
+    return error
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenLayer:
+    """h = relu(p) over a box of inputs, between lines: below * p <= h <= above * p + lift.
+
+    p = A v + a, where v is the input or the hidden layer before this one. Shapes: weight A (k, arguments), bias a (k,);
+    slopes (k, 2) float32: below and above, both in [0, 1]; lift (k,); top (k,): the largest h; errors (k,): rounding of
+    the float32 program; low, high (d,).
+    """
+
+    weight: Array
+    bias: Array
+    slopes: npt.NDArray[np.float32]
+    lift: Array
+    top: Array
+    errors: Array
+    low: Array
+    high: Array
+    previous: HiddenLayer | None
+
+    @classmethod
+    def over(cls, layers: Sequence[Layer], low: Array, high: Array) -> HiddenLayer:
+        """Return the last of some hidden layers over a box."""
+        hidden: HiddenLayer | None = None
+        for layer in layers:
+            hidden = cls._next(layer, low, high, hidden)
+        assert hidden is not None
+        return hidden
+
+    @classmethod
+    def _next(cls, layer: Layer, low: Array, high: Array, previous: HiddenLayer | None) -> HiddenLayer:
+        """Return one more layer. Slopes are rounded to float32 first, as a certificate stores them."""
+        weight, bias = layer.weight.astype(np.float64), layer.bias.astype(np.float64)
+        if previous is None:
+            sizes, inherited = np.maximum(np.abs(low), np.abs(high)), np.zeros(len(bias))
+            tops = [Affine(side, np.zeros(len(bias))).over(low, high) for side in (weight, -weight)]
+        else:
+            sizes, inherited = previous.sizes, np.abs(weight) @ previous.errors
+            parts = [previous.back(side) for side in (weight, -weight)]
+            tops = [Affine(slope, offset).over(low, high) for offset, slope in parts]
+        doubt = 2.0**-48 * (1 + weight.shape[1]) * (np.abs(weight) @ sizes + np.abs(bias))
+        lowest, highest = bias - tops[1] - doubt, bias + tops[0] + doubt
+        above, _, below = _relu_lines(lowest, highest)
+        slopes = np.stack([below, above], axis=1).astype(np.float32)
+        above = slopes[:, 1].astype(np.float64)
+        # ReLU minus a line is convex: it is largest at an end.
+        ends = [np.maximum(end, 0.0) - above * end for end in (lowest, highest)]
+        lift = np.maximum(*ends) * (1 + 1e-12)
+        errors = (affine_errors(weight, sizes, bias) + inherited + _TINY) * _UP
+        return cls(weight, bias, slopes, lift, np.maximum(highest, 0.0), errors, low, high, previous)
+
+    @property
+    def sizes(self) -> Array:
+        """The largest |h| of the float32 program, (k,)."""
+        return (self.top + self.errors) * _UP
+
+    @property
+    def chain(self) -> list[HiddenLayer]:
+        """All layers up to this one, the first first."""
+        return [*([] if self.previous is None else self.previous.chain), self]
+
+    def back(self, q: Array) -> tuple[Array, Array]:
+        """Return (offset, slope) with q.h <= offset + slope.x on the box. Shapes: q (r, k) -> (r,), (r, d)."""
+        up, down = np.maximum(q, 0.0), np.minimum(q, 0.0)
+        through = up * self.slopes[:, 1] + down * self.slopes[:, 0]
+        arguments = np.maximum(np.abs(self.low), np.abs(self.high)) if self.previous is None else self.previous.sizes
+        sizes = np.abs(self.weight) @ arguments + np.abs(self.bias)
+        doubt = 2.0**-50 * sum(self.weight.shape) * (np.abs(q) @ (sizes + self.lift))
+        offset: Array = through @ self.bias + up @ self.lift + doubt
+        slope = through @ self.weight
+        if self.previous is None:
+            return offset, slope
+        more, slope = self.previous.back(slope)
+        return offset + more, slope
+
+
+def bisect(low: Array, high: Array, span: Array) -> tuple[int, float] | None:
+    """Return (input, at): where to cut a box in two, across its widest side relative to `span`; None if nowhere."""
+    k = int(np.argmax((high - low) / np.maximum(span, 1e-300)))
+    at = float(np.float32((low[k] + high[k]) / 2))
+    return (k, at) if low[k] < at < high[k] else None
+
+
+def halves(low: Array, high: Array, cut: tuple[int, float]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the two boxes on either side of a cut."""
+    k, at = cut
+    end, start = high.copy(), low.copy()
+    end[k] = start[k] = at
+    return (low, end), (start, high)
+
+
+def bisected(low: Array, high: Array, span: Array, *, depth: int) -> list[tuple[Array, Array]]:
+    """Return the boxes that `depth` cuts of every box in turn lead to; 2^depth, some twice if they cannot be cut."""
+    boxes = [(low, high)]
+    for _ in range(depth):
+        cuts = [(box, bisect(*box, span)) for box in boxes]
+        boxes = [part for box, cut in cuts for part in ((box, box) if cut is None else halves(*box, cut))]
+    return boxes

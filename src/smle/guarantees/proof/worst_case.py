@@ -1,0 +1,307 @@
+"""Closed forms: the largest value that a combination of literals takes over a head's reachable outputs.
+
+For weights lambda on the literals of a clause, v = sum_j lambda_j g_j W, the worst z is u(x) where v > 0 and l(x)
+where v < 0; what remains is an affine function c.x + d over the region, plus the rounding margin
+
+    |sum_j lambda_j g_j| . E + |sum_j lambda_j s_j| . (2^-24 |x|)
+
+of the deployed float32 program (`smle.exact.rounding`). Everything is float64 with a deduction for its own
+errors; the exact checker has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.proof.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, NetworkBounds
+from smle.guarantees.proof.relaxation import Affine, HiddenLayer, network_error, relax
+from smle.guarantees.proof.rounding import LARGEST, affine_errors
+from smle.guarantees.regions.geometry import TINY, Domain, Region, Support, U, enlarged_rows
+from smle.rules import Clause
+
+__all__ = ["Envelope", "HeadNumbers", "Literals", "Worst", "enlarged_rows", "worst_case"]
+
+Array = npt.NDArray[np.float64]
+
+_UP = 1.0 + 1e-9
+_EPS = 2.0**-52
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """The box of the clipped embedding, affine in x, widened by the rounding of computed bounds.
+
+    Every clipped float32 value lies in [lower + lower_slope x, upper + upper_slope x] for x in the domain.
+    Shapes: lower (n,), upper (n,), slopes (n, d) or None for constant bounds, sizes (n,) = max |z|,
+    extra (n,) = how much the box was widened.
+    """
+
+    lower: Array
+    upper: Array
+    lower_slope: Array | None
+    upper_slope: Array | None
+    sizes: Array
+    extra: Array
+
+    @classmethod
+    def of(cls, bounds: Bounds, domain: Domain) -> Envelope:
+        """Return the widened box of constant or affine bounds.
+
+        Where l > u the deployed clip gives u; the box is widened by the largest l - u over the domain.
+        """
+        if isinstance(bounds, NetworkBounds):
+            return cls.of_networks(bounds, domain, domain.low, domain.high)
+        lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
+        if isinstance(bounds, ConstantBounds):
+            near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
+            extra = np.where(near_zero, TINY, 0.0) + np.maximum(0.0, lower - upper)
+            sizes = np.maximum(np.abs(lower), np.abs(upper)) + 2 * extra
+            return cls(lower - extra, upper + extra, None, None, sizes * _UP, extra)
+        low_slope, high_slope = (bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64))
+        rounding = np.maximum(
+            affine_errors(low_slope, domain.sizes, lower), affine_errors(high_slope, domain.sizes, upper)
+        )
+        gap = lower - upper + domain.over(low_slope - high_slope)
+        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
+        top = np.maximum(upper + domain.over(high_slope), -lower + domain.over(-low_slope))
+        sizes = (np.maximum(top, 0.0) + 2 * extra) * _UP
+        return cls(lower - extra, upper + extra, low_slope, high_slope, sizes, extra)
+
+    @classmethod
+    def plain(cls, bounds: ConstantBounds | AffineBounds, domain: Domain) -> Envelope:
+        """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
+        lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
+        nothing = np.zeros(len(lower))
+        if isinstance(bounds, ConstantBounds):
+            return cls(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
+        slopes = bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64)
+        sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
+        return cls(lower, upper, *slopes, sizes, nothing)
+
+    @classmethod
+    def of_networks(cls, bounds: NetworkBounds, domain: Domain, low: Array, high: Array) -> Envelope:
+        """Return an affine box around bounds computed by networks, valid for x in [low, high].
+
+        Where l > u the clip gives u: the lower side is widened until it is below what lies below u, too.
+        """
+        if bounds.is_shared:
+            return HiddenEnvelope.over(bounds, low, high)
+        below, _ = relax(bounds.lower, low, high)
+        below_high, above = relax(bounds.upper, low, high)
+        rounding = np.maximum(network_error(bounds.lower, domain.sizes), network_error(bounds.upper, domain.sizes))
+        gap = Affine(below.slope - below_high.slope, below.offset - below_high.offset).over(low, high)
+        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
+        sizes = (
+            np.maximum(above.over(low, high), Affine(-below.slope, -below.offset).over(low, high)) + 2 * extra
+        ) * _UP
+        sizes = np.maximum(sizes, 0.0)
+        return cls(below.offset - extra, above.offset + extra, below.slope, above.slope, sizes, extra)
+
+    def worst(self, v: Array) -> tuple[Array, Array | None]:
+        """Return (d, c) with max v.z = d + c.x over the box. Shapes: v (k, n) -> (k,), (k, inputs) or None."""
+        up, down = np.maximum(v, 0.0), np.minimum(v, 0.0)
+        offset = up @ self.upper + down @ self.lower
+        if self.upper_slope is None or self.lower_slope is None:
+            return offset, None
+        return offset, up @ self.upper_slope + down @ self.lower_slope
+
+    def corner(self, v: Array, x: Array) -> Array:
+        """Return the worst z at x for the direction v. Shapes: v (n,), x (d,) -> (n,)."""
+        lower, upper = self.at(x)
+        return np.where(v > 0, upper, lower)
+
+    def at(self, x: Array) -> tuple[Array, Array]:
+        """Return the box at x: (lower, upper), each (n,)."""
+        if self.upper_slope is None or self.lower_slope is None:
+            return self.lower, self.upper
+        return self.lower + self.lower_slope @ x, self.upper + self.upper_slope @ x
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenEnvelope(Envelope):
+    """The box of bounds that share hidden layers (h: the last), affine in h; around it, unit by unit, one affine in x.
+
+    The worst case of a combination v of units is found in h first, where units add up and cancel, and only then
+    brought back to x: never worse than the box in x. Shapes: base_lower, base_upper (n,), maps (n, k).
+    """
+
+    hidden: HiddenLayer
+    base_lower: Array
+    base_upper: Array
+    lower_map: Array
+    upper_map: Array
+
+    @classmethod
+    def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenEnvelope:
+        """Return the box for x in [low, high], widened by the rounding of the deployed networks."""
+        hidden = HiddenLayer.over(bounds.lower[:-1], low, high)
+        (lower_map, lower), (upper_map, upper) = (
+            (layers[-1].weight.astype(np.float64), layers[-1].bias.astype(np.float64))
+            for layers in (bounds.lower, bounds.upper)
+        )
+        rounding = np.maximum(
+            affine_errors(lower_map, hidden.sizes, lower) + np.abs(lower_map) @ hidden.errors,
+            affine_errors(upper_map, hidden.sizes, upper) + np.abs(upper_map) @ hidden.errors,
+        )
+        gap = lower - upper + np.maximum(lower_map - upper_map, 0.0) @ hidden.top
+        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
+        top = np.maximum(
+            upper + np.maximum(upper_map, 0.0) @ hidden.top, -lower - np.minimum(lower_map, 0.0) @ hidden.top
+        )
+        sizes = (np.maximum(top, 0.0) + 2 * extra) * _UP
+        base_lower, base_upper = lower - extra, upper + extra
+        below, below_slope = hidden.back(-lower_map)
+        above, above_slope = hidden.back(upper_map)
+        return cls(
+            base_lower - below, base_upper + above, -below_slope, above_slope, sizes, extra,
+            hidden, base_lower, base_upper, lower_map, upper_map,
+        )  # fmt: skip
+
+    def worst(self, v: Array) -> tuple[Array, Array | None]:
+        """Return (d, c) with max v.z <= d + c.x over the box. Shapes: v (k, n) -> (k,), (k, inputs)."""
+        up, down = np.maximum(v, 0.0), np.minimum(v, 0.0)
+        offset, slope = self.hidden.back(up @ self.upper_map + down @ self.lower_map)
+        return up @ self.base_upper + down @ self.base_lower + offset, slope
+
+
+@dataclass(frozen=True, eq=False)
+class HeadNumbers:
+    """A head in float64 with the rounding error E of every output and the size of its terms.
+
+    Shapes: W (m, n), V (m, d) or None, b (m,), errors (m,), sizes (m,).
+    """
+
+    W: Array
+    V: Array | None
+    b: Array
+    errors: Array
+    sizes: Array
+
+    @classmethod
+    def of(cls, head: Head, envelope: Envelope, domain: Domain) -> HeadNumbers:
+        """Return the numbers of a head under an envelope."""
+        return cls.build(
+            head.W.astype(np.float64),
+            None if head.V is None else head.V.astype(np.float64),
+            head.b.astype(np.float64),
+            envelope=envelope,
+            domain=domain,
+        )
+
+    @classmethod
+    def build(cls, W: Array, V: Array | None, b: Array, *, envelope: Envelope, domain: Domain) -> HeadNumbers:
+        """Return the numbers of a head given as float64 arrays."""
+        weights = W if V is None else np.hstack([W, V])
+        sizes = envelope.sizes if V is None else np.concatenate([envelope.sizes, domain.sizes])
+        errors = affine_errors(weights, sizes, b)
+        return cls(W, V, b, errors, np.abs(weights) @ sizes + np.abs(b))
+
+
+@dataclass(frozen=True, eq=False)
+class Literals:
+    """The literals of one clause as arrays: g (k, m), s (k, d), h (k,), strict (k,)."""
+
+    g: Array
+    s: Array
+    h: Array
+    strict: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, clauses: Clause | Sequence[Clause], m: int, d: int) -> Literals:
+        """Return the literals of a clause (or of several clauses, one after the other)."""
+        several = (clauses,) if isinstance(clauses, Clause) else clauses
+        literals = [literal for clause in several for literal in clause.literals]
+        k = len(literals)
+        g, s = np.zeros((k, m)), np.zeros((k, d))
+        for row, literal in enumerate(literals):
+            for j, value in literal.outputs:
+                g[row, j] = float(value)
+            for j, value in literal.inputs:
+                s[row, j] = float(value)
+        h = np.array([float(literal.bound) for literal in literals], dtype=np.float64)
+        return cls(g, s, h, np.array([literal.strict for literal in literals], dtype=bool))
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Literals]) -> Literals:
+        """Return the literals of several clauses, one after the other."""
+        return cls(
+            np.concatenate([part.g for part in parts]),
+            np.concatenate([part.s for part in parts]),
+            np.concatenate([part.h for part in parts]),
+            np.concatenate([part.strict for part in parts]),
+        )
+
+    def combined(self, weights: Array) -> Literals:
+        """Return combinations of the literals as literals. Shape: weights (c, k)."""
+        return Literals(
+            weights @ self.g,
+            weights @ self.s,
+            weights @ self.h,
+            np.asarray((weights > 0) @ self.strict.astype(int) == (weights > 0).sum(axis=1)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Worst:
+    """Bounds on plain inequalities over a region, with what proves and what attains them.
+
+    Shapes: bound (k,), mu (k, r), x (k, d), v (k, n). `bound` includes the rounding margin and the float64
+    deduction. NaN in x: the LP over the region failed, and the bound is the one over the whole domain.
+    """
+
+    bound: Array
+    mu: Array
+    x: Array
+    v: Array
+
+
+def slopes_and_offsets(literals: Literals, head: HeadNumbers, envelope: Envelope) -> tuple[Array, Array, Array]:
+    """Return (v, c, d): each literal is at most c.x + d over the box, before rounding.
+
+    Shapes: v (k, n), c (k, inputs), d (k,).
+    """
+    v = literals.g @ head.W
+    offset, slope = envelope.worst(v)
+    offset = offset + literals.g @ head.b - literals.h
+    c = literals.s if slope is None else slope + literals.s
+    if head.V is not None:
+        c = c + literals.g @ head.V
+    return v, c, offset
+
+
+def rounding_margin(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
+    """Return |g|.E + |s|.(2^-24 |x| + 2^-126) for every literal, (k,)."""
+    magnitude = np.abs(literals.g)
+    if np.isfinite(head.errors).all():
+        errors = magnitude @ head.errors
+    else:
+        # 0 * inf is NaN: outputs that a literal does not mention play no part.
+        errors = np.where(magnitude > 0, magnitude * np.where(magnitude > 0, head.errors, 0.0), 0.0).sum(axis=1)
+    if literals.s.any():
+        errors = errors + np.abs(literals.s) @ (U * domain.sizes + TINY)
+    total: Array = errors * _UP
+    return total
+
+
+def worst_case(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> Worst:
+    """Bound every literal (a plain inequality) over the region of `support`, all at once."""
+    region = support.region
+    v, c, offset = slopes_and_offsets(literals, head, envelope)
+    top, mu, x = support(c)
+    margin = rounding_margin(literals, head, region.domain)
+    bound = top + offset + margin + float_deduction(literals, head, region, mu=mu, c=c)
+    return Worst(bound, mu, x, v)
+
+
+def float_deduction(literals: Literals, head: HeadNumbers, region: Region, *, mu: Array, c: Array) -> Array:
+    """Bound the error of computing a worst case in float64, (k,)."""
+    terms = head.W.shape[1] + 2 * len(region.domain.low) + len(region.numbers) + literals.g.shape[1] + 16
+    size = np.abs(literals.g) @ np.minimum(head.sizes, LARGEST) + np.abs(literals.h)
+    if c.any() or mu.any():
+        size = size + region.price(c, mu)[1]
+    total: Array = 2 * terms * _EPS * size
+    return total

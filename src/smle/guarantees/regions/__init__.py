@@ -1,0 +1,1 @@
+"""Which rules meet where: rows, guard, cells, what binds in each."""

@@ -1,0 +1,62 @@
+"""The regions of a specification, the cells that their overlaps make, and proofs for what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smle.guarantees.regions.conflicts import Multipliers
+from smle.rules import Polytope, Row
+
+__all__ = ["Arrangement", "Conflict", "Implication", "Multipliers"]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Regions that cannot be active together, with multipliers that prove it."""
+
+    regions: tuple[int, ...]
+    multipliers: Multipliers
+
+
+@dataclass(frozen=True)
+class Implication:
+    """Where all `regions` are active, `implied` is active too.
+
+    For each row of the implied region, multipliers that prove its complement (row number -1) empty; () for a
+    row that one of the regions shares, because the guard computes each row once.
+    """
+
+    regions: tuple[int, ...]
+    implied: int
+    multipliers: tuple[Multipliers, ...]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The regions of a specification and the cells that their overlaps make.
+
+    * `rows`: the distinct half-spaces of all regions. Behind them, two rows per one-hot group
+      (`sum <= 1`, then `-sum <= -1`) may be used in proofs: group g has numbers len(rows) + 2 g and + 1.
+    * `regions`: the distinct polytopes, as tuples of row numbers; () is the whole domain.
+    * `rules`: for each region the indices of the rules that it switches on.
+    * `gated`: the regions that have a bit in the gate, in the order of the depth-first search.
+      The others (the whole domain; rules above the cap) bind every head over (cell and region).
+    * `cells`: for each head the sorted tuple of gated regions that are active; () comes last if present.
+    """
+
+    rows: tuple[Row, ...]
+    regions: tuple[tuple[int, ...], ...]
+    rules: tuple[tuple[int, ...], ...]
+    gated: tuple[int, ...]
+    cells: tuple[tuple[int, ...], ...]
+    conflicts: tuple[Conflict, ...]
+    implications: tuple[Implication, ...]
+
+    def polytope(self, region: int) -> Polytope:
+        """Return a region as a polytope."""
+        return Polytope(tuple(self.rows[i] for i in self.regions[region]))
+
+    @property
+    def free_cell(self) -> bool:
+        """Whether the last cell is one where nothing is required."""
+        return bool(self.cells) and self.cells[-1] == () and len(self.gated) == len(self.regions)
