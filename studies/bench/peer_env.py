@@ -24,7 +24,18 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["PEERS", "Installed", "Peer", "activate", "prepare", "quietly", "within"]
+__all__ = [
+    "PEERS",
+    "Installed",
+    "Peer",
+    "activate",
+    "command",
+    "prepare",
+    "python_of",
+    "quietly",
+    "reason_of",
+    "within",
+]
 
 _SECONDS = 900.0  # one pip command; a source that compiles for longer counts as not installed
 _FIXED = ("torch", "numpy", "scipy", "scikit-learn")
@@ -132,7 +143,8 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _python(folder: Path) -> Path:
+def python_of(folder: Path) -> Path:
+    """Return the interpreter of an environment."""
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
@@ -143,7 +155,7 @@ def _site(folder: Path) -> Path:
 
 def _create(folder: Path) -> str:
     """Make the environment; return what went wrong, or nothing."""
-    if not _python(folder).exists():
+    if not python_of(folder).exists():
         venv.create(folder, with_pip=False)
     site = _site(folder)
     site.mkdir(parents=True, exist_ok=True)
@@ -151,34 +163,35 @@ def _create(folder: Path) -> str:
     (site / "parent.pth").write_text("\n".join(dict.fromkeys(parents)) + "\n", encoding="utf-8")
     pins = [f"{name}=={metadata.version(name).split('+')[0]}" for name in _FIXED]
     (folder / "constraints.txt").write_text("\n".join(pins) + "\n", encoding="utf-8")
-    code, _ = _run([str(_python(folder)), "-m", "pip", "--version"])
+    code, _ = command([str(python_of(folder)), "-m", "pip", "--version"])
     return "" if code == 0 else "this Python has no pip"
 
 
 def _install(peer: Peer, folder: Path) -> Installed:
     direct, output = _pip(folder, peer.package)
-    reason = "" if direct else _reason(output)
+    reason = "" if direct else reason_of(output)
     done = direct
     if not direct and peer.instead:
         done = all(_pip(folder, *step)[0] for step in peer.instead)
     version = _version(folder, peer.package)
     if not done:
         return Installed(peer.package, version, False, False, reason)
-    code, output = _run([str(_python(folder)), "-c", f"import {peer.module}"])
-    return Installed(peer.package, version, direct, code == 0, reason if code == 0 else _reason(output))
+    code, output = command([str(python_of(folder)), "-c", f"import {peer.module}"])
+    return Installed(peer.package, version, direct, code == 0, reason if code == 0 else reason_of(output))
 
 
 def _pip(folder: Path, *arguments: str) -> tuple[bool, str]:
-    command = [str(_python(folder)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    code, output = _run([*command, "-c", str(folder / "constraints.txt"), *arguments])
+    pip = [str(python_of(folder)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    code, output = command([*pip, "-c", str(folder / "constraints.txt"), *arguments])
     with (folder / "pip.log").open("a", encoding="utf-8") as log:
         log.write(f"$ pip install {' '.join(arguments)}\n{output}\n")
     return code == 0, output
 
 
-def _run(command: list[str]) -> tuple[int, str]:
+def command(arguments: list[str]) -> tuple[int, str]:
+    """Run a command; return its code and what it said. Never raises because of it."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         return 1, f"ERROR: not done after {_SECONDS:.0f} s"
     except OSError as error:
@@ -186,7 +199,7 @@ def _run(command: list[str]) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def _reason(output: str) -> str:
+def reason_of(output: str) -> str:
     """Return the line that says most, without addresses: a compiler's fatal error, else the last error."""
     lines = [line.strip() for line in output.splitlines() if re.search(r"error", line, re.IGNORECASE)]
     fatal = [line for line in lines if "fatal error" in line]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from studies.bench.harness import BenchResult, Plot, Table
+from studies.bench.runtimes import Runtime, installed_runtime, prepare
 from studies.bench.sampling import Judge, Judgment
 from studies.bench.soundness_attacks import ATTACKS, Batch, Opponent
 from studies.bench.soundness_subjects import Subject, makers
@@ -32,6 +33,7 @@ _QUICK = (
     "one region",
     "dose, network",
     "difference of large numbers",
+    "around zero",
 )
 _MINUTES = 30
 
@@ -86,21 +88,26 @@ class Ledger:
 
 
 def run(quick: bool = False) -> BenchResult:
-    """Run all attacks; `quick` takes seven models and few points."""
+    """Run all attacks; `quick` takes eight models, the installed onnxruntime and few points."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     start = time.perf_counter(), time.process_time()
     try:
         subjects = [make() for name, make in makers(quick=quick).items() if not quick or name in _QUICK]
         ledger = Ledger()
+        runtimes, missing = ([installed_runtime()], {}) if quick else prepare()
         for number, subject in enumerate(subjects):
-            attack_all(subject, math.ceil(1.02 * _POINTS[quick] / len(subjects)), ledger, seed=number)
+            attack_all(
+                subject, math.ceil(1.02 * _POINTS[quick] / len(subjects)), ledger, seed=number, runtimes=runtimes
+            )
         unsafe = [(name, *_found(batches(quick))) for name, batches in UNSAFE.items()]
     finally:
         torch.set_num_threads(threads)
     clock, minutes = (time.perf_counter() - start[0]) / 60, (time.process_time() - start[1]) / 60
     total = Tally(sum(t.points for t in ledger.models.values()), sum(t.violations for t in ledger.models.values()))
     passed = {f"no violation of a certified model in {total.points:,} evaluated points": total.violations == 0}
+    crashes = sum(runtime.told["crashed"] for runtime in runtimes)
+    passed[f"no accepted file takes a runtime down ({crashes:,} calls did)"] = crashes == 0
     passed |= {f"violations are found in: {name} ({t.violations:,})": t.violations > 0 for name, t, _ in unsafe}
     if not quick:
         passed[f"at least {_POINTS[False]:,} points"] = total.points >= _POINTS[False]
@@ -108,17 +115,21 @@ def run(quick: bool = False) -> BenchResult:
             minutes <= _MINUTES
         )
     plots = tuple(_plot(origin, subjects, ledger) for origin in ("trained", "by hand"))
-    tables = [_models(subjects, ledger), *_attacks(ledger), _unsafe_table(unsafe)]
+    tables = [
+        _models(subjects, ledger), *_attacks(ledger), _runtimes(runtimes, missing), _unsafe_table(unsafe),
+    ]  # fmt: skip
     if ledger.reproducers:
         tables.append(_reproducers(ledger))
     return BenchResult("soundness", "Soundness: attacks that find nothing", tuple(tables), plots, passed, quick)
 
 
-def attack_all(subject: Subject, points: int, ledger: Ledger, *, seed: int = 0) -> None:
+def attack_all(
+    subject: Subject, points: int, ledger: Ledger, *, seed: int = 0, runtimes: Sequence[Runtime] = ()
+) -> None:
     """Run every attack on a model, with its share of the points."""
     judge = Judge(subject.spec)
     for name, (attack, share) in ATTACKS.items():
-        opponent = Opponent(subject, np.random.default_rng([seed, len(name)]))
+        opponent = Opponent(subject, np.random.default_rng([seed, len(name)]), runtimes)
         before = time.perf_counter()
         for batch in attack(opponent, math.ceil(points * share)):
             judgment = judge.judge(batch.at, batch.Y)
@@ -190,6 +201,21 @@ def _attacks(ledger: Ledger) -> tuple[Table, Table]:
             "The same head in torch, in onnxruntime at each of its levels of optimization, and in NumPy with other "
             "orders of summation, with and without (exactly emulated) fused multiply-add.",
         ),
+    )
+
+
+def _runtimes(runtimes: Sequence[Runtime], missing: Mapping[str, str]) -> Table:
+    kinds = ("answered", "refused", "crashed")
+    rows: list[tuple[object, ...]] = [(r.version, *(r.told[kind] for kind in kinds)) for r in runtimes]
+    rows += [(f"{version}: not installed ({reason})", 0, 0, 0) for version, reason in missing.items()]
+    return Table(
+        "Versions of onnxruntime",
+        ("version", *(f"calls {kind}" for kind in kinds)),
+        tuple(rows),
+        "Each in an environment and in processes of its own; with `session.set_denormal_as_zero` and without; batches "
+        "of 1, 2, 3, 33 rows and more. Backbones that return two rows, one, none, 64, one more or one less than they "
+        "are given, another number of axes, or rows and columns swapped: refusing is right, and an answer with another "
+        "number of rows than the inputs counts as a violation.",
     )
 
 

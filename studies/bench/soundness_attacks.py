@@ -17,6 +17,7 @@ import torch
 
 from smle.guarantees.regions.cells import distinct
 from smle.rules import Clause
+from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, border_points, corner_points, finished, uniform_points
 from studies.bench.soundness_programs import (
     LEVELS,
@@ -28,6 +29,7 @@ from studies.bench.soundness_programs import (
     torch_path,
     torch_threads,
 )
+from studies.bench.soundness_runtimes import BATCHES, flushed, wrong_rows
 from studies.bench.soundness_subjects import Subject
 
 __all__ = ["ATTACKS", "Attack", "Batch", "Opponent"]
@@ -54,6 +56,7 @@ class Opponent:
 
     subject: Subject
     rng: np.random.Generator
+    runtimes: Sequence[Runtime] = ()
 
     @cached_property
     def torch(self) -> Path:
@@ -182,6 +185,18 @@ class Opponent:
         Z[::4], Z[1::8] = self.hostile(X[::4]), self.own(X[1::8])
         return X, Z
 
+    def zeros(self, count: int, dtype: type[np.floating]) -> tuple[FloatArray, Array]:
+        """Return the mixture with exact zeros of both signs where the domain has them, and no subnormal input."""
+        X, _ = self.worst_mixture(count, dtype)
+        domain = self.subject.network.head.domain
+        around = (domain.lower_float32 <= 0) & (domain.upper_float32 >= 0)
+        zero = around.numpy() & (self.rng.random(X.shape) < 0.3)
+        for group in self.subject.spec.one_hot:
+            zero[:, list(group)] = False
+        X = np.where(zero, np.copysign(dtype(0), self.rng.random(X.shape) - 0.5).astype(dtype), X)
+        X = np.where(np.abs(X) < np.finfo(np.float32).tiny, X * dtype(0), X)
+        return X, self.corners(X)
+
 
 Attack = Callable[[Opponent, int], Iterator[Batch]]
 """(opponent, about how many points) -> batches."""
@@ -296,11 +311,13 @@ def _batches_and_threads(opponent: Opponent, count: int) -> Iterator[Batch]:
 
 def _flush_to_zero(opponent: Opponent, count: int) -> Iterator[Batch]:
     """Flush subnormal numbers to zero in every operation; inputs are not subnormal (an assumption of the claim)."""
-    for size, dtype in _formats(count, _CHUNK):
-        X, Z = opponent.worst_mixture(size, dtype)
-        with torch_threads(1, flush=True):
-            Y = opponent.torch(X, Z)
-        yield Batch(X, X, Z, Y, "torch, flush to zero")
+    for size, dtype in _formats(count, min(_CHUNK, max(1, count // 2))):
+        X, Z = opponent.zeros(size, dtype)
+        for batch in (size, *BATCHES):
+            part = slice(0, min(size, 60 * batch))
+            with torch_threads(1, flush=True):
+                Y = in_batches(opponent.torch, batch)(X[part], Z[part])
+            yield Batch(X[part], X[part], Z[part], Y, "torch, flush to zero")
 
 
 def _onnxruntime(opponent: Opponent, count: int) -> Iterator[Batch]:
@@ -316,10 +333,30 @@ def _onnxruntime(opponent: Opponent, count: int) -> Iterator[Batch]:
             yield Batch(X, X, Z, path(X, Z), f"onnxruntime, {level}, batch {batch:,}, {_plural(threads)}")
 
 
+def _versions(opponent: Opponent, count: int) -> Iterator[Batch]:
+    """Exact zeros in every version of onnxruntime, subnormal numbers flushed and not."""
+    if opponent.subject.bounds == "network" or not opponent.runtimes:
+        return
+    X, Z = opponent.zeros(max(64, count // (4 * len(opponent.runtimes))), np.float32)
+    for X_, Z_, Y, way in flushed(opponent.subject, opponent.runtimes, X, Z):
+        yield Batch(X_, X_, Z_, Y, way)
+
+
+def _rows(opponent: Opponent, count: int) -> Iterator[Batch]:
+    """Backbones that return another number of rows than they are given, in every version of onnxruntime."""
+    if opponent.subject.bounds == "network" or not opponent.runtimes:
+        return
+    calls = max(2, count // (9 * sum(BATCHES) * len(opponent.runtimes)))
+    for X, Z, Y, way in wrong_rows(
+        opponent.subject, opponent.runtimes, lambda rows: opponent.worst_mixture(rows, np.float32), calls
+    ):
+        yield Batch(X, X, Z, Y, way)
+
+
 ATTACKS: dict[str, tuple[Attack, float]] = {
     "the model's own backbone, uniform inputs": (_own_backbone, 0.10),
     "gradient ascent in the inputs": (_gradient, 0.08),
-    "corners of the clip's box": (_corners, 0.19),
+    "corners of the clip's box": (_corners, 0.16),
     "facets and vertices of regions": (_facets, 0.15),
     "a few ulps around guard rows": (_borders, 0.18),
     "NaN, infinite, huge, subnormal embeddings": (_hostile_backbone, 0.12),
@@ -328,5 +365,7 @@ ATTACKS: dict[str, tuple[Attack, float]] = {
     "batch sizes and threads": (_batches_and_threads, 0.02),
     "flush to zero": (_flush_to_zero, 0.03),
     "onnxruntime, levels, batches, threads": (_onnxruntime, 0.06),
+    "versions of onnxruntime, flush modes, exact zeros": (_versions, 0.02),
+    "backbones with the wrong number of rows": (_rows, 0.001),
 }
 """Name -> (attack, share of all points)."""

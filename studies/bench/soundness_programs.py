@@ -20,7 +20,20 @@ from smle.export.graph import certified_program, graph_model, interface_of
 from smle.rules import Categorical, Specification
 from studies.bench.soundness_subjects import Subject
 
-__all__ = ["LEVELS", "ORDERS", "HeadProgram", "Order", "Path", "in_batches", "onnx_path", "torch_path", "torch_threads"]
+__all__ = [
+    "LEVELS",
+    "ORDERS",
+    "HeadProgram",
+    "Order",
+    "Path",
+    "columns_of",
+    "feed",
+    "head_model",
+    "in_batches",
+    "onnx_path",
+    "torch_path",
+    "torch_threads",
+]
 
 Array = npt.NDArray[np.float32]
 FloatArray = npt.NDArray[np.floating]
@@ -281,24 +294,36 @@ def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int =
             "The soundness bench also attacks the exported head, with the package onnxruntime. Install it with: "
             "pip install 'smle[onnx]'"
         ) from error
-    onnx, spec = require_onnx(), subject.spec
-    width = len(subject.network.head.bounds.lower)
-    value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    face = interface_of(spec, monitor=monitor)
-    tensors = {k: v for k, v in subject.certificate.tensors.items() if not k.startswith("backbone.")}
-    program = certified_program(face, subject.certificate, tensors)
-    model = graph_model(face, program, Backbone([], [], [value]), [rule.name for rule in spec.rules])
+    spec, data = subject.spec, head_model(subject, monitor=monitor)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [name for output in face.outputs for name in output.columns]
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    names = columns_of(spec)
 
     def outputs(X: FloatArray, Z: Array) -> Array:
         result: Array = np.concatenate(session.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
         return result
 
     return outputs
+
+
+def head_model(subject: Subject, *, monitor: bool = False) -> bytes:
+    """Return the exported head as an ONNX file that takes the embedding as an input."""
+    onnx = require_onnx()
+    width = len(subject.network.head.bounds.lower)
+    value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
+    face = interface_of(subject.spec, monitor=monitor)
+    tensors = {k: v for k, v in subject.certificate.tensors.items() if not k.startswith("backbone.")}
+    program = certified_program(face, subject.certificate, tensors)
+    titles = [rule.name for rule in subject.spec.rules]
+    data: bytes = graph_model(face, program, Backbone([], [], [value]), titles).SerializeToString()
+    return data
+
+
+def columns_of(spec: Specification) -> list[str]:
+    """Return the names of the outputs of an exported model that are numbers, in the order of the rules' outputs."""
+    return [name for output in interface_of(spec).outputs for name in output.columns]
 
 
 def feed(spec: Specification, X: FloatArray) -> dict[str, npt.NDArray[Any]]:

@@ -101,6 +101,16 @@ rules:
   - {name: nearer, when: 0.3 * s + 0.7 * t <= 0.9, then: p - q <= 0.25}
   - {name: apart, when: s - 0.1 * t >= 1.1, then: p - q >= 0.125}
 """
+AROUND_ZERO = """
+inputs: {a: [-1, 1], b: [-2, 2], c: [-3, 0]}
+outputs: [y, w]
+rules:
+  - {name: below, when: a < 0, then: y <= -0.1}
+  - {name: not below, when: a >= 0, then: y >= 0.1}
+  - {name: above, when: b > 0 and c < 0, then: w >= 0.3}
+  - {name: not above, when: b <= 0, then: w <= 0.2}
+"""
+"""Regions that meet at exactly 0: what separates them must survive a processor that flushes subnormal numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +161,8 @@ def makers(*, quick: bool) -> dict[str, Callable[[], Subject]]:
         "one region": partial(_drawn, "one region", ONE_REGION),
         "dose, network": partial(_drawn, "dose, network", DOSE, embedding=6, bounds="network"),
         "difference of large numbers": _difference,
+        "around zero": partial(_drawn, "around zero", AROUND_ZERO),
+        "around zero, affine": partial(_drawn, "around zero, affine", AROUND_ZERO, bounds="affine"),
     }
 
 

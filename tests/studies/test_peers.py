@@ -162,8 +162,8 @@ def test_a_violation_of_ours_is_a_requirement_not_met() -> None:
 
 def test_reasons_name_the_cause_without_addresses() -> None:
     output = "Looking in https://host/simple\ncython/_cdd.c:12:1: fatal error: cddlib/setoper.h: No such file\nERROR: x"
-    assert peer_env._reason(output) == "_cdd.c:12:1: fatal error: setoper.h: No such file"
-    assert "host" not in peer_env._reason("ERROR: could not fetch https://host/a/b.whl")
+    assert peer_env.reason_of(output) == "_cdd.c:12:1: fatal error: setoper.h: No such file"
+    assert "host" not in peer_env.reason_of("ERROR: could not fetch https://host/a/b.whl")
 
 
 def test_what_takes_too_long_is_stopped() -> None:

@@ -38,10 +38,14 @@ def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_shou
     assert "soundness" in available()
     result = run_bench("soundness", quick=True, output=tmp_path)
     assert all(result.passed.values()), result.passed
-    models, attacks, ways, unsafe = result.tables
+    models, attacks, ways, runtimes, unsafe = result.tables
     assert models.rows[-1][4] >= 150_000
     assert all(row[5] == 0 for row in models.rows)
-    assert len(attacks.rows) == 11
+    assert len(attacks.rows) == 13
+    assert all(row[1] > 0 for row in attacks.rows)
+    ((_, answered, refused, crashed),) = runtimes.rows
+    assert answered > 0 < refused
+    assert crashed == 0
     assert any("onnxruntime" in row[0] for row in ways.rows)
     assert any("fused" in row[0] for row in ways.rows)
     assert [row[0] for row in unsafe.rows] == [

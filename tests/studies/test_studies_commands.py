@@ -1,5 +1,6 @@
 """`python -m studies`: runs from a clone, beside the installed package and not in it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from studies.bench import available
 from studies.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,17 @@ def test_the_command_runs_in_a_clone_and_every_part_has_an_example():
         name = command.callback.__name__
         assert name in done.stdout
         assert "Example: python -m studies" in " ".join(run(name, "--help").output.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted(set(available()) - {"acasxu", "gauge", "guarantees", "peers", "scale", "soundness"})
+)
+def test_every_bench_without_a_test_of_its_own_runs_quickly(name, tmp_path):
+    result = run("bench", name, "--quick", "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / f"{name}.md").read_text(encoding="utf-8").count("\n| ") > 5
+    assert json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))["tables"]
 
 
 @pytest.mark.parametrize("plain", [False, True])
