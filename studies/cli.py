@@ -86,6 +86,39 @@ def bench(
 
 
 @app.command()
+def fuzz(
+    target: Annotated[str | None, typer.Argument(help="What to fuzz; none: list the targets.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 60.0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for inputs that show a defect.")] = Path(
+        "fuzz"
+    ),
+    guided: Annotated[
+        bool | None, typer.Option("--guided/--plain", help="By coverage (atheris), or plain mutations.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random numbers.")] = 0,
+) -> None:
+    """Change valid files and see whether a parser or checker does something that is not documented.
+
+    Example: python -m studies fuzz rules --seconds 60
+    """
+    with reported():
+        from studies.fuzz.run import fuzz as run
+        from studies.fuzz.targets import TARGETS
+
+        if target is None:
+            for known in TARGETS:
+                print(known)
+            return
+        found = run(target, seconds=seconds, output=output / target, guided=guided, seed=seed)
+        how = "guided by coverage" if found.guided else "plain mutations"
+        out.print(f"{target}: {found.tried:,} inputs, {how}: {len(found.defects)} defects", markup=False)
+        for place, reason in found.defects.items():
+            out.print(f"{place}: {reason}", markup=False, soft_wrap=True)
+        if found.defects:
+            raise typer.Exit(1)
+
+
+@app.command()
 def twins(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the ONNX and VNN-LIB files.")],

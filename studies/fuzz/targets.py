@@ -1,0 +1,440 @@
+"""What is fuzzed: each parser, and both checkers as wholes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from smle.assurance import DeployedNetwork, certify, state_of
+from smle.certificates import checker, onnx_checker
+from smle.certificates.agreement import arrangement_of
+from smle.certificates.document import Certificate, tensors_of
+from smle.errors import DataError, RuleError
+from smle.export.files import companion, write_onnx
+from smle.nn.backbones import MLP
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+from smle.storage import ModelRecord, write_record
+from smle.tables.files import read_table
+from studies.bench.sampling import Judge, hard_points
+from studies.bench.soundness_programs import HeadProgram, columns_of, feed
+from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
+from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
+
+__all__ = ["TARGETS", "Defect", "Target"]
+
+
+class Defect(Exception):  # noqa: N818 - a finding, not a malfunction of the fuzzer
+    """Something came out that should not."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something that reads bytes: `run` raises `Defect`; `seeds` are valid inputs, by name; `mutate` changes them."""
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], dict[str, bytes]]
+    mutate: Callable[[bytes, random.Random, Sequence[bytes]], bytes] = mutated
+
+
+@contextmanager
+def _only(*documented: type[Exception]) -> Iterator[None]:
+    """Pass documented exceptions on; others are defects."""
+    try:
+        yield
+    except documented:
+        raise
+    except Exception as error:
+        raise Defect(f"{type(error).__name__} came out: {str(error)[:300]}") from error
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise Defect(what)
+
+
+# --- Rules and tables ----------------------------------------------------------------------------------------
+
+
+def _rules(data: bytes) -> None:
+    text = data.decode("utf-8", "replace") + "\n"
+    try:
+        with _only(RuleError):
+            spec = Specification.from_yaml(text)
+    except RuleError:
+        return
+    with _only():
+        again = Specification.from_yaml(spec.to_yaml())
+    _require(again == spec, "what was read is written as something else")
+
+
+def _rules_seeds() -> dict[str, bytes]:
+    texts = {"braking": BRAKING, "dose": DOSE, "labels": LABELS, "advice": ADVICE, "mixed": MIXED, "zero": AROUND_ZERO}
+    return {name: text.strip().encode() for name, text in texts.items()}
+
+
+def _vnnlib(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = Path(folder, "a.vnnlib"), Path(folder, "b.vnnlib")
+        first.write_bytes(data)
+        try:
+            with _only(RuleError):
+                spec = Specification.from_vnnlib(first)
+                text = spec.to_vnnlib()
+        except RuleError:
+            return
+        second.write_text(text, encoding="utf-8")
+        with _only():
+            again = Specification.from_vnnlib(second)
+        rng = np.random.default_rng(0)
+        ends = [(float(low), float(high)) for low, high in zip(spec.lower, spec.upper, strict=True)]
+        for _ in range(10):
+            x = [rng.choice([low, high, (low + high) / 2]) for low, high in ends]
+            y = rng.normal(size=len(spec.targets)).round(1).tolist()
+            broken = (bool(s.violated(x, y)) for s in (spec, again))
+            _require(len(set(broken)) == 1, f"what was read is written as something else: x = {x}, y = {y}")
+
+
+def _vnnlib_seeds() -> dict[str, bytes]:
+    found = {}
+    for name, text in (("braking", BRAKING), ("dose", DOSE), ("zero", AROUND_ZERO)):
+        found[name] = Specification.from_yaml(text).to_vnnlib().encode()
+    lines = ["(declare-const X_0 Real)", "(declare-const Y_0 Real)", "(declare-const Y_1 Real)", "(assert (>= X_0 -1))",
+             "(assert (<= X_0 1e3))", "(assert (or (and (<= Y_0 Y_1)) (and (>= Y_0 0.5) (<= X_0 0))))"]  # fmt: skip
+    return found | {"small": "\n".join(lines).encode()}
+
+
+def _table(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "table.csv")
+        place.write_bytes(data)
+        try:
+            with _only(DataError):
+                table = read_table(place, text={"road": frozenset({"NA", "dry"})})
+        except DataError:
+            return
+    _require(len(table) > 0, "an empty table came out")
+    _require(len(set(table.columns)) == len(table.columns), "two columns of one name came out")
+
+
+def _table_seeds() -> dict[str, bytes]:
+    return {
+        "comma": b"a,b,road\n1,2.5,dry\n-3e5,,NA\n0.1,7,01\n",
+        "semicolon": b'"a;b";c\r\n1;2\r\n"3";4\r\n',
+        "tab": "\ufeffa\tb\n1\t2\n".encode(),
+        "single": b"a\n1\n\n2\n",
+    }
+
+
+# --- Readers of the checkers ---------------------------------------------------------------------------------
+
+
+def _json(data: bytes) -> None:
+    try:
+        with _only(checker.Rejected):
+            value = checker.read_json(data, "fuzz")
+    except checker.Rejected:
+        return
+    with _only():
+        _require(json.loads(data) == value, "Python's reader reads something else")
+        _require(checker.read_json(checker.canonical(value), "again") == value, "the canonical form reads otherwise")
+
+
+def _json_seeds() -> dict[str, bytes]:
+    return {
+        "object": b'{"a":[1,-2,"3/4",null,true,{"b":"\\u00e9"}],"c":{}}',
+        "text": b'"abc"',
+        "number": b"-12345678901234",
+        **{name: files["certificate.json"] for name, files in _folders().items()},
+    }
+
+
+def _weights(data: bytes) -> None:
+    import safetensors.numpy
+
+    try:
+        with _only(checker.Rejected):
+            found = checker.read_weights(data)
+    except checker.Rejected:
+        return
+    if any(tensor.dtype == "BF16" for tensor in found.values()):  # NumPy has no such type
+        return
+    try:
+        theirs = safetensors.numpy.load(data)
+    except Exception as error:
+        raise Defect(f"safetensors does not read what our reader accepts: {error}") from error
+    _require(set(found) == set(theirs), "safetensors finds other tensors")
+    for name, tensor in found.items():
+        same = tensor.shape == theirs[name].shape and tensor.data == theirs[name].tobytes()
+        _require(same, f"safetensors reads tensor {name!r} otherwise")
+
+
+def _weights_seeds() -> dict[str, bytes]:
+    return {name: files["model.safetensors"] for name, files in _folders().items()}
+
+
+def _protobuf(data: bytes) -> None:
+    import onnx
+
+    try:
+        with _only(checker.Rejected):
+            graph = onnx_checker.Graph(data)
+    except checker.Rejected:
+        return
+    try:
+        theirs = onnx.load_from_string(data).graph
+    except Exception as error:
+        raise Defect(f"protobuf does not read what our reader accepts: {error}") from error
+    ours = [(node.op, node.inputs, node.outputs) for node, _ in graph.nodes]
+    _require(ours == [(n.op_type, tuple(n.input), tuple(n.output)) for n in theirs.node], "protobuf reads other nodes")
+    integers = {(i, a.name): a.i for i, n in enumerate(theirs.node) for a in n.attribute if a.type == 2}
+    known = {(i, k): v for i, (n, plain) in enumerate(graph.nodes) if plain for k, v in n.attributes.items()}
+    _require(all(integers.get(key) == value for key, value in known.items()), "protobuf reads other attributes")
+    _require(list(graph.constants) == [t.name for t in theirs.initializer], "protobuf reads other initializers")
+    for tensor in theirs.initializer:
+        constant = graph.constants[tensor.name]
+        if constant is not None and isinstance(constant.data, bytes):
+            _require((constant.shape, constant.data) == (tuple(tensor.dims), tensor.raw_data), "other constants")
+    for mine, values in ((graph.inputs, theirs.input), (graph.outputs, theirs.output)):
+        listed = [(v.name, v.type.tensor_type.elem_type) for v in values]
+        _require([(name, kind or 0) for name, (kind, _) in mine.items()] == listed, "protobuf reads other values")
+
+
+def _protobuf_seeds() -> dict[str, bytes]:
+    return {name: onnx for name, (onnx, _) in _exported().items()}
+
+
+# --- Checkers as wholes --------------------------------------------------------------------------------------
+
+_SMALL = {
+    "braking": (BRAKING, "fixed", True),
+    "dose": (DOSE, "affine", True),
+    "one head": (DOSE, "affine", False),
+    "labels": (LABELS, "fixed", True),
+    "mixed": (MIXED, "fixed", True),
+    "network": (
+        "inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: a <= 0.5, then: y >= 0}]\n",
+        "network",
+        True,
+    ),
+}
+
+
+@cache
+def _records() -> dict[str, ModelRecord]:
+    """Small certified models of all kinds, not trained."""
+    made = {}
+    for name, (text, bounds, gate) in _SMALL.items():
+        spec = Specification.from_yaml(text)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            backbone = MLP((3,), 3, shift=np.zeros(len(spec.columns)), scale=np.ones(len(spec.columns)))
+            network = SafeNetwork(backbone, spec, embedding=3, bounds=bounds, gate=gate)
+        weights = state_of(DeployedNetwork.of(network))
+        files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({})}
+        certificate = certify(network, tensors=tensors_of(weights), files=files)
+        made[name] = ModelRecord(weights, {}, spec.to_yaml(), certificate)
+    return made
+
+
+@cache
+def _folders() -> dict[str, dict[str, bytes]]:
+    made = {}
+    for name, record in _records().items():
+        with tempfile.TemporaryDirectory() as folder:
+            write_record(record, Path(folder) / "model")
+            made[name] = {place.name: place.read_bytes() for place in sorted((Path(folder) / "model").iterdir())}
+    return made
+
+
+@cache
+def _exported() -> dict[str, tuple[bytes, bytes]]:
+    made = {}
+    for name, record in _records().items():
+        if name == "network":  # is not exported
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "model.onnx"
+            write_onnx(record, place)
+            made[name] = place.read_bytes(), companion(place).read_bytes()
+    return made
+
+
+_FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yaml", "model.json")
+
+
+def _folder(data: bytes) -> None:
+    """One file of a valid folder is replaced. First byte: the model; second: the file, and whether digests are new."""
+    if len(data) < 2:
+        return
+    names = sorted(_folders())
+    name = names[data[0] % len(names)]
+    changed, new_digests, content = _FILES[data[1] % 5], bool(data[1] & 8), data[2:]
+    files = {**_folders()[name], changed: content}
+    if new_digests:
+        files = _resealed(files)
+    with tempfile.TemporaryDirectory() as folder:
+        for place, value in files.items():
+            Path(folder, place).write_bytes(value)
+        try:
+            with _only(checker.Rejected):
+                parts = checker.read_folder(folder)
+                checker.check(*parts)
+        except checker.Rejected:
+            return
+    original = _records()[name].certificate
+    assert original is not None
+    document = json.loads(parts[0])
+    if not new_digests:
+        same = (document, parts[2]) == (original.document, original.block) and parts[1] == original.tensors
+        _require(same and parts[3] == original.files, "another folder is accepted as it lies")
+    elif document["specification"] == original.document["specification"]:
+        _sampled(Certificate(parts[0], parts[2], parts[1], parts[3]), name)
+
+
+def _resealed(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Make the digests new, as an attacker would; files that cannot be read stay."""
+    try:
+        document = json.loads(files["certificate.json"])
+        tensors = checker.read_weights(files["model.safetensors"])
+        binds: dict[str, str | None] = {"weights": checker.weights_digest(tensors)}
+        for role, place in (("block", "certificate.bin"), ("rules", "rules.yaml"), ("model", "model.json")):
+            binds[role] = hashlib.sha256(files[place]).hexdigest() if files.get(place) else None
+        document["binds"] = binds
+        document.pop("digest", None)
+        document["digest"] = hashlib.sha256(checker.canonical(document)).hexdigest()
+        return {**files, "certificate.json": checker.canonical(document) + b"\n"}
+    except (ValueError, TypeError, AttributeError, RecursionError):  # Rejected among them
+        return files
+
+
+def _sampled(certificate: Certificate, name: str) -> None:
+    """Run an accepted head at hard points with hostile embeddings; the rules hold, judged exactly."""
+    spec = Specification.from_yaml(_records()[name].rules or "")
+    if "bounds.lower" not in certificate.tensors:
+        raise Defect("accepted without bounds")
+    rng = np.random.default_rng(0)
+    program = HeadProgram(SimpleNamespace(certificate=certificate, arrangement=arrangement_of(certificate, spec)))  # type: ignore[arg-type]
+    width = certificate.tensors["bounds.lower"].shape[0]
+    for X in hard_points(spec, rng, 60, dtype=np.float32):
+        Z = rng.choice(np.array([-np.inf, -1, 0, 1, np.inf, np.nan], dtype=np.float32), size=(len(X), width))
+        found = Judge(spec).violations(X, program(X, Z))
+        _require(not found, f"a head is accepted that breaks a rule: {found[:1]}")
+
+
+def _folder_seeds() -> dict[str, bytes]:
+    seeds = {}
+    for number, name in enumerate(sorted(_folders())):
+        for which, place in enumerate(_FILES):
+            if place not in _folders()[name]:
+                continue
+            for flag, word in ((0, "lies"), (8, "new digests")):
+                code = next(b for b in range(256) if b % 5 == which and bool(b & 8) == bool(flag))
+                seeds[f"{name}, {place}, {word}"] = bytes([number, code]) + _folders()[name][place]
+    return seeds
+
+
+def _folder_mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
+    head, content = data[:2], data[2:]
+    change = mutated_weights if len(head) == 2 and _FILES[head[1] % 5] == "model.safetensors" else mutated
+    return head + change(content, rng, [other[2:] for other in others])
+
+
+def _onnx_mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
+    head, content = data[:2], data[2:]
+    change = mutated if len(head) < 2 or head[1] & 1 else mutated_onnx
+    return head + change(content, rng, [other[2:] for other in others])
+
+
+def _onnx(data: bytes) -> None:
+    """An ONNX file with its digest made new (first byte: the model); or the certificate beside a valid file."""
+    if len(data) < 2:
+        return
+    names = sorted(_exported())
+    name = names[data[0] % len(names)]
+    onnx, sealed = _exported()[name]
+    if data[1] & 1:
+        sealed = data[2:] if data[1] & 2 else _bound(data[2:], onnx)
+    else:
+        onnx = data[2:]
+        sealed = _bound(sealed, onnx)
+    try:
+        with _only(checker.Rejected):
+            onnx_checker.check(onnx, sealed)
+    except checker.Rejected:
+        return
+    theirs = json.loads(sealed)["certificate"]["specification"]
+    if theirs == json.loads(_exported()[name][1])["certificate"]["specification"]:
+        _served(onnx, name)
+
+
+def _bound(sealed: bytes, onnx: bytes) -> bytes:
+    try:
+        document = json.loads(sealed)
+        document.pop("digest", None)
+        inner = document["certificate"]
+        inner.pop("digest", None)
+        inner["digest"] = hashlib.sha256(checker.canonical(inner)).hexdigest()
+        document["model_certificate"] = hashlib.sha256(checker.canonical(inner) + b"\n").hexdigest()
+        document["onnx"] = hashlib.sha256(onnx).hexdigest()
+        document["digest"] = hashlib.sha256(checker.canonical(document)).hexdigest()
+        return checker.canonical(document) + b"\n"
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return sealed
+
+
+def _served(data: bytes, name: str) -> None:
+    """Run an accepted file in onnxruntime at hard points; it refuses, or the rules hold, judged exactly."""
+    import onnxruntime
+
+    spec = Specification.from_yaml(_records()[name].rules or "")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001 - a backbone that it does not run
+        return
+    for X in hard_points(spec, np.random.default_rng(0), 30, dtype=np.float32):
+        if not len(X):
+            continue
+        try:
+            parts: list[Any] = session.run(columns_of(spec), feed(spec, X))
+        except Exception:  # noqa: BLE001
+            return
+        _require(all(len(part) == len(X) for part in parts), "an accepted file answers for other rows")
+        found = Judge(spec).violations(X, np.concatenate(parts, axis=1))
+        _require(not found, f"a file is accepted that breaks a rule: {found[:1]}")
+
+
+def _onnx_seeds() -> dict[str, bytes]:
+    seeds = {}
+    for number, name in enumerate(sorted(_exported())):
+        onnx, sealed = _exported()[name]
+        seeds[f"{name}, file"] = bytes([number, 0]) + onnx
+        seeds[f"{name}, certificate"] = bytes([number, 1]) + sealed
+        seeds[f"{name}, certificate as it lies"] = bytes([number, 3]) + sealed
+    return seeds
+
+
+TARGETS: dict[str, Target] = {
+    "rules": Target(_rules, _rules_seeds),
+    "vnnlib": Target(_vnnlib, _vnnlib_seeds),
+    "table": Target(_table, _table_seeds),
+    "json": Target(_json, _json_seeds),
+    "weights": Target(_weights, _weights_seeds, mutated_weights),
+    "protobuf": Target(_protobuf, _protobuf_seeds, mutated_onnx),
+    "folder": Target(_folder, _folder_seeds, _folder_mutate),
+    "onnx": Target(_onnx, _onnx_seeds, _onnx_mutate),
+}
