@@ -1231,18 +1231,18 @@ def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] |
     lines = list(STATEMENT["assumptions"])
     if whole:
         lines.append(
-            "Not used by the proof: inputs declared as whole numbers are whole: "
-            f"{', '.join(map(term, whole))}. Between them a rule may be read as if it began at the next one."
+            f"Inputs declared as whole numbers are whole: {', '.join(map(term, whole))}. The proof does not use it; "
+            "between them a rule may be read as if it began at the next one."
         )
     for name, value in stand_ins or []:
         lines.append(
-            f"Not used by the proof: a missing value of {term(name)} is replaced by {visible(value)} before the model "
-            "sees it, and the rules hold for that."
+            f"A missing value of {term(name)} is replaced by {visible(value)} before the model sees it. The proof does "
+            "not use it: the rules hold for that value."
         )
-    if whole is None or stand_ins is None:
-        missing = [("which inputs are whole numbers", whole), ("what stands in for missing values", stand_ins)]
-        unknown = " and ".join(words for words, known in missing if known is None)
-        lines.append(f"Not used by the proof, and not stated here: {unknown}. The rules file says it.")
+    facts = [("which inputs are whole numbers", whole), ("what stands in for missing values", stand_ins)]
+    unknown = [words for words, known in facts if known is None]
+    if unknown:
+        lines.append(f"Not stated here, and not used by the proof: {' and '.join(unknown)}. The rules file says it.")
     return lines
 
 

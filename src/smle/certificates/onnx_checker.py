@@ -1001,12 +1001,12 @@ def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...
         result.append(f"inputs of the backbone alone: {', '.join(map(checker.term, further))[:200]}")
     for item in inputs:
         if item.categories:
-            default = checker.visible(item.categories[item.default])
-            result.append(f"input {checker.term(item.name)}: '{default}' stands in for unknown texts")
+            name, default = map(checker.visible, (item.name, item.categories[item.default]))
+            result.append(f"input '{name}': '{default}' stands in for unknown texts")
     for output in outputs:
         if output.kind == "choice":
             which = "largest" if output.pick == "ArgMax" else "smallest"
-            result.append(f"output {checker.term(output.name)} is the option with the {which} score")
+            result.append(f"output '{checker.visible(output.name)}' is the option with the {which} score")
     return result
 
 
