@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +26,14 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.rules import Specification
 
+if sys.platform != "win32":
+    import fcntl
+
 __all__ = ["ModelRecord", "model_files", "read_record", "require_replaceable", "require_writable", "write_record"]
 
 FORMAT, VERSION = "smle-model", 1
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+_PATIENCE = 6_000  # times 10 ms for which a writer waits for another one
 _FILES = ("model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
 
 
@@ -49,7 +58,8 @@ class ModelRecord:
 def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
     """Write a model folder; an interruption at any moment leaves the previous folder readable.
 
-    Everything is written to a new folder beside it, which then takes its place by renaming.
+    Everything is written to a new folder beside it, which then takes its place by renaming. Writers wait for each
+    other, and each removes what killed ones left.
 
     Raises:
         ModelFormatError: If the place is taken by something that is not a model folder.
@@ -70,16 +80,24 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
         if record.certificate.block:
             files["certificate.bin"] = record.certificate.block
     try:
-        _write_files(files, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target):
+            _clean_up(target)
+            _write_files(files, target)
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"Cannot write the model folder '{target}': {reason}. This model was not written.") from error
-    _remove_aside(target)
+
+
+# A writer holds a lock, so what it finds beside the target is of writers that died. It writes `.model.new-X`, renames
+# the target to `.model.old-X` and `.model.new-X` to the target, and removes `.model.old-X`. Killed between the renames
+# it leaves both with the same X; both are whole then. In every other state the target is the model, or there is none.
+# Where a file system has no locks, one of two writers at the same time may fail; no model is lost by it.
 
 
 def _write_files(files: dict[str, bytes], target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (_beside(target, kind) for kind in ("new", "old"))
+    token = secrets.token_hex(4)
+    fresh, old = (_beside(target, kind, token) for kind in ("new", "old"))
     fresh.mkdir()
     try:
         for name, data in files.items():
@@ -96,13 +114,76 @@ def _write_files(files: dict[str, bytes], target: Path) -> None:
             if moved:
                 os.replace(old, target)
             raise
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _beside(target: Path, kind: str) -> Path:
-    """Return a new name beside the target."""
-    return target.with_name(f".{target.name}.{kind}-{secrets.token_hex(4)}")
+def _beside(target: Path, kind: str, token: str) -> Path:
+    return target.with_name(f".{target.name}.{kind}-{token}")
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Let one writer at a time into a place. The lock ends with its process, however that ends."""
+    place = target.with_name(f".{target.name}.lock")
+    for _ in range(_PATIENCE):
+        with open(os.open(place, _LOCK_FLAGS, 0o600), "rb") as file:
+            if _lock(file.fileno()) and _is_same(place, file.fileno()):  # another writer may have removed the file
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):
+                        place.unlink()
+                return
+        time.sleep(0.01)
+    raise OSError(f"another program is writing it (it holds '{place}')")
+
+
+def _lock(handle: int) -> bool:
+    """Take the lock of an open file unless another writer holds it. Where there are no such locks, go on without."""
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
+
+
+def _is_same(place: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(place), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _left(target: Path, kind: str) -> dict[str, Path]:
+    """Return, by their tokens, folders that writers made beside the target."""
+    pattern = re.compile(re.escape(f".{target.name}.{kind}-") + "([0-9a-f]{8})")
+    try:
+        names = os.listdir(target.parent)
+    except OSError:
+        return {}
+    return {match[1]: target.with_name(name) for name in names if (match := pattern.fullmatch(name))}
+
+
+def _interrupted(target: Path) -> Path | None:
+    """Return the whole new model of a writer that was killed between its two renames."""
+    if target.exists():
+        return None
+    fresh, old = _left(target, "new"), _left(target, "old")
+    return next((fresh[token] for token in sorted(fresh) if token in old), None)
+
+
+def _clean_up(target: Path) -> None:
+    """Finish what a killed writer began, and remove what dead writers left. Call it with the lock."""
+    whole = _interrupted(target)
+    if whole is not None:
+        os.replace(whole, target)
+    for kind in ("old", "new"):
+        for folder in _left(target, kind).values():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _require_certified(record: ModelRecord) -> None:
@@ -176,74 +257,57 @@ def _read_files(target: Path) -> dict[str, bytes]:
                     f"'{target}' is not a model folder: expected model.safetensors and model.json in it."
                 ) from None
             time.sleep(0.05)
+        except checker.Rejected as reason:
+            raise ModelFormatError(f"'{target}': {reason}. Expected a model folder of regular files.") from None
     raise ModelFormatError(f"'{target}' is replaced again and again by another program. Try again later.")
 
 
 def _snapshot(target: Path) -> dict[str, bytes]:
     """Read all files through one handle of the folder, so that a rename in between does not mix two models.
 
-    A writer moves a folder away before it removes files, so a folder that is in its place afterwards was whole.
+    A writer renames a folder before it removes files, so a folder that is in its place afterwards was whole.
     """
-    place, seen = target, target.exists()
-    # A writer that was killed between its two renames leaves both names; the old one alone is no model any more.
-    if not seen and _aside(target, "new") and (interrupted := _aside(target, "old")):
-        place, seen = interrupted[0], True
+    place = _interrupted(target) or target
+    seen = place.exists()
     if os.open not in os.supports_dir_fd:
-        return {name: (place / name).read_bytes() for name in _FILES if _needed(name) or (place / name).exists()}
-    files: dict[str, bytes] = {}
+        found = {name: checker.read_file(str(place / name), name) for name in _FILES}
+        return _whole({name: data for name, data in found.items() if data is not None}, place)
     try:
-        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
     except NotADirectoryError:
         raise FileNotFoundError(place) from None
     except FileNotFoundError:
         if seen:  # a moment ago; so a writer is at work
             raise _ReplacedError from None
         raise
+    files: dict[str, bytes] = {}
     try:
         for name in _FILES:
-            with (
-                contextlib.suppress(FileNotFoundError),
-                os.fdopen(os.open(name, os.O_RDONLY, dir_fd=handle), "rb") as file,
-            ):
-                files[name] = file.read()
-        _require_in_place(place, handle)
+            data = checker.read_file(name, name, handle)
+            if data is not None:
+                files[name] = data
+    except checker.Rejected:
+        if _is_same(place, handle):
+            raise
+        raise _ReplacedError from None
+    else:
+        if not _is_same(place, handle):
+            raise _ReplacedError
     finally:
         os.close(handle)
+    return _whole(files, place)
+
+
+def _whole(files: dict[str, bytes], place: Path) -> dict[str, bytes]:
     for name in _FILES:
         if _needed(name) and name not in files:
             raise FileNotFoundError(place / name)
+    checker.require(files.get("certificate.bin") != b"", "certificate.bin: empty; expected no such file")
     return files
-
-
-def _require_in_place(place: Path, handle: int) -> None:
-    try:
-        same = os.path.samestat(os.stat(place), os.fstat(handle))
-    except FileNotFoundError:
-        same = False
-    if not same:
-        raise _ReplacedError
 
 
 def _needed(name: str) -> bool:
     return name in ("model.safetensors", "model.json")
-
-
-def _aside(target: Path, kind: str) -> list[Path]:
-    """Return folders that an interrupted writer left beside the target."""
-    with contextlib.suppress(OSError):
-        return [p for p in target.parent.iterdir() if p.name.startswith(f".{target.name}.{kind}-")]
-    return []
-
-
-def _remove_aside(target: Path) -> None:
-    """Remove folders that were replaced; each loses its name first, since a reader may be in it."""
-    for folder in _aside(target, "old"):
-        with contextlib.suppress(OSError):  # another writer may have been quicker
-            os.replace(
-                folder, folder.with_name(folder.name.replace(f".{target.name}.old-", f".{target.name}.gone-", 1))
-            )
-    for folder in _aside(target, "gone"):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def model_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -263,10 +327,11 @@ def require_writable(target: Path) -> None:
     Permissions alone do not tell: the administrator has all of them, also where a file system takes no files.
     """
     above = _folder_above(target)
-    trial = _beside(above / target.name, "new")
+    trial = _beside(above / target.name, "new", secrets.token_hex(4))
     try:
         trial.mkdir()
-        trial.rmdir()
+        with contextlib.suppress(FileNotFoundError):  # a writer may have cleaned up
+            trial.rmdir()
     except OSError as error:
         raise ModelFormatError(
             f"Cannot write '{target}': nothing can be written in the folder '{above}' ({error.strerror or error}). "

@@ -371,7 +371,7 @@ def _(p):
     rules_of(p)[1]["name"] = rules_of(p)[0]["name"]
 
 
-@trap("names that differ only in what is not printed", base="dose", reason="duplicate name")
+@trap("names that differ only in what is not printed", base="dose", reason="names that look the same")
 def _(p):
     p.document["specification"]["inputs"][0]["name"] = "a\u202e"
     p.document["specification"]["inputs"][1]["name"] = "a\u2066"

@@ -145,6 +145,27 @@ def test_file_that_is_not_bound(name):
         package.check()
 
 
+@pytest.mark.parametrize("role", ["model", "rules"])
+def test_an_empty_file_is_not_an_absent_one(role):
+    package = case("strict")
+    del package.files[role]
+    assert package.seal().check()
+    package.files[role] = b""
+    with pytest.raises(checker.Rejected, match="is not the file that was certified"):
+        package.check()
+    assert package.seal().check()
+    del package.files[role]
+    with pytest.raises(checker.Rejected, match="is not the file that was certified"):
+        package.check()
+
+
+def test_an_empty_block_is_refused(tmp_path):
+    folder = case("strict").write(tmp_path)
+    (folder / "certificate.bin").write_bytes(b"")
+    with pytest.raises(checker.Rejected, match=r"certificate\.bin: empty"):
+        checker.read_folder(str(folder))
+
+
 # --- The weight file
 
 
@@ -250,6 +271,17 @@ def test_links_to_devices_loops_and_nowhere(tmp_path, target):
     case("labels").write(tmp_path)
     (tmp_path / "certificate.json").unlink()
     (tmp_path / "certificate.json").symlink_to(target)
+    assert_refused(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to nowhere"])
+def test_what_is_no_file_is_not_an_absent_one(tmp_path, kind):
+    """Where the certificate says that there is no rules.yaml."""
+    package = case("strict")
+    del package.files["rules"]
+    place = package.seal().write(tmp_path) / "rules.yaml"
+    assert run(tmp_path).returncode == 0
+    {"pipe": os.mkfifo, "folder": os.mkdir, "link to nowhere": lambda name: os.symlink("nowhere", name)}[kind](place)
     assert_refused(tmp_path)
 
 

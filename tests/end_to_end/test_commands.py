@@ -17,6 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from smle import SafeRegressor, Specification, load
+from smle.certificates import checker, onnx_checker
 from smle.certificates.document import Proved
 from smle.cli import app
 from smle.cli.app import print_proved, print_statements, proved_json, reported
@@ -384,6 +385,58 @@ def test_whole_numbers_are_named_among_the_assumptions_of_an_exported_file(tmp_p
     shown = run("verify", tmp_path / "m.onnx").output
     assert "Inputs declared as whole numbers are whole: k" in shown
     assert "k > 2" in shown
+
+
+DECLARED = """
+inputs:
+  k: {range: [0, 9], integer: true, missing: 3}
+  road: {categories: [dry, wet, icy], missing: wet}
+  speed: [0, 40]
+outputs: [y]
+rules: [{name: r, when: k > 2 and road == icy, then: y <= 0.1}]
+"""
+
+
+def test_all_three_print_the_same_domain_and_assumptions(tmp_path):
+    """Ranges, one-hot groups, formats, whole numbers, stand-ins; what only the rules file knows is said to be there."""
+    X = pd.DataFrame({"k": np.arange(12) % 10, "road": ["dry", "wet", "icy"] * 4, "speed": np.arange(12.0)})
+    model = SafeRegressor(Specification.from_yaml(DECLARED), hidden=(4,), embedding=4, max_epochs=1).fit(X, X["k"] / 9)
+    model.save(tmp_path / "m")
+    model.to_onnx(tmp_path / "m.onnx")
+    folder = run("verify", tmp_path / "m").output.splitlines()
+    graph = run("verify", tmp_path / "m.onnx").output.splitlines()
+    alone = {}
+    for program, place in ((checker, "m"), (onnx_checker, "m.onnx")):
+        command = [sys.executable, "-I", "-S", program.__file__, str(tmp_path / place)]
+        alone[place] = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    def domain(lines):
+        return [line for line in lines if line.startswith("for all ")]
+
+    def assumed(lines):
+        return [line for line in lines if line.startswith("assumed: ")]
+
+    assert domain(folder) == domain(alone["m"])
+    assert domain(folder)[:3] == [
+        "for all k in [0, 9]",
+        "for all speed in [0, 40]",
+        "for all inputs in which exactly one of road=dry, road=wet, road=icy is 1, the others 0",
+    ]
+    assert "float32 and float64" in domain(folder)[3]
+    assert (
+        domain(graph) == domain(alone["m.onnx"]) == [*domain(folder)[:3], domain(folder)[3].replace(" and float64", "")]
+    )
+    assert assumed(folder) == assumed(graph) == assumed(alone["m.onnx"])
+    told = [line for line in assumed(folder) if line not in assumed(alone["m"])]
+    assert [line.split(". ")[0] for line in told] == [
+        "assumed: Inputs declared as whole numbers are whole: k",
+        "assumed: A missing value of k is replaced by 3 before the model sees it",
+        "assumed: A missing value of road is replaced by wet before the model sees it",
+    ]
+    assert assumed(alone["m"])[-1].startswith(
+        "assumed: Not stated here, and not used by the proof: which inputs are whole"
+    )
+    assert json.loads(run("verify", tmp_path / "m", "--json").stdout)["domain"] == domain(folder)
 
 
 JSON_FREE = {"report"}  # checked by their own tests, or writing files only

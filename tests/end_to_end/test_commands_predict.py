@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from smle import load
+from smle import SafeRegressor, load
 from smle.cli import app
+from smle.estimators import without_rules
 from smle.tables import files as table_files
 
 runner = CliRunner()
@@ -52,6 +53,7 @@ def test_chunks_make_no_difference(braking_folder, braking_table, data, tmp_path
         "rows": 1500,
         "output": str(tmp_path / f"p.{kind}"),
         "rows_outside_the_domain": 0,
+        "certified": True,
     }
     written = _read(tmp_path / f"p.{kind}")["brake"].to_numpy()
     model = load(braking_folder)
@@ -334,3 +336,41 @@ def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, 
     assert text.exit_code == 0, text.output
     assert "nothing to compare with" in text.output
     assert json.loads(run("monitor", tmp_path / "bare", data, "--json").stdout)["drift"] is None
+
+
+@pytest.fixture(scope="session")
+def plain_folder(braking_spec, braking_table, tmp_path_factory):
+    """A model without rules, so without a certificate."""
+    model = SafeRegressor(without_rules(braking_spec), hidden=(4,), embedding=4, max_epochs=1, random_state=0)
+    folder = tmp_path_factory.mktemp("plain") / "model"
+    model.fit(braking_table[COLUMNS], braking_table["brake"]).save(folder)
+    return folder
+
+
+def test_predicting_without_a_certificate_is_said_and_can_be_refused(plain_folder, data, tmp_path):
+    done = run("predict", plain_folder, data, "-o", tmp_path / "p.csv", "--json")
+    assert done.exit_code == 0
+    assert "warning: Nothing is proved about the model in" in done.stderr
+    assert json.loads(done.stdout)["certified"] is False
+    (tmp_path / "p.csv").unlink()
+    done = run("predict", plain_folder, data, "-o", tmp_path / "p.csv", "--require-certificate")
+    assert done.exit_code == 1
+    assert "does not hold: Nothing is proved" in done.stderr
+    assert not (tmp_path / "p.csv").exists()
+    assert run("monitor", plain_folder, data, "--require-certificate").exit_code == 1
+    assert "warning: Nothing is proved" in run("monitor", plain_folder, data).stderr
+
+
+def test_commands_that_promise_a_check_want_a_certificate(plain_folder, tmp_path):
+    assert run("verify", plain_folder).exit_code == 1
+    for command, place in (("export", tmp_path / "m.onnx"), ("report", tmp_path / "r.html")):
+        done = run(command, plain_folder, "-o", place)
+        assert done.exit_code == 1, done.output
+        assert "nothing is proved" in done.stderr.lower()
+        assert run(command, plain_folder, "-o", place, "--no-require-certificate").exit_code == 0
+    assert not (tmp_path / "m.onnx.certificate.json").exists()
+
+
+def test_predicting_with_a_certificate_says_nothing_more(braking_folder, data, tmp_path):
+    done = run("predict", braking_folder, data, "-o", tmp_path / "p.csv", "--require-certificate")
+    assert (done.exit_code, done.stderr) == (0, "")

@@ -1,19 +1,36 @@
 """Model folders: all or nothing, verified on load, readable while they are replaced."""
 
+import contextlib
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from smle import load
+from smle import SafeRegressor, load, storage
+from smle.cli import app
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
+from smle.estimators import without_rules
 from smle.storage import read_record, require_replaceable, write_record
+
+WRITER = """
+import sys
+from smle.estimators import without_rules
+from smle.storage import read_record, write_record
+record = read_record(sys.argv[1])
+print("ready", flush=True)
+while True:
+    write_record(record, sys.argv[1])
+"""
 
 
 def test_round_trip(braking_model, braking_folder, braking_table):
@@ -94,13 +111,206 @@ def test_an_interrupted_save_leaves_the_old_model(braking_model, braking_folder,
     assert load(braking_folder).certificate_.check()
 
 
-def test_a_deleted_model_is_not_there(braking_folder, tmp_path):
-    """What a writer left after it had finished is no model; what it left between its two renames is."""
-    os.rename(braking_folder, tmp_path / ".model.old-0123")
+def test_a_deleted_model_is_not_there(braking_model, braking_folder, tmp_path):
+    """What dead writers left is no model, and the next writer removes it; folders of other names stay."""
+    shutil.copytree(braking_folder, tmp_path / ".model.old-0123abcd")
+    shutil.copytree(braking_folder, tmp_path / ".model.new-4567abcd")
+    shutil.copytree(braking_folder, tmp_path / ".model.old-backup")
+    shutil.rmtree(braking_folder)
     with pytest.raises(ModelFormatError, match="is not a model folder"):
         load(braking_folder)
-    (tmp_path / ".model.new-4567").mkdir()
+    braking_model.save(braking_folder)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".model.old-backup", "model"]
+
+
+def test_a_killed_writer_is_finished_by_the_next(braking_model, braking_folder, tmp_path):
+    """Killed between its two renames it leaves both models, under one token."""
+    shutil.copytree(braking_folder, tmp_path / ".model.new-0123abcd")
+    os.rename(braking_folder, tmp_path / ".model.old-0123abcd")
     assert load(braking_folder).certificate_.check()
+    braking_model.save(braking_folder)
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+CALLS = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
+
+
+def _killed_after(calls, action):
+    """Run an action in a child that is killed before so many system calls of a writer; return whether it was."""
+    child = os.fork()
+    if child == 0:
+        left = [calls]
+
+        def counted(real):
+            def call(*arguments, **options):
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **options)
+
+            return call
+
+        for name in CALLS:
+            setattr(os, name, counted(getattr(os, name)))
+        action()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_killed_at_every_moment(braking_folder, tmp_path):
+    """The folder reads as the old or the new model; what is left vanishes with the next writer, not by reading."""
+    old, changed = read_record(braking_folder), load(braking_folder)
+    changed.set_scores({"changed": 1})
+    new = changed.record()
+    _ = old.certificate.proved, new.certificate.proved
+    seen = []
+    for calls in range(200):
+        write_record(old, braking_folder)
+        assert [p.name for p in tmp_path.iterdir()] == ["model"]
+        killed = _killed_after(calls, lambda: write_record(new, braking_folder))
+        seen.append("changed" in read_record(braking_folder).description["scores"])
+        # Removed by the user, it stays removed; unless the kill came between the renames, when there is none to remove.
+        if braking_folder.exists():
+            shutil.rmtree(braking_folder)
+            with pytest.raises(ModelFormatError):
+                read_record(braking_folder)
+        if not killed:
+            break
+    assert not killed
+    assert len(seen) > 15
+    assert seen == sorted(seen)
+    assert {False, True} == set(seen)
+
+
+def test_writers_wait_for_each_other(braking_folder, tmp_path):
+    """Several at once: each model is written whole, and nothing is left."""
+    code = WRITER.replace("while True", "for _ in range(12)")
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(braking_folder)]) for _ in range(3)]
+    while any(writer.poll() is None for writer in writers):
+        assert read_record(braking_folder).certificate is not None
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_writer_that_does_not_end_is_named(braking_model, braking_folder, tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(storage, "_PATIENCE", 3)
+    with open(tmp_path / ".model.lock", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match=r"another program is writing it.*\.model\.lock"):
+            braking_model.save(braking_folder)
+    braking_model.save(braking_folder)
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+# --- Files that are none
+
+
+@contextlib.contextmanager
+def ended_within(seconds):
+    """Fail instead of waiting for ever."""
+
+    def late(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _replace(place, kind):
+    place.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "socket":
+        with contextlib.chdir(place.parent), socket.socket(socket.AF_UNIX) as made:
+            made.bind(place.name)
+    else:
+        place.symlink_to({"device": "/dev/zero", "nowhere": "nowhere", "loop": place.name}[kind])
+
+
+FILES = ["model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device", "nowhere", "loop"])
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_regular_file_is_refused(braking_folder, name, kind):
+    _replace(braking_folder / name, kind)
+    with ended_within(60):
+        with pytest.raises(ModelFormatError, match=f"{name}: not "):
+            load(braking_folder)
+        done = CliRunner().invoke(app, ["verify", str(braking_folder)])
+    assert done.exit_code in (1, 2)
+    assert f"{name}: not " in done.stderr
+
+
+def test_a_pipe_put_there_at_the_last_moment_does_not_block(braking_folder, monkeypatch):
+    """Between looking and opening."""
+    real = os.open
+
+    def open_late(path, *arguments, **options):
+        if path == "rules.yaml":
+            _replace(braking_folder / "rules.yaml", "pipe")
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_late)
+    monkeypatch.setattr(os, "supports_dir_fd", {open_late})
+    with ended_within(60), pytest.raises(ModelFormatError, match=r"rules\.yaml: not a regular file"):
+        read_record(braking_folder)
+
+
+def test_a_pipe_in_place_of_the_lock_does_not_block(braking_model, braking_folder, tmp_path):
+    os.mkfifo(tmp_path / ".model.lock")
+    with ended_within(60):
+        braking_model.save(braking_folder)
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_empty_block_is_not_an_absent_one(braking_folder):
+    (braking_folder / "certificate.bin").write_bytes(b"")
+    with pytest.raises(ModelFormatError, match=r"certificate\.bin: empty"):
+        load(braking_folder)
+
+
+# --- Models without rules
+
+
+def test_a_model_without_rules_is_loaded_with_a_warning_or_not_at_all(braking_spec, braking_table, tmp_path):
+    model = SafeRegressor(without_rules(braking_spec), hidden=(4,), embedding=4, max_epochs=1, random_state=0)
+    model.fit(braking_table[["distance", "speed", "friction"]], braking_table["brake"]).save(tmp_path / "plain")
+    with pytest.warns(UserWarning, match="Nothing is proved about the model in '.*plain'"):
+        assert load(tmp_path / "plain").certificate_ is None
+    with pytest.raises(NotCertifiedError, match="Nothing is proved"):
+        load(tmp_path / "plain", require_certificate=True)
+
+
+def test_a_certified_model_is_loaded_without_a_warning(braking_folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(braking_folder, require_certificate=True).certificate_ is not None
+    with pytest.raises(ValueError, match="verify=True"):
+        load(braking_folder, require_certificate=True, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "error"),
+    [
+        (["certificate.json"], NotCertifiedError),
+        (["rules.yaml"], CertificateError),
+        (["rules.yaml", "certificate.json"], ModelFormatError),
+    ],
+)
+def test_rules_and_certificate_belong_together(braking_folder, missing, error):
+    for name in missing:
+        (braking_folder / name).unlink()
+    with pytest.raises(error, match=r"rules|certificate\.json"):
+        load(braking_folder)
 
 
 def test_nothing_uncertified_is_written(braking_folder, tmp_path):
@@ -139,16 +349,6 @@ def test_a_place_is_tried_and_left_as_it_is(braking_folder, tmp_path):
     require_replaceable(braking_folder)
     require_replaceable(tmp_path / "new" / "model")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-WRITER = """
-import sys
-from smle.storage import read_record, write_record
-record = read_record(sys.argv[1])
-print("ready", flush=True)
-while True:
-    write_record(record, sys.argv[1])
-"""
 
 
 @pytest.mark.slow

@@ -307,7 +307,7 @@ def test_whole_numbers_are_named_among_the_assumptions(tmp_path):
     X = pd.DataFrame({"lanes": lanes, "g": ["a", "b"] * 32})
     SafeRegressor(WHOLE, **QUICK).fit(X, -1.0 * lanes).save(tmp_path / "m")
     done = CliRunner().invoke(app, ["verify", str(tmp_path / "m")])
-    assert "Assumed: Inputs declared as whole numbers are whole: lanes." in done.output
+    assert "assumed: Inputs declared as whole numbers are whole: lanes." in done.output
 
 
 NEVER = """

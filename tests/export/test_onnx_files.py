@@ -1,6 +1,7 @@
 """Files on disk, names and texts of the exported graph, other backbones, and the checker on its own."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from exported import MIXED, columns_of, hand_made, model_of, resealed, run, sess
 from torch import nn
 
 from smle import SafeRegressor, Specification
-from smle.certificates import onnx_checker
+from smle.certificates import checker, onnx_checker
 from smle.errors import CertificateError, MissingDependencyError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators import without_rules
 from smle.export import backbone_model, check_onnx, write_network, write_onnx
@@ -367,6 +368,35 @@ def test_the_checker_runs_alone(exported_braking, tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("REJECTED: the ONNX file is not the one that was certified")
     assert subprocess.run([*command, "more"], capture_output=True).returncode == 2
+
+
+@pytest.mark.parametrize("suffix", ["", ".certificate.json"])
+def test_a_pipe_in_place_of_a_file_does_not_block(exported_braking, suffix):
+    place = exported_braking.with_name(exported_braking.name + suffix)
+    place.unlink()
+    os.mkfifo(place)
+    for command in (["-I", "-S", onnx_checker.__file__], ["-c", "from smle.cli import main; main()", "verify"]):
+        done = subprocess.run([sys.executable, *command, str(exported_braking)], capture_output=True, timeout=120)
+        assert done.returncode == 1
+        assert b"not a regular file" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("role", ["model", "rules", "block"])
+def test_an_empty_text_is_not_an_absent_one(role):
+    exported = hand_made("strict")
+    outer = json.loads(exported.companion)
+    outer["certificate"]["binds"][role] = None
+
+    def sealed(value):
+        inner = {key: part for key, part in outer["certificate"].items() if key != "digest"}
+        inner["digest"] = onnx_checker.sha256(checker.canonical(inner))
+        body = {key: part for key, part in outer.items() if key != "digest"} | {role: value, "certificate": inner}
+        body["model_certificate"] = onnx_checker.sha256(checker.canonical(inner) + b"\n")
+        return checker.canonical(body | {"digest": onnx_checker.sha256(checker.canonical(body))}) + b"\n"
+
+    assert onnx_checker.check(exported.onnx, sealed(None)).proved
+    with pytest.raises(checker.Rejected, match=r"not the file that was certified|block: empty"):
+        onnx_checker.check(exported.onnx, sealed(""))
 
 
 def test_the_checker_imports_the_standard_library_only(exported_braking):

@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rules_language import CONSTANTS, INPUTS, OUTPUTS, comparisons, input_variables, points, thens, truth_of, whens
 
+from smle.certificates.checker import twins
 from smle.errors import RuleError
 from smle.rules import Categorical, Choice, Condition, Label, Number, NumericInput, Specification, rule, score, variable
 from smle.rules.expressions import Implies, Node, to_text
@@ -95,6 +96,7 @@ def specifications(draw):
     start = draw(st.integers(-5, 5))
     words = draw(st.lists(printable, min_size=2, max_size=4, unique=True))
     options = draw(st.lists(printable, min_size=2, max_size=4, unique=True))
+    assume(twins(names) is None and twins(words) is None and twins(options) is None)
     inputs = (
         NumericInput(number, low, low + width, missing=draw(st.sampled_from([None, low, low + width / 3]))),
         NumericInput(whole, Fraction(start), Fraction(start + 3), integer=True),

@@ -203,3 +203,31 @@ def test_there_are_enough_kinds_and_no_two_messages_are_the_same():
     assert len(messages) >= 25
     assert len(set(messages)) == len(messages)
     assert all(text[-1] in ".?" and "Traceback" not in text and len(text) < 400 for text in messages)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{inputs: {a: [0, 1]}, outputs: [brake, brake\u3164], rules: []}\n",
+            "The names 'brake' (an output) and 'brake\\u3164' (an output) look the same. Rename one of them.",
+        ),
+        ("{inputs: {a: [0, 1]}, outputs: [y], constants: {a\u200b: 1}, rules: []}\n", "look the same|printable name"),
+        (
+            "{inputs: {road: {categories: [ice, ice\ufe0f]}}, outputs: [y], rules: []}\n",
+            "The names 'road=ice' (an input column) and 'road=ice\\ufe0f' (an input column) look the same.",
+        ),
+        (
+            "{inputs: {a: [0, 1]}, outputs: [y], rules: [{name: r, then: y <= 1}, {name: r\u3164, then: y <= 2}]}\n",
+            "The rule names 'r' and 'r\\u3164' look the same. Rename one of them.",
+        ),
+        (
+            "{inputs: {road: {categories: [ice, dry]}}, outputs: [y], constants: {ice\u3164: 1}, rules: []}\n",
+            "The name 'ice' is used twice: for a category of 'road' and for a constant.",
+        ),
+    ],
+)
+def test_names_that_look_the_same_are_refused(text, message):
+    with pytest.raises(RuleError) as caught:
+        Specification.from_yaml(text)
+    assert any(part in str(caught.value) for part in message.split("|"))

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from smle.certificates import checker
 from smle.certificates.document import Certificate
 from smle.certificates.issue import compiled
 from smle.errors import CertificateError
 from smle.guarantees import Arrangement, distinct
-from smle.rules import NumericInput, Specification
+from smle.rules import Categorical, NumericInput, Specification
 
 __all__ = ["arrangement_of", "assumptions_of", "require_kind", "require_same_rules"]
 
@@ -45,14 +46,11 @@ def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
 
 
 def assumptions_of(spec: Specification) -> list[str]:
-    """Return what the reading of these rules assumes beside the certificate's own assumptions."""
-    whole = [item.name for item in spec.inputs if isinstance(item, NumericInput) and item.integer]
-    if not whole:
-        return []
-    return [
-        f"Inputs declared as whole numbers are whole: {', '.join(whole)}. Between them a rule may be read as if it "
-        "began at the next one."
-    ]
+    """Return what the proof assumes, and what these rules declare beside it."""
+    numbers = [item for item in spec.inputs if isinstance(item, NumericInput)]
+    filled = [(item.name, f"{float(item.missing):g}") for item in numbers if item.missing is not None]
+    others = [(item.name, item.missing) for item in spec.inputs if isinstance(item, Categorical) and item.missing]
+    return checker.assumptions_text([item.name for item in numbers if item.integer], [*filled, *others])
 
 
 def require_same_rules(certificate: Certificate, spec: Specification) -> None:

@@ -17,9 +17,11 @@ import json
 import math
 import os
 import re
+import stat
 import struct
 import sys
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterable
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from itertools import repeat
@@ -131,10 +133,106 @@ def number(value: Any, what: str) -> Fraction:
     return int(mantissa, 16) * scale
 
 
+# Names are printed so that two different ones never look the same. Left as they are: printable ASCII but the backslash,
+# a few signs, and Latin, Greek, Cyrillic, Kana, Han and Hangul letters, unless they pass for something else.
+SIGNS = re.compile("[\xa3\xa7\xb0\xb2\xb3\xb5\xb9\xbc-\xbe\u20ac\u3001\u3002\u3005\u300c\u300d\u30fb\uff08\uff09]")
+LATIN = re.compile("[A-Za-z\xc0-\u01bf\u01c4-\u024f\u1e00-\u1eff]")
+OTHER = re.compile("[\u0370-\u052f\u1f00-\u1fff]")  # Greek and Cyrillic, of which some look Latin
+ASIAN = re.compile("[\u3041-\u3096\u30a1-\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U000323af]")
+# Greek and Cyrillic that looks Latin, Cyrillic that looks Greek, Kana that looks like Han or other Kana.
+_ALIKE = """
+0391A 0392B 0395E 0396Z 0397H 0399I 039aK 039cM 039dN 039fO 03a1P 03a4T 03a5Y 03a7X 03b1a 03b9i 03bak 03bdv 03bfo 03c1p
+03c5u 0405S 0406I 0408J 0410A 0412B 0415E 041aK 041cM 041dH 041eO 0420P 0421C 0422T 0423Y 0425X 042cb 04aeY 04c0I 051aQ
+051cW 0430a 0435e 043eo 0440p 0441c 0443y 0445x 044cb 0455s 0456i 0458j 0475v 04bbh 04cfl 0501d 051bq 051dw 0413\u0393
+041b\u039b 041f\u03a0 0424\u03a6 0444\u03c6 0454\u03b5 3078\u30d8 30cb\u4e8c 30ab\u529b 30ed\u53e3 30a8\u5de5 30cf\u516b
+30bf\u5915 30c8\u535c 30fc\u4e00
+"""
+ALIKE = {int(pair[:4], 16): pair[4:] for pair in _ALIKE.split()}
+UNSEEN = re.compile(  # ignored or blank, though their category says letter, mark or symbol
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
+)
+PARTS = re.compile(r"(?P<blank>\A | \Z| (?= ))|[^\W\d_]+|.", re.DOTALL)
+BARE = re.compile(r"(?![\d.=])[\w.=\\]+")
+
+
+def visible(name: str) -> str:
+    """Print a name. What is not plainly visible, or passes for something else, is escaped by its number."""
+    if name.isascii() and name.isprintable() and "\\" not in name and name == " ".join(name.split()):
+        return name
+
+    def shown(match: re.Match[str]) -> str:
+        part = match[0]
+        latin = {c for c in OTHER.findall(part) if looks_latin(c)}
+        # A Greek or Cyrillic word stays as it is. Not so a letter among Latin ones, and a word that could be Latin.
+        alone = not LATIN.search(part) and not latin.issuperset(OTHER.findall(part))
+        return "".join(
+            c if is_plain(c) and not match["blank"] and (alone or c not in latin) else escaped(c) for c in part
+        )
+
+    return PARTS.sub(shown, name)
+
+
+def is_plain(c: str) -> bool:
+    """Whether a character is plainly visible."""
+    if c.isascii() or SIGNS.match(c):
+        return c.isprintable() and c != "\\"
+    known = LATIN.match(c) or OTHER.match(c) or ASIAN.match(c)
+    return bool(known) and unicodedata.category(c)[0] == "L" and unicodedata.normalize("NFKC", c) == c
+
+
+def looks_latin(c: str) -> bool:
+    """Whether a Greek or Cyrillic letter, accents aside, looks like a Latin one."""
+    return ALIKE.get(ord(unicodedata.normalize("NFD", c)[0]), "\xff").isascii()
+
+
+def escaped(c: str) -> str:
+    """Print a character by its number."""
+    return f"\\u{ord(c):04x}" if ord(c) < 1 << 16 else f"\\U{ord(c):08x}"
+
+
+def looks(name: str) -> set[str]:
+    """Return what a name may be taken for: without what cannot be seen, and as it is printed."""
+    if name.isascii() and name.isprintable():
+        return {" ".join(name.split())}
+    kinds = ((c, unicodedata.category(c)[0]) for c in UNSEEN.sub("", unicodedata.normalize("NFKC", name)))
+    seen = "".join(" " if kind == "Z" else c for c, kind in kinds if kind != "C")
+    printed = unicodedata.normalize("NFD", visible(name)).translate(ALIKE)
+    return {unicodedata.normalize("NFKC", " ".join(seen.split())), unicodedata.normalize("NFC", printed)}
+
+
+def twins(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first two names that are the same or could be taken for each other, or None."""
+    known: dict[str, str] = {}
+    for name in names:
+        for look in looks(name):
+            if look in known:
+                return known[look], name
+        known.update(dict.fromkeys(looks(name), name))
+    return None
+
+
+def require_distinct(names: Iterable[str], what: str) -> None:
+    """Reject names of which two are the same or look the same."""
+    same = twins(names)
+    if same is not None:
+        require(same[0] != same[1], f"specification: duplicate {what} {visible(same[0])!r}")
+        raise Rejected(f"specification: {what}s that look the same: '{visible(same[0])}' and '{visible(same[1])}'")
+
+
 def text(value: Any, what: str) -> str:
-    """Return a string that is safe to print."""
+    """Return a name, as it is; `visible` makes it safe to print."""
     require(isinstance(value, str) and len(value) <= 10_000, f"{what}: expected a short text")
-    return "".join(c if c.isprintable() else "?" for c in value)
+    return str(value)
+
+
+def term(name: str) -> str:
+    """Print a name inside a sentence: in backticks, unless it is one word that means nothing else there."""
+    shown = visible(name)
+    return (
+        shown
+        if BARE.fullmatch(shown) and shown not in ("and", "or", "not", "where", "everywhere")
+        else "`" + shown.replace("`", "``") + "`"
+    )
 
 
 def sparse(value: Any, size: int, what: str) -> dict[int, Fraction]:
@@ -327,10 +425,11 @@ class Specification:
         inputs, one_hot, outputs, rows, regions, rules = fields(
             data, "inputs one_hot outputs rows regions rules", "specification"
         )
-        self.inputs, self.lower, self.upper = [], [], []
+        self.inputs, self.lower, self.upper, names = [], [], [], []
         for entry in items(inputs, "inputs"):
             name, lower, upper = fields(entry, "name lower upper", "input")
-            self.inputs.append(text(name, "input name"))
+            names.append(text(name, "input name"))
+            self.inputs.append(term(name))
             self.lower.append(number(lower, "input range"))
             self.upper.append(number(upper, "input range"))
             require(self.lower[-1] <= self.upper[-1], f"input {self.inputs[-1]!r}: empty range")
@@ -338,11 +437,11 @@ class Specification:
         for entry in items(outputs, "outputs"):
             name, kind = fields(entry, "name kind", "output")
             require(kind in ("number", "label", "score"), "output: unknown kind")
-            self.outputs.append(text(name, "output name"))
+            names.append(text(name, "output name"))
+            self.outputs.append(term(name))
         d, m = len(self.inputs), len(self.outputs)
         require(d > 0 and m > 0, "specification: no inputs or no outputs")
-        names = self.inputs + self.outputs
-        require(len(set(names)) == len(names), "specification: duplicate name")
+        require_distinct(names, "name")
         # The cast of an input in the domain lies in [low, high], whichever float format it came in.
         self.low = [min(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.lower]
         self.high = [max(nearest(v, "float32"), nearest(nearest(v, "float64"), "float32")) for v in self.upper]
@@ -352,11 +451,13 @@ class Specification:
         self.reach = [max(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]  # of x cast to float32
         self.rows = [self.row(entry, d) for entry in items(rows, "rows")]
         grouped: set[int] = set()
+        self.groups: list[list[int]] = []
         for group in items(one_hot, "one_hot"):
             members = [index(i, d, "one_hot") for i in items(group, "one_hot")]
             require(len(set(members)) == len(members) > 1, "one_hot: expected different inputs")
             require(grouped.isdisjoint(members), "one_hot: groups overlap")
             grouped.update(members)
+            self.groups.append(members)
             require(all(self.lower[i] == 0 and self.upper[i] == 1 for i in members), "one_hot: expected 0/1 inputs")
             for sign in (1, -1):  # exactly one member is 1: exact in every format
                 form, bound = {i: Fraction(sign) for i in members}, Fraction(sign)
@@ -366,7 +467,7 @@ class Specification:
         self.regions = [[index(i, stated, "region") for i in items(r, "region")] for r in items(regions, "regions")]
         require(all(sorted(set(r)) == r for r in self.regions), "region: rows must increase")
         self.rules = [self.rule(entry, d, m, block) for entry in items(rules, "rules")]
-        require(len({rule.name for rule in self.rules}) == len(self.rules), "specification: duplicate rule name")
+        require_distinct((entry["name"] for entry in rules), "rule name")
 
     def row(self, entry: Any, d: int) -> Row:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""
@@ -385,7 +486,7 @@ class Specification:
     def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
         """Read a rule."""
         name, regions, clauses, exclusions = fields(entry, "name regions clauses exclusions", "rule")
-        name = text(name, "rule name")
+        name = visible(text(name, "rule name"))
         where = [index(r, len(self.regions), f"rule {name!r}") for r in items(regions, f"rule {name!r}")]
         parsed = []
         for clause in items(clauses, f"rule {name!r}"):
@@ -1042,9 +1143,10 @@ def check(
     certificate: bytes, tensors: dict[str, Tensor], block: bytes, bound_files: dict[str, bytes],
     exclusion_margin: PairProof = Head.exclusion_margin,
 ) -> list[Proved]:  # fmt: skip
-    """Check a certificate against weights, block and the files it binds; return what is proved or raise Rejected.
+    """Check a certificate against weights, block (empty: none) and the files it binds; return what is proved.
 
-    A caller may bring another proof of the exclusions; on its own this program uses its own.
+    Whatever is wrong raises Rejected. A caller may bring another proof of the exclusions; on its own this program uses
+    its own.
     """
     document = read_json(certificate, "certificate")
     require(isinstance(document, dict) and document.get("format") == "smle-certificate", "not an smle certificate")
@@ -1057,7 +1159,8 @@ def check(
     require(certificate == canonical(document) + b"\n", "certificate: not in canonical form")
     body = {key: value for key, value in document.items() if key != "digest"}
     require(digest == hashlib.sha256(canonical(body)).hexdigest(), "certificate.json was changed: digest differs")
-    actual = {name: hashlib.sha256(data).hexdigest() for name, data in {**bound_files, "block": block}.items() if data}
+    files = {**bound_files, "block": block} if block else bound_files  # an empty file is not an absent one
+    actual = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     actual["weights"] = weights_digest(tensors)
     roles = {"weights": "model.safetensors", "model": "model.json", "rules": "rules.yaml", "block": "certificate.bin"}
     for role, expected in zip(roles, fields(binds, " ".join(roles), "binds"), strict=True):
@@ -1130,26 +1233,89 @@ def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) ->
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
 
 
+def domain_text(spec: Specification, formats: str = "float32 and float64") -> list[str]:
+    """Say for which inputs the proof holds: every part of the domain that it uses."""
+    grouped = {k for group in spec.groups for k in group}
+    lines = [
+        f"for all {name} in [{decimal(spec.lower[k])}, {decimal(spec.upper[k])}]"
+        for k, name in enumerate(spec.inputs)
+        if k not in grouped
+    ]
+    for group in spec.groups:
+        lines.append(
+            f"for all inputs in which exactly one of {', '.join(spec.inputs[k] for k in group)} is 1, the others 0"
+        )
+    return [
+        *lines,
+        f"for all {formats} numbers there; the ends of a range are read as the nearest numbers of the format",
+    ]
+
+
+def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] | None) -> list[str]:
+    """Say what the proof assumes, and what was declared beside it: whole numbers, stand-ins (None: not known here)."""
+    lines = list(STATEMENT["assumptions"])
+    if whole:
+        lines.append(
+            f"Inputs declared as whole numbers are whole: {', '.join(map(term, whole))}. The proof does not use it; "
+            "between them a rule may be read as if it began at the next one."
+        )
+    for name, value in stand_ins or []:
+        lines.append(
+            f"A missing value of {term(name)} is replaced by {visible(value)} before the model sees it. The proof does "
+            "not use it: the rules hold for that value."
+        )
+    facts = [("which inputs are whole numbers", whole), ("what stands in for missing values", stand_ins)]
+    unknown = [words for words, known in facts if known is None]
+    if unknown:
+        lines.append(f"Not stated here, and not used by the proof: {' and '.join(unknown)}. The rules file says it.")
+    return lines
+
+
+def proved_text(item: Proved) -> str:
+    """Print one proved statement."""
+    rule = item.rule.replace("'", escaped("'"))
+    return f"proved: rule '{rule}': {item.where}: {item.sentence}   (margin {approximate(item.margin)})"
+
+
+def read_file(path: str, what: str, folder: int | None = None) -> bytes | None:
+    """Return the bytes of a regular file (in an open folder), or None if there is nothing of that name.
+
+    Pipes and devices are refused without opening them. Should one be put there just then, opening does not wait.
+    """
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
+    try:
+        os.stat(path, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Rejected(f"{what}: not readable ({error.strerror})") from None
+    try:
+        require(stat.S_ISREG(os.stat(path, dir_fd=folder).st_mode), f"{what}: not a regular file")
+        with open(os.open(path, flags, dir_fd=folder), "rb") as file:
+            found = os.fstat(file.fileno())
+            require(stat.S_ISREG(found.st_mode), f"{what}: not a regular file")
+            require(found.st_size <= MAX_FILE, f"{what}: file too large")
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise Rejected(f"{what}: not readable ({error.strerror})") from None
+    require(len(data) <= MAX_FILE, f"{what}: file too large")
+    return data
+
+
 def read_folder(folder: str) -> tuple[bytes, dict[str, Tensor], bytes, dict[str, bytes]]:
     """Read the files of a model folder; certificate.bin, model.json and rules.yaml may be absent if not bound."""
 
     def read(name: str) -> bytes | None:
-        path = os.path.join(folder, name)
-        if not os.path.isfile(path):
-            return None
-        try:
-            require(os.path.getsize(path) <= MAX_FILE, f"{name}: file too large")
-            with open(path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise Rejected(f"{name}: not readable ({error.strerror})") from None
+        return read_file(os.path.join(folder, name), name)
 
     certificate, weights = read("certificate.json"), read("model.safetensors")
     if certificate is None or weights is None:
         raise Rejected("expected certificate.json and model.safetensors in the folder")
     others = {"model": read("model.json"), "rules": read("rules.yaml")}
     bound = {name: data for name, data in others.items() if data is not None}
-    return certificate, read_weights(weights), read("certificate.bin") or b"", bound
+    block = read("certificate.bin")
+    require(block != b"", "certificate.bin: empty; expected no such file")
+    return certificate, read_weights(weights), block or b"", bound
 
 
 def main(arguments: list[str]) -> int:
@@ -1161,17 +1327,22 @@ def main(arguments: list[str]) -> int:
         files = read_folder(arguments[0])
         proved = check(*files)
     except Rejected as reason:
-        print(f"REJECTED: {reason}")
+        print_lines([f"REJECTED: {reason}"])
         return 1
-    certificate = read_json(files[0], "certificate")
-    for entry in certificate["specification"]["inputs"]:
-        print(f"for all {text(entry['name'], 'input')} in [{entry['lower']}, {entry['upper']}]")
-    for item in proved:
-        print(f"proved: rule '{item.rule}': {item.where}: {item.sentence}   (margin {approximate(item.margin)})")
-    for line in STATEMENT["assumptions"]:
-        print(f"assumed: {line}")
+    spec = Specification(read_json(files[0], "certificate")["specification"], files[2])
+    print_lines(domain_text(spec))
+    print_lines(proved_text(item) for item in proved)
+    print_lines(f"assumed: {line}" for line in assumptions_text(None, None))
     print(f"PROVED: {len(proved)} statements, in exact arithmetic, for every input of the domain.")
     return 0
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines. What is not plainly visible, or cannot be written, is escaped, also in names inside of reasons."""
+    for line in lines:
+        safe = "".join(c if is_plain(c) or c == "\\" else escaped(c) for c in line)
+        encoding = sys.stdout.encoding or "utf-8"
+        print(safe.encode(encoding, "backslashreplace").decode(encoding))
 
 
 if __name__ == "__main__":

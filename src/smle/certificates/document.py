@@ -75,8 +75,14 @@ class Certificate:
         """What is proved (checked once)."""
         return self.check()
 
+    @property
+    def domain(self) -> list[str]:
+        """For which inputs it is proved, in words (of an accepted certificate)."""
+        return checker.domain_text(checker.Specification(self.document["specification"], self.block))
+
     def __str__(self) -> str:
-        lines = [f"Certificate: {len(self.proved)} statements proved in exact arithmetic."]
+        lines = [f"Certificate: {len(self.proved)} statements proved in exact arithmetic,"]
+        lines += [f"  {line}" for line in self.domain]
         for item in self.proved:
             lines.append(f"  {item.rule}: {item.where}: {item.sentence}  (margin {checker.approximate(item.margin)})")
         lines.append(f"Claim: {self.document['statement']['claim']}")

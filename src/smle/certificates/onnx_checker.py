@@ -937,13 +937,18 @@ def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Node]
 
 
 class Result(NamedTuple):
-    """What is proved, how much was matched, what is only the exporter's word, and how inputs and outputs are read."""
+    """What is proved, how much was matched, what is only the exporter's word, and how inputs and outputs are read.
+
+    `domain` and `assumptions` say for which inputs it is proved, and on which conditions.
+    """
 
     proved: list[checker.Proved]
     nodes: int
     constants: int
     asserted: list[str]
     interface: Interface
+    domain: list[str]
+    assumptions: list[str]
 
 
 def check(onnx: bytes, companion: bytes) -> Result:
@@ -996,7 +1001,8 @@ def check(onnx: bytes, companion: bytes) -> Result:
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == checker.canonical(titles), "onnx: metadata 'active_rules' differs")
     proved = checker.check(for_head(document, tensors), tensors, block, files)
-    return Result(proved, len(program.nodes), len(program.constants), asserted(graph, inputs, outputs, rest), face)
+    words = asserted(graph, inputs, outputs, rest), face, checker.domain_text(spec, "float32"), assumptions(face)
+    return Result(proved, len(program.nodes), len(program.constants), *words)
 
 
 def for_head(document: dict[str, Any], tensors: dict[str, checker.Tensor]) -> bytes:
@@ -1012,27 +1018,35 @@ def for_head(document: dict[str, Any], tensors: dict[str, checker.Tensor]) -> by
 
 def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...], rest: list[Node]) -> list[str]:
     """List what the proof does not need and this checker does not vouch for."""
-    operators = sorted({node.op for node in rest})
+    operators = sorted({checker.visible(node.op) for node in rest})
     result = [f"the backbone: {len(rest)} nodes ({', '.join(operators)[:200]}) compute the embedding, which is clipped"]
     further = sorted(set(graph.inputs) - {item.name for item in inputs})
     if further:
-        result.append(f"inputs of the backbone alone: {', '.join(further)[:200]}")
+        result.append(f"inputs of the backbone alone: {', '.join(map(checker.term, further))[:200]}")
     for item in inputs:
-        if item.fill is not None:
-            result.append(f"input '{item.name}': {struct.unpack('<f', item.fill)[0]:g} stands in for NaN")
-        elif item.categories:
-            result.append(f"input '{item.name}': '{item.categories[item.default]}' stands in for unknown texts")
+        if item.categories:
+            name, default = map(checker.visible, (item.name, item.categories[item.default]))
+            result.append(f"input '{name}': '{default}' stands in for unknown texts")
     for output in outputs:
         if output.kind == "choice":
             which = "largest" if output.pick == "ArgMax" else "smallest"
-            result.append(f"output '{output.name}' is the option with the {which} score")
-    return ["".join(c if c.isprintable() else "?" for c in line) for line in result]
+            result.append(f"output '{checker.visible(output.name)}' is the option with the {which} score")
+    return result
+
+
+def assumptions(face: Interface) -> list[str]:
+    """Say what is assumed. Without `in_domain` the graph does not know of whole numbers and of blank texts."""
+    filled = [(item.name, f"{floats_of(item.fill)[0]:g}") for item in face.inputs if item.fill is not None]
+    blank = [(item.name, item.categories[item.default]) for item in face.inputs if item.blank]
+    whole = [item.name for item in face.inputs if item.whole] if face.monitored else None
+    return checker.assumptions_text(whole, [*filled, *blank])
 
 
 def decoded(text: Any) -> bytes:
-    """Return the binary block; None is an empty one."""
+    """Return the binary block; None: there is none."""
     if text is None:
         return b""
+    require(text != "", "onnx certificate: block: empty; expected null")
     try:
         return base64.b64decode(text if isinstance(text, str) else "?", validate=True)
     except (binascii.Error, ValueError):
@@ -1052,30 +1066,30 @@ def sha256(data: bytes) -> str:
 def read_files(path: str) -> tuple[bytes, bytes]:
     """Read an ONNX file and the certificate file beside it."""
     parts = []
-    for name in (path, path + ".certificate.json"):
-        require(os.path.isfile(name), f"{os.path.basename(name)}: no such file")
-        require(os.path.getsize(name) <= checker.MAX_FILE, f"{os.path.basename(name)}: file too large")
-        with open(name, "rb") as file:
-            parts.append(file.read())
+    for place in (path, path + ".certificate.json"):
+        name = os.path.basename(place)
+        data = checker.read_file(place, name)
+        if data is None:
+            raise Rejected(f"{name}: no such file")
+        parts.append(data)
     return parts[0], parts[1]
 
 
 def main(arguments: list[str]) -> int:
     """Check an ONNX file: exit code 0 proved, 1 rejected, 2 wrong call."""
-    if len(arguments) != 1 or not os.path.isfile(arguments[0]):
+    if len(arguments) != 1 or not os.path.lexists(arguments[0]):
         print("usage: onnx_checker.py MODEL.onnx", file=sys.stderr)
         return 2
     try:
         result = check(*read_files(arguments[0]))
     except Rejected as reason:
-        print(f"REJECTED: {reason}")
+        checker.print_lines([f"REJECTED: {reason}"])
         return 1
-    for item in result.proved:
-        margin = checker.approximate(item.margin)
-        print(f"proved: rule '{item.rule}': {item.where}: {item.sentence}   (margin {margin})")
+    checker.print_lines(result.domain)
+    checker.print_lines(checker.proved_text(item) for item in result.proved)
     print(f"matched: {result.nodes} nodes and {result.constants} constants with the certified head")
-    for line in result.asserted:
-        print(f"asserted by the exporter: {line}")
+    checker.print_lines(f"asserted by the exporter: {line}" for line in result.asserted)
+    checker.print_lines(f"assumed: {line}" for line in result.assumptions)
     print(f"PROVED: {len(result.proved)} statements, in exact arithmetic, for every input of the domain.")
     return 0
 

@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import smle
+from smle.certificates.checker import visible
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, SmleError
 from smle.exact import BINARY64, margin_text, round_down
 
@@ -194,9 +195,10 @@ def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
     """Print one line per rule with its smallest margin."""
     rows = []
     for rule in spec.rules:
-        margins = [item.margin for item in proved if item.rule == rule.name]
+        name = visible(rule.name)
+        margins = [item.margin for item in proved if item.rule == name]
         smallest = margin_text(min(margins)) if margins else "never active"
-        rows.append((rule.name, rule.when or "always", rule.then, smallest))
+        rows.append((name, visible(rule.when or "always"), visible(rule.then), smallest))
     print_rows("Proved rules", ("rule", "when", "then", "margin"), rows)
 
 

@@ -22,7 +22,7 @@ from smle.cli.app import (
     quoted,
     reported,
 )
-from smle.cli.places import require_model
+from smle.cli.places import RequireCertificate, load_model, require_model
 from smle.errors import CertificateError
 from smle.exact import margin_text
 
@@ -94,13 +94,13 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     from smle.certificates.checker import STATEMENT
     from smle.errors import ModelFormatError
 
-    if not model.is_file():
+    if not model.exists():
         raise ModelFormatError(f"Cannot read '{model}': no such file. Expected an ONNX file or a model folder.")
     from smle.export.files import checked
 
     result, spec = checked(model)
-    further = [] if spec is None else assumptions_of(spec)
-    statement = {**STATEMENT, "assumptions": [*STATEMENT["assumptions"], *further]}
+    assumptions = result.assumptions if spec is None else assumptions_of(spec)
+    statement = {**STATEMENT, "domain": result.domain, "assumptions": assumptions}
     if as_json:
         matched = {"nodes": result.nodes, "constants": result.constants}
         more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}
@@ -124,11 +124,12 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
 
 
 def _show_statement(statement: dict[str, Any]) -> None:
-    """Print claim, assumptions and what is not guaranteed."""
-    out.print(f"Proved: {statement['claim']}", markup=False, soft_wrap=True)
-    for title, key in (("Assumed", "assumptions"), ("Not guaranteed", "not_guaranteed")):
-        for line in statement[key]:
-            out.print(f"{title}: {line}", markup=False, soft_wrap=True)
+    """Print domain, claim, assumptions and what is not guaranteed; the first and third as the checkers print them."""
+    lines = [*statement["domain"], f"Proved: {statement['claim']}"]
+    lines += [f"assumed: {line}" for line in statement["assumptions"]]
+    lines += [f"Not guaranteed: {line}" for line in statement["not_guaranteed"]]
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
@@ -149,16 +150,19 @@ def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specificati
             raise
         raise CertificateError(str(error)) from error
     statement = record.certificate.document["statement"]
-    return proved, spec, {**statement, "assumptions": [*statement["assumptions"], *assumptions_of(spec)]}
+    return proved, spec, {**statement, "domain": record.certificate.domain, "assumptions": assumptions_of(spec)}
 
 
 @app.command(rich_help_panel=MODELS)
 def export(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")] = Path("model.onnx"),
+    require_certificate: RequireCertificate = True,
     as_json: Json = False,
 ) -> None:
     """Write a model as ONNX with its certificate beside it, after checking the model's certificate.
+
+    A model without rules has none and is refused, unless --no-require-certificate is given.
 
     Example: smle export model/ -o model.onnx
     """
@@ -167,7 +171,6 @@ def export(
 
         require_model(model)
         from smle.certificates import onnx_checker
-        from smle.estimators import load
         from smle.export.files import companion
         from smle.storage import require_writable
 
@@ -178,7 +181,7 @@ def export(
                 f"Cannot write '{output}': expected a name that ends in .onnx. Name a file such as model.onnx."
             )
         require_writable(output)
-        load(model).to_onnx(output)
+        load_model(model, require_certificate=require_certificate).to_onnx(output)
         certificate = companion(output) if companion(output).is_file() else None
         if as_json:
             print_json({"onnx": str(output), "certificate": None if certificate is None else str(certificate)})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, out, print_json, print_rows, reported
-from smle.cli.places import require_model, require_table
+from smle.cli.places import RequireCertificate, load_model, require_model, require_table
 
 if TYPE_CHECKING:
     from smle.monitor import Change, Usage
@@ -22,6 +22,7 @@ def monitor(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
     tolerance: Annotated[float, typer.Option(help="Differences of shares up to this do not matter.")] = 0.02,
+    require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:
     """Count which rules are on, what lies outside the domain and what is clipped, against the training rows.
@@ -36,13 +37,12 @@ def monitor(
     with reported():
         require_model(model, table=data, usage="smle monitor {model} {table}")
         require_table(data)
-        from smle.estimators import load
         from smle.monitor import Usage, compare
         from smle.tables.files import read_chunks, text_columns
 
         if not 0 <= tolerance < 1:
             raise ValueError(f"Expected --tolerance to be a number from 0 up to 1. Got {tolerance}.")
-        loaded = load(model)
+        loaded = load_model(model, require_certificate=require_certificate)
         stored = loaded.description_.get("training")
         training = None if stored is None else Usage.from_json(stored)
         now: Usage | None = None

@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from smle.cli.app import quoted
+import typer
 
-__all__ = ["require_model", "require_table"]
+from smle.cli.app import err, quoted
+
+if TYPE_CHECKING:
+    from smle.estimators import SafeEstimator
+
+__all__ = ["RequireCertificate", "load_model", "require_model", "require_table"]
+
+RequireCertificate = Annotated[
+    bool, typer.Option("--require-certificate/--no-require-certificate", help="Refuse a model without certificate.")
+]
+
+
+def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
+    """Load a model folder. If there are no rules, refuse it, or say that nothing is proved.
+
+    Raises:
+        NotCertifiedError: If a certificate is required, and there is none.
+    """
+    from smle.errors import NotCertifiedError
+    from smle.estimators import nothing_proved, read_model  # takes seconds
+
+    loaded = read_model(model)
+    if not loaded.specification_.rules:
+        if require_certificate:
+            raise NotCertifiedError(f"{nothing_proved(model)} --no-require-certificate takes it all the same.")
+        err.print(
+            f"warning: {nothing_proved(model)} --require-certificate refuses such models.", markup=False, soft_wrap=True
+        )
+    return loaded
 
 
 def require_model(model: Path, *, table: Path | None = None, usage: str = "") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, err, out, print_json, reported
-from smle.cli.places import require_model, require_table
+from smle.cli.places import RequireCertificate, load_model, require_model, require_table
 from smle.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,9 +46,12 @@ def predict(
         ),
     ] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Put all columns of the table there.")] = False,
+    require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:
     """Predict for every row of a table, after checking the model's certificate.
+
+    A model without rules has none: a warning says that nothing is proved, and --require-certificate refuses it.
 
     Works in chunks. An output file appears when all rows are done; its digits read back as the same numbers.
 
@@ -73,9 +76,7 @@ def predict(
                 raise ValueError(f"'{output}' is a file of the model. Name another file for the predictions.")
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
-        from smle.estimators import load  # takes seconds
-
-        loaded = load(model)
+        loaded = load_model(model, require_certificate=require_certificate)
         outside = _Outside()
         chunks = read_chunks(data, text=text_columns(loaded.specification_))
         kept = _kept(data, keep or (), keep_all) if keep or keep_all else None
@@ -88,7 +89,14 @@ def predict(
         if out_of_domain == "warn" and outside.count:
             err.print(f"warning: {outside.text(rows)}", markup=False, soft_wrap=True)
         if as_json:
-            print_json({"rows": rows, "output": str(output), "rows_outside_the_domain": outside.count})
+            print_json(
+                {
+                    "rows": rows,
+                    "output": str(output),
+                    "rows_outside_the_domain": outside.count,
+                    "certified": loaded.certificate_ is not None,
+                }
+            )
         elif output is not None:
             done = "1 row" if rows == 1 else f"{rows} rows"
             out.print(f"Predictions: {output} ({done})", markup=False, soft_wrap=True)

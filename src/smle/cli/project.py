@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from smle.certificates.checker import visible
 from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
 from smle.cli.places import require_model
 from smle.exact import margin_text
@@ -42,7 +43,7 @@ def project(
     with reported():
         require_model(model)
         from smle.cli.train import require_fitting, split
-        from smle.estimators import load, project_model
+        from smle.estimators import project_model, read_model
         from smle.guarantees import conflicts_explained
         from smle.rules import Specification
         from smle.storage import require_replaceable
@@ -50,7 +51,7 @@ def project(
 
         spec = Specification.from_yaml(rules)
         require_replaceable(output)
-        old = load(model)
+        old = read_model(model)  # with rules or without: what is proved is the new model
         X = y = None
         scores: dict[str, Any] = {}
         if data is not None:
@@ -95,7 +96,7 @@ def _margins(old: SafeEstimator, new: SafeEstimator) -> dict[str, dict[str, Frac
     for key, model in (("old", old), ("new", new)):
         proved = () if model.certificate_ is None else model.certificate_.proved
         for rule in model.specification_.rules:
-            found = [item.margin for item in proved if item.rule == rule.name]
+            found = [item.margin for item in proved if item.rule == visible(rule.name)]
             entry = result.setdefault(rule.name, {"old": None, "new": None})
             entry[key] = min(found) if found else "never active"
     return result

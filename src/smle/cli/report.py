@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from smle.cli.app import MODELS, Json, app, err, out, print_json, reported
-from smle.cli.places import require_model, require_table
+from smle.cli.places import RequireCertificate, require_model, require_table
 
 __all__ = ["report"]
 
@@ -24,11 +24,13 @@ def report(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option("--title", help="Title; by default the name of the folder.")] = None,
+    require_certificate: RequireCertificate = True,
     as_json: Json = False,
 ) -> None:
     """Check a model again and write one self-contained HTML page: what is proved, with which margins, and for what.
 
-    The page needs no network and can be printed. Exit code 1: the proof was not accepted, and the page says so.
+    The page needs no network and can be printed. Exit code 1: the proof was not accepted, or there is none because the
+    model has no rules (--no-require-certificate lets that pass). The page says so.
 
     Example: smle report model/ --data test.csv -o report.html
     """
@@ -48,4 +50,7 @@ def report(
             out.print(f"Report: {result.path}", markup=False, soft_wrap=True)
         if result.verdict == "rejected":
             err.print(f"does not hold: {result.reason}", markup=False, soft_wrap=True)
+            raise typer.Exit(1)
+        if result.verdict == "no rules" and require_certificate:
+            err.print("does not hold: The model has no rules and no certificate: nothing is proved.", soft_wrap=True)
             raise typer.Exit(1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from os import PathLike
 
-from smle.errors import ModelFormatError
+from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
 from smle.estimators.comparison import compare_models
@@ -18,25 +20,49 @@ __all__ = [
     "SafeRegressor",
     "compare_models",
     "load",
+    "nothing_proved",
     "project_model",
+    "read_model",
     "without_rules",
 ]
 
 _KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
 
 
-def load(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstimator:
+def load(folder: str | PathLike[str], *, verify: bool = True, require_certificate: bool = False) -> SafeEstimator:
     """Load a model folder.
 
     The certificate is checked in exact arithmetic, and rules.yaml is compiled again and compared with it, unless
-    `verify=False` is asked for.
+    `verify=False` is asked for. A folder without rules has no certificate: it is loaded with a warning that nothing is
+    proved, or refused with `require_certificate=True`.
 
     Raises:
         CertificateError: If the certificate does not fit the files.
+        NotCertifiedError: If there are rules but no certificate, or no rules and a certificate is required.
         ModelFormatError: If the folder is not a model folder.
+        ValueError: If a certificate is required but not to be checked.
     """
+    if require_certificate and not verify:
+        raise ValueError("require_certificate=True needs verify=True: a certificate that is not checked says nothing.")
+    model = read_model(folder, verify=verify)
+    if not model.specification_.rules:
+        if require_certificate:
+            raise NotCertifiedError(nothing_proved(folder))
+        warnings.warn(
+            nothing_proved(folder) + " Pass require_certificate=True to refuse such folders.", UserWarning, stacklevel=2
+        )
+    return model
+
+
+def read_model(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstimator:
+    """Do what `load` does, for callers who see to models without rules themselves."""
     record = read_record(folder)
     kind = _KINDS.get(str(record.description.get("kind")))
     if kind is None:
         raise ModelFormatError(f"model.json: unknown kind of model {record.description.get('kind')!r}.")
     return kind.from_record(record, verify=verify)
+
+
+def nothing_proved(folder: str | PathLike[str]) -> str:
+    """Say what it means that a model has no rules."""
+    return f"Nothing is proved about the model in '{os.fspath(folder)}': it has no rules and no certificate."

@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight
 from smle.assurance import certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
 from smle.certificates.document import tensors_of
-from smle.errors import CertificateError, DataError, NotCertifiedError
+from smle.errors import CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table, spread
@@ -376,7 +376,11 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:
         """Rebuild a model; the certificate is checked unless `verify=False` is asked for."""
-        spec = Specification.from_yaml((record.rules or "") + "\n")
+        if record.rules is None:
+            if record.certificate is not None:
+                raise CertificateError("The model folder has a certificate.json, but no rules.yaml.")
+            raise ModelFormatError("The model folder has no rules.yaml, which also states inputs and outputs.")
+        spec = Specification.from_yaml(record.rules + "\n")
         require_kind(record.description, spec)
         architecture = architecture_of(record.description)
         model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])

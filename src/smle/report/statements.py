@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.checker import comparison_text
+from smle.certificates.checker import comparison_text, term, visible
 from smle.certificates.document import Certificate, Proved
 from smle.guarantees import (
     Arrangement,
@@ -138,14 +138,9 @@ def keyed(
 ) -> Iterator[tuple[Key, Proved]]:
     """Yield what the checker proved, each statement with its obligation."""
     for key, item in zip(keys_of(certificate, spec, arrangement), proved, strict=True):
-        if _printed(spec.rules[key.rule].name) != item.rule:
+        if visible(spec.rules[key.rule].name) != item.rule:
             raise RuntimeError(f"Expected a statement about rule '{spec.rules[key.rule].name}'. Got '{item.rule}'.")
         yield key, item
-
-
-def _printed(name: str) -> str:
-    """Return a name as the checker prints it."""
-    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 class Reader:
@@ -163,7 +158,7 @@ class Reader:
         regions = (*self._arrangement.cells[key.head], *(() if key.region is None else (key.region,)))
         active = sorted({row for region in regions for row in self._arrangement.regions[region]})
         rows = [self._arrangement.rows[row] for row in active]
-        names = list(self._spec.columns)
+        names = [term(name) for name in self._spec.columns]
         plain = [comparison_text(dict(row.coefficients), row.bound, row.strict, names) for row in rows]
         if not rows or item.where != "where " + " and ".join(plain):
             return item.where
@@ -178,7 +173,7 @@ class Reader:
             more = f" and {len(pairs) - 3:,} more exclusions" if len(pairs) > 3 else ""
             return "; ".join(exclusion_texts(pairs[:3].tolist(), self._spec)) + more
         clause = requirement.clauses[key.clause]
-        m, names = len(self._spec.targets), [*self._spec.targets, *self._spec.columns]
+        m, names = len(self._spec.targets), [term(name) for name in (*self._spec.targets, *self._spec.columns)]
         plain = [
             comparison_text({**dict(v.outputs), **{m + k: s for k, s in v.inputs}}, v.bound, v.strict, names)
             for v in clause.literals

@@ -188,8 +188,7 @@ def guarantee_view(spec: Specification | None) -> dict[str, Any]:
     return {
         "claim": statement["claim"],
         "assumptions": [
-            *statement["assumptions"],
-            *([] if spec is None else assumptions_of(spec)),
+            *(statement["assumptions"] if spec is None else assumptions_of(spec)),
             "Python's integers and fractions compute correctly, and SHA-256 is what it is taken for.",
         ],
         "not_guaranteed": [

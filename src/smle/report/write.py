@@ -19,7 +19,7 @@ from smle.certificates import checker
 from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
-from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, load
+from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
 from smle.guarantees import Arrangement, arrange, binding_rules
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
@@ -90,7 +90,7 @@ def write_report(
         require_same_files(record, Path(folder))
     elif record is None and not isinstance(model, SafeEstimator):
         place = Path(model)  # nothing could be compared with another folder
-    twin = plain if plain is None or isinstance(plain, SafeEstimator) else load(plain)
+    twin = plain if plain is None or isinstance(plain, SafeEstimator) else read_model(plain)
     _require_alike(twin, estimator)
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     if isinstance(data, str | PathLike):

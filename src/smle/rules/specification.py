@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from smle.certificates.checker import twins, visible
 from smle.errors import RuleError
 from smle.rules.formula import CNF
 from smle.rules.polytope import Polytope
@@ -170,7 +171,6 @@ class Specification:
         return f"Specification({', '.join(f'{part}=[{_some_names(items)}]' for part, items in parts)})"
 
     def _refuse_shared_names(self) -> None:
-        seen: dict[str, str] = {}
         groups = [i for i in self.inputs if isinstance(i, Categorical)]
         listed = [(item.name, "an input") for item in self.inputs]
         listed += [(item.name, "an output") for item in self.outputs]
@@ -178,16 +178,23 @@ class Specification:
         listed += [(f"{g.name}={category}", "an input column") for g in groups for category in g.categories]
         choices = [o for o in self.outputs if isinstance(o, Choice)]
         listed += [(f"{c.name}={option}", "an output column") for c in choices for option in c.options]
-        for name, kind in listed:
-            if name in seen:
+        same = twins(name for name, _ in listed)
+        if same is not None:
+            kinds = [kind for name, kind in listed if name in same]
+            first, second = map(visible, same)
+            if first == second:
                 raise RuleError(
-                    f"The name '{name}' is used twice: for {seen[name]} and for {kind}. Rename one of them."
+                    f"The name '{first}' is used twice: for {kinds[0]} and for {kinds[1]}. Rename one of them."
                 )
-            seen[name] = kind
-        names = [rule.name for rule in self.rules]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise RuleError(f"Two rules are named '{twice}'. Give each its own name.")
+            raise RuleError(
+                f"The names '{first}' ({kinds[0]}) and '{second}' ({kinds[1]}) look the same. Rename one of them."
+            )
+        same = twins(rule.name for rule in self.rules)
+        if same is not None:
+            first, second = map(visible, same)
+            if first == second:
+                raise RuleError(f"Two rules are named '{first}'. Give each its own name.")
+            raise RuleError(f"The rule names '{first}' and '{second}' look the same. Rename one of them.")
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

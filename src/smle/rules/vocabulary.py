@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property
 
+from smle.certificates.checker import looks, visible
 from smle.errors import RuleError
 from smle.rules.expressions import Name, Negative, Node, Num, Truth, quote, to_text
 from smle.rules.parser import did_you_mean
@@ -65,14 +66,15 @@ class Vocabulary:
         self.labels = {name: self.targets[name] for name, item in self.outputs.items() if isinstance(item, Label)}
 
     def _refuse_ambiguous_constants(self) -> None:
+        constants = {look for name in self.constants for look in looks(name)}
         for item in (*self.inputs.values(), *self.outputs.values()):
             if not isinstance(item, Categorical | Choice):
                 continue
             kind = "a category" if isinstance(item, Categorical) else "an option"
             for name in item.categories if isinstance(item, Categorical) else item.options:
-                if name in self.constants:
+                if not constants.isdisjoint(looks(name)):
                     raise RuleError(
-                        f"The name '{name}' is used twice: for {kind} of '{item.name}' and for a constant. "
+                        f"The name '{visible(name)}' is used twice: for {kind} of '{item.name}' and for a constant. "
                         "Rename one of them."
                     )
 
