@@ -7,7 +7,7 @@ from os import PathLike
 from smle.errors import ModelFormatError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
-from smle.estimators.comparison import compare_models
+from smle.estimators.comparison import compare_models, quick_twin
 from smle.estimators.projection import project_model
 from smle.estimators.regressor import SafeRegressor
 from smle.storage import read_record
@@ -19,6 +19,7 @@ __all__ = [
     "compare_models",
     "load",
     "project_model",
+    "quick_twin",
     "without_rules",
 ]
 
