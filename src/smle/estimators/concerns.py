@@ -32,7 +32,7 @@ _ENOUGH = 8  # rows
 _FEW = 30  # training rows of a region
 _NAMES = 4  # rules that a sentence lists
 _PLAIN = {"network": "the plain network", "quick": "a quick plain model (ridge regression and trees)"}
-_ROWS = {"validation": "validation", "test": "held-out"}
+_ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "rows of the table"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ def concern_about(found: Compared, model: FittedModel, *, where: str = "validati
     others = len({other.output for other in far} - {gap.output})
     text = (
         f"The safe model is far behind a plain one, though it is proved to obey: {gap.metric} of '{name}' is "
-        f"{gap.scores['safe']:.2f} on {len(found.X)} {_ROWS[where]} rows. {_PLAIN[found.plain].capitalize()} has "
+        f"{gap.scores['safe']:.2f} on {len(found.X)} {_ROWS[where]}. {_PLAIN[found.plain].capitalize()} has "
         f"{gap.scores['plain']:.2f}, and {gap.scores['postprocess']:.2f} if each answer is moved to the nearest "
         "allowed one."
     )

@@ -97,7 +97,8 @@ def sides_of(spec: Specification, truth: Array) -> list[tuple[npt.NDArray[np.int
         elif isinstance(output.item, Choice):
             result.append(((output.sign * true).argmax(axis=1), tuple(output.item.options)))
         else:
-            result.append(((true[:, 0] >= 0.5).astype(np.int64), ("0", "1")))
+            name = output.item.name
+            result.append(((true[:, 0] >= 0.5).astype(np.int64), (f"not {name}", name)))
     return result
 
 
