@@ -1,20 +1,75 @@
-"""What safe networks are compared with: rules enforced on the targets, on the predictions, on the truth."""
+"""What safe networks are compared with: a quick plain model; rules enforced on targets, predictions, the truth."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.linear_model import Ridge
 
 from smle.errors import DataError
-from smle.guarantees import broken, nearest_outputs
+from smle.guarantees import broken, label_columns, nearest_outputs
 from smle.rules import Specification
 from smle.tables import encode_inputs, encode_numbers
 
-__all__ = ["oracle", "postprocess", "preprocess", "violation_rate"]
+__all__ = ["QuickModel", "oracle", "postprocess", "preprocess", "violation_rate"]
 
 Array = npt.NDArray[np.float64]
+_TREES, _LEAF, _TRIED = 20, 5, 10  # trees, rows per leaf, and inputs tried per split
+_WORK = 30_000  # rows times inputs tried, fewer for many outputs: some tenths of a second
+_MANY = 100  # outputs from which on there are no trees
+
+
+@dataclass(frozen=True, eq=False)
+class QuickModel:
+    """A plain model that takes a fraction of a second: ridge regression, and randomized trees for what that leaves.
+
+    It stands in for a plain twin where none was trained. It is no network and knows no rules.
+    """
+
+    labels: npt.NDArray[np.bool_]
+    shift: Array
+    scale: Array
+    linear: Any
+    trees: Any
+    unit: Array
+
+    @classmethod
+    def fit(
+        cls, spec: Specification, X: npt.NDArray[Any], targets: Array, *, weight: Array | None = None, seed: int = 0
+    ) -> QuickModel:
+        """Fit encoded inputs (n, d) and targets (n, m): numbers, labels as 0 or 1, scores of options.
+
+        Of many rows some are drawn at random.
+        """
+        outputs, tried = targets.shape[1], min(X.shape[1], _TRIED)
+        rows = np.random.default_rng(seed).permutation(len(X))[: max(100, int(_WORK / tried / (1 + outputs / 10)))]
+        X, targets, weight = X[rows].astype(np.float64), targets[rows], None if weight is None else weight[rows]
+        shift, scale = X.mean(axis=0), X.std(axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        X = (X - shift) / scale
+        linear = Ridge(alpha=1.0).fit(X, targets, sample_weight=weight)
+        rest = targets - linear.predict(X).reshape(targets.shape)
+        unit = rest.std(axis=0)  # a split serves all outputs: none counts more for its unit
+        trees = None
+        if outputs <= _MANY:
+            rest = rest / np.where(unit > 0, unit, 1.0)
+            trees = ExtraTreesRegressor(_TREES, min_samples_leaf=_LEAF, max_features=tried, random_state=seed)
+            trees.fit(X, rest[:, 0] if outputs == 1 else rest, sample_weight=weight)
+        return cls(label_columns(spec), shift, scale, linear, trees, unit)
+
+    def raw_outputs(self, X: npt.NDArray[Any]) -> Array:
+        """Return outputs (n, m) in the form of a network's: numbers, logits of labels, scores of options."""
+        X = (X.astype(np.float64) - self.shift) / self.scale
+        shape = (len(X), len(self.labels))
+        result = self.linear.predict(X).reshape(shape)
+        if self.trees is not None:
+            result = result + self.trees.predict(X).reshape(shape) * self.unit
+        chance = np.clip(result, 1e-6, 1 - 1e-6)
+        return np.asarray(np.where(self.labels, np.log(chance / (1 - chance)), result))
 
 
 def preprocess(spec: Specification, X: Any, y: Any) -> Array:
@@ -28,7 +83,10 @@ def postprocess(spec: Specification, X: Any, predictions: Any) -> Array:
 
 
 def oracle(spec: Specification, X: Any, y: Any) -> Array:
-    """Return the nearest allowed true outputs (rows, m): the best that any model which obeys can do."""
+    """Return the nearest allowed true outputs (rows, m): the least squared error of any model which obeys.
+
+    Errors count in the units of the outputs. Where these differ it is not the best R2; `compare_models` has that.
+    """
     return nearest_outputs(spec, encode_inputs(spec, X), encode_numbers(spec, y))
 
 

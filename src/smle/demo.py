@@ -7,18 +7,17 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from sklearn.metrics import r2_score
 from sklearn.model_selection import train_test_split
 
-from smle.baselines import postprocess, violation_rate
-from smle.estimators import SafeRegressor, without_rules
+from smle.baselines import violation_rate
+from smle.estimators import SafeRegressor, compare_models, without_rules
 from smle.report import write_report
 from smle.rules import Specification
 
 __all__ = ["BRAKING_RULES", "DemoResult", "braking_data", "run_demo"]
 
+_TITLES = {"plain": "plain", "postprocess": "post-processed", "safe": "safe"}
 BRAKING_RULES = """\
 inputs:
   distance: [0, 200]      # metres to the obstacle
@@ -79,33 +78,23 @@ def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | Non
     spec = Specification.from_yaml(BRAKING_RULES)
     train, test = train_test_split(data, test_size=0.25, random_state=seed)
     X, y, X_test = train[list(spec.columns)], train["brake"], test[list(spec.columns)]
-    actual = test["brake"].to_numpy()
     plain = SafeRegressor(without_rules(spec), random_state=seed, progress=progress).fit(X, y)
     safe = SafeRegressor(spec, random_state=seed, progress=progress).fit(X, y)
-    guess = plain.predict(X_test)
-    answers: dict[str, npt.NDArray[np.float64]] = {
-        "plain": guess,
-        "post-processed": postprocess(spec, X_test, guess)[:, 0],
-        "safe": safe.predict(X_test),
-    }
-    scores = {name: float(r2_score(actual, values)) for name, values in answers.items()}
-    violations = {name: violation_rate(spec, X_test, values) for name, values in answers.items()}
-    safe.set_scores(
-        {"metric": "R2", "rows": len(test), "score": _as_recorded(scores), "violations": _as_recorded(violations)}
-    )
+    scores = compare_models(safe, X_test, test["brake"], plain=plain)
+    safe.set_scores(scores)
     safe.save(place / "model")
     report = write_report(place / "model", test, place / "report.html", plain=plain, name="Braking demo")
     return DemoResult(
         rows=len(data),
         data_violations=violation_rate(spec, data[list(spec.columns)], data["brake"]),
-        violations=violations,
-        r2=scores,
+        violations=_by_title(scores["violations"]),
+        r2=_by_title(scores["score"]),
         model=safe,
         report=report.path,
         seconds=plain.history_.seconds + safe.history_.seconds,
     )
 
 
-def _as_recorded(figures: dict[str, float]) -> dict[str, float]:
-    """Return figures by the names under which `smle train` records them."""
-    return {"postprocess" if name == "post-processed" else name: value for name, value in figures.items()}
+def _by_title(figures: dict[str, float]) -> dict[str, float]:
+    """Return figures of the networks by the names that the demo prints."""
+    return {title: figures[name] for name, title in _TITLES.items()}

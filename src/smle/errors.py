@@ -9,9 +9,12 @@ SmleError
 ├── ModelFormatError (ValueError)       a model folder that cannot be read
 ├── TrainingError (RuntimeError)        training that cannot go on (for example a NaN loss)
 └── MissingDependencyError (ImportError)  an optional extra that is not installed
+
+AccuracyWarning (UserWarning): a model that obeys its rules and is no good
 """
 
 __all__ = [
+    "AccuracyWarning",
     "CertificateError",
     "ContradictionError",
     "DataError",
@@ -58,3 +61,7 @@ class TrainingError(SmleError, RuntimeError):
 
 class MissingDependencyError(SmleError, ImportError):
     """An optional extra is needed; the message names the command that installs it."""
+
+
+class AccuracyWarning(UserWarning):
+    """A model obeys its rules but is far less accurate than a plain one; the message says where, why and what to do."""

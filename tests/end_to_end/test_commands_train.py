@@ -62,10 +62,11 @@ def test_summary_and_scores(files):
 
 def test_without_twin_and_without_test_rows(files):
     alone = json.loads(_train(files, *QUICK, "--epochs", 1, "--no-twin", "--json").stdout)
-    assert set(alone["scores"]["score"]) == {"safe", "oracle"}
+    assert alone["scores"]["plain"] == "quick"
+    assert set(alone["scores"]["score"]) == {"plain", "postprocess", "safe", "oracle"}
     nothing = _train(files, *QUICK, "--epochs", 1, "--test-share", 0)
     assert nothing.exit_code == 0, nothing.output
-    assert "No rows were held out" in nothing.output
+    assert "On 300 validation rows" in nothing.output
     assert "(the one there was replaced)" in nothing.output
     assert load(files / "m").description_["provenance"]["rows"] == 1500
 
@@ -86,7 +87,7 @@ def test_settings_file_and_options_that_win(files):
     described = load(files / "m").description_
     assert described["architecture"] == {"backbone": "mlp", "hidden": [8, 8], "embedding": 4}
     assert answer["history"]["epochs"] == 2
-    assert "plain" not in answer["scores"]["score"]
+    assert answer["scores"]["plain"] == "quick"
 
 
 WRONG = {

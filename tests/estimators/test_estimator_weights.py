@@ -110,6 +110,7 @@ WRONG = {
     "gate": [None],
     "enforce_targets": [0],
     "checkpoint": [3],
+    "compare": [1],
     "progress": ["loud"],
 }
 

@@ -23,7 +23,7 @@ from smle.rules import Choice
 from smle.tables import encode_inputs, option_values
 from smle.training.enforcement.base import Enforcement
 
-QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0}
+QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0, "compare": False}
 CAP = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: cap, then: y <= {0}}}]}}\n"
 ADVICE = """
 inputs: {{x: [0, 1]}}

@@ -136,13 +136,16 @@ def test_equals_the_best_of_all_choices(clauses, seed):
     st.lists(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=3), max_size=3),
     st.integers(0, 10_000),
 )
-def test_labels_equal_brute_force(m, count, clauses, seed):
+@pytest.mark.parametrize("few", [0, 10])  # by a program, and by trying
+def test_labels_equal_brute_force(few, m, count, clauses, seed):
     generator = np.random.default_rng(seed)
     pairs = generator.integers(0, m, (count, 2))
     pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0).astype(np.int32)
     clauses = [[(label % m, on) for label, on in clause] for clause in clauses]
     probabilities = generator.uniform(0, 1, (3, m)).round(2)
-    result = most_likely_labels(probabilities, pairs, clauses)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("smle.guarantees.label_map._FEW", few)
+        result = most_likely_labels(probabilities, pairs, clauses)
     for p, found in zip(probabilities, result, strict=True):
         best = -np.inf
         for pattern in itertools.product((0, 1), repeat=m):
@@ -323,3 +326,18 @@ def test_too_many_exclusions_of_tied_labels_are_refused():
     both = Specification(spec.inputs, spec.outputs, (*spec.rules, rule))
     with pytest.raises(DataError, match="at most 2,000 exclusions"):
         nearest_outputs(both, np.zeros((1, 2)), np.zeros((1, 71)))
+
+
+def test_outputs_in_different_units_weigh_the_same():
+    """Nearest in units of the outputs is nearest after the rules are stated in these units."""
+    spec = read("outputs: [u, v]", ("", "u <= 1000 * v and v <= 2"), ("", "u >= 3000 or v >= 1"))
+    small = read("outputs: [u, v]", ("", "u <= v and v <= 2"), ("", "u >= 3 or v >= 1"))
+    generator = np.random.default_rng(0)
+    Z = generator.normal(size=(40, 2)) * 3
+    X, unit = np.zeros((40, len(spec.columns))), np.array([1000.0, 1.0])
+    found = nearest_outputs(spec, X, Z * unit, scale=unit)
+    np.testing.assert_allclose(found / unit, nearest_outputs(small, X, Z), atol=1e-6)
+    raw = nearest_outputs(spec, X, Z * unit)
+    distance = [(((rows / unit - Z) ** 2).sum(axis=1)) for rows in (found, raw)]
+    assert (distance[0] <= distance[1] + 1e-6).all()
+    assert (distance[0] < distance[1] - 0.1).any()  # else this test says nothing

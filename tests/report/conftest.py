@@ -8,7 +8,7 @@ from report_rules import CHOICE, DOSE, LABELS
 
 from smle import SafeClassifier, SafeRegressor, Specification
 
-_SMALL = {"hidden": (12,), "embedding": 8, "max_epochs": 3, "random_state": 0, "progress": False}
+_SMALL = {"hidden": (12,), "embedding": 8, "max_epochs": 3, "random_state": 0, "progress": False, "compare": False}
 
 
 @pytest.fixture(scope="session")

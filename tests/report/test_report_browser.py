@@ -75,7 +75,8 @@ def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
     model, table = choice
     spec = model.specification_
     if not gate:
-        model = SafeClassifier(spec, gate=False, hidden=(6,), embedding=4, max_epochs=1, random_state=0)
+        quick = {"hidden": (6,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
+        model = SafeClassifier(spec, gate=False, **quick)
         model.fit(table, table["advice"])
     write_report(model, path=tmp_path / "page.html")
     X = _random_inputs(spec, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -86,7 +87,27 @@ class Certificate:
         for item in self.proved:
             lines.append(f"  {item.rule}: {item.where}: {item.sentence}  (margin {checker.approximate(item.margin)})")
         lines.append(f"Claim: {self.document['statement']['claim']}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *_accuracy(self.files.get("model", b""))])
+
+
+def _accuracy(description: bytes) -> list[str]:
+    """Return what the bound model.json says about accuracy, in lines; it is measured, not proved."""
+    try:
+        scores = json.loads(description)["scores"]
+        score, rows = {name: float(value) for name, value in scores["score"].items()}, int(scores["rows"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ["Accuracy: not measured."]
+    titles = {
+        "safe": "this model",
+        "plain": "plain",
+        "postprocess": "plain, post-processed",
+        "oracle": "best that obeys",
+    }
+    listed = ", ".join(f"{title} {score[name]:.4f}" for name, title in titles.items() if name in score)
+    lines = [f"Accuracy (measured on {rows} rows, not proved): {scores.get('metric')} {listed}"]
+    if scores.get("concern"):
+        lines.append(f"WARNING: {scores['concern']}")
+    return lines
 
 
 def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, checker.Tensor]:

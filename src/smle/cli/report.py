@@ -44,9 +44,12 @@ def report(
 
         result = write_report(model, data, output, plain=plain, name=title)
         if as_json:
-            print_json({"report": str(result.path), "verdict": result.verdict, "reason": result.reason})
+            facts = {"verdict": result.verdict, "reason": result.reason, "warning": result.concern or None}
+            print_json({"report": str(result.path), **facts})
         else:
             out.print(f"Verdict: {result.verdict}", markup=False)
+            if result.concern:
+                out.print(f"WARNING: {result.concern}", style="bold red", markup=False, soft_wrap=True)
             out.print(f"Report: {result.path}", markup=False, soft_wrap=True)
         if result.verdict == "rejected":
             err.print(f"does not hold: {result.reason}", markup=False, soft_wrap=True)

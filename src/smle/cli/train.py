@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ from smle.cli.app import (
 )
 from smle.cli.places import require_table
 from smle.cli.settings import TrainSettings
+from smle.errors import AccuracyWarning
 from smle.exact import margin_text
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["require_fitting", "split", "train"]
 
 _RULES = (".yaml", ".yml")
+_LISTED = 40  # lines of scores by output; model.json has more
 
 
 def _default(name: str) -> str:
@@ -159,7 +162,7 @@ class _Run:
         require_table(data)
         require_replaceable(output)  # better now than after an hour
         self.replaced = output.exists()
-        from smle.estimators import SafeClassifier, SafeRegressor, compare_models, without_rules
+        from smle.estimators import SafeClassifier, SafeRegressor
 
         self._require_checkpoint(output)
         table = read_table(data, text=text_columns(spec))
@@ -169,20 +172,37 @@ class _Run:
         kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
         parameters = self.settings.parameters()
         self.model: SafeEstimator = kind(spec, **parameters, checkpoint=self.checkpoint)
-        self.model.fit(kept, kept[self.targets])
-        plain = None
-        if self.settings.twin and spec.rules and len(self.test):
-            beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
-            plain = kind(without_rules(spec), **parameters, checkpoint=beside)
-            plain.fit(kept, kept[self.targets])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AccuracyWarning)  # the summary says it
+            self.model.fit(kept, kept[self.targets])
         self.rows = {"training": len(kept), "test": len(self.test)}
-        self.scores: dict[str, Any] = {}
         if len(self.test):
-            self.scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
-            self.model.set_scores(self.scores)
+            self._compare(kept, kind, parameters)
         self.model.save(output)
         for file in self._checkpoints():
             file.unlink(missing_ok=True)
+
+    def _compare(self, kept: pd.DataFrame, kind: type[SafeEstimator], parameters: dict[str, Any]) -> None:
+        """Measure on the test rows, beside a plain twin or, where none is asked for, a quick plain model."""
+        from smle.estimators import compare_models, quick_twin, without_rules
+
+        spec = self.model.specification_
+        plain: Any = None
+        if spec.rules and self.settings.twin:
+            beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
+            plain = kind(without_rules(spec), **parameters, checkpoint=beside).fit(kept, kept[self.targets])
+        elif spec.rules:
+            plain = quick_twin(spec, kept, kept[self.targets], seed=self.settings.seed)
+        scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
+        # A twin may be as bad as the model; the quick plain model of `fit` then tells.
+        scores["concern"] = scores["concern"] or self.scores.get("concern", "")
+        self.model.set_scores(scores)
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """What is recorded in the model."""
+        found: dict[str, Any] = self.model.description_["scores"]
+        return found
 
     def _checkpoints(self) -> list[Path]:
         file = self.checkpoint
@@ -224,6 +244,7 @@ class _Run:
             "model": str(output),
             "rows": self.rows,
             "scores": self.scores,
+            "warning": self.scores.get("concern") or None,
             "history": {k: self.model.description_["history"][k] for k in ("epochs", "best_epoch", "stopped")},
             "proved": proved_json(self.proved),
         }
@@ -236,6 +257,9 @@ class _Run:
             _show_scores(self.scores)
         else:
             out.print("No rows were held out, so accuracy was not measured.")
+        for text, style in ((self.scores.get("concern"), "bold red"), (self.scores.get("cost"), None)):
+            if text:
+                out.print(f"{'WARNING' if style else 'Note'}: {text}", style=style, soft_wrap=True, markup=False)
         history = self.model.description_["history"]
         out.print(
             f"Trained on {self.rows['training']} rows: {history['epochs']} epochs (ended by {history['stopped']}), "
@@ -258,8 +282,9 @@ class _Run:
 
 
 def _show_scores(scores: dict[str, Any]) -> None:
+    plain = "plain network" if scores["plain"] == "network" else "plain model (quick)"
     titles = {
-        "plain": "plain network",
+        "plain": plain,
         "postprocess": "plain, post-processed",
         "safe": "safe network",
         "oracle": "best that obeys",
@@ -270,7 +295,26 @@ def _show_scores(scores: dict[str, Any]) -> None:
             seconds = f"{scores['seconds'][key]:.2f}" if key in scores["seconds"] else ""
             rows.append((title, f"{scores['score'][key]:.4f}", f"{scores['violations'][key]:.1%}", seconds))
     rows.append(("data as they are", "", f"{scores['violations']['data']:.1%}", ""))
-    print_rows(f"On {scores['rows']} held-out rows", ("", scores["metric"], "rows that break a rule", "seconds"), rows)
+    kind = "held-out" if scores["where"] == "test" else "validation"
+    print_rows(f"On {scores['rows']} {kind} rows", ("", scores["metric"], "rows that break a rule", "seconds"), rows)
+    _show_outputs(scores["outputs"], {key: titles[key] for key in ("plain", "postprocess", "safe")})
+
+
+def _show_outputs(outputs: list[dict[str, Any]], titles: dict[str, str]) -> None:
+    """Print scores per output, where there are several or one side of a label is rare."""
+    rows = []
+    for item in outputs:
+        if len(outputs) > 1:
+            rows.append((item["name"], item["metric"], item["score"]))
+        if "rare" in item:
+            rare = item["rare"]
+            rows.append((item["name"], f"recall of {rare['side']} ({rare['rows']} rows)", rare["recall"]))
+            rows.append((item["name"], "balanced accuracy", rare["balanced_accuracy"]))
+    if rows:
+        shown = [key for key in titles if key in rows[0][2]]
+        cells = [(name, what, *(f"{values[key]:.4f}" for key in shown)) for name, what, values in rows[:_LISTED]]
+        left = f" ({_LISTED} of {len(rows)} lines)" if len(rows) > _LISTED else ""
+        print_rows(f"By output{left}", ("output", "score", *(titles[key] for key in shown)), cells)
 
 
 def _require_one_kind(spec: Specification, rules: Path) -> None:

@@ -9,7 +9,7 @@ from os import PathLike
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
-from smle.estimators.comparison import compare_models
+from smle.estimators.comparison import compare_models, quick_twin
 from smle.estimators.projection import project_model
 from smle.estimators.regressor import SafeRegressor
 from smle.storage import read_record
@@ -22,6 +22,7 @@ __all__ = [
     "load",
     "nothing_proved",
     "project_model",
+    "quick_twin",
     "read_model",
     "without_rules",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from sklearn.utils.validation import _check_sample_weight
 from smle.assurance import certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
 from smle.certificates.document import tensors_of
-from smle.errors import CertificateError, DataError, ModelFormatError, NotCertifiedError
+from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
+from smle.estimators.comparison import compare_held_out
 from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table, spread
@@ -73,6 +75,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to half a standard
             deviation beyond them where the given ones broke a rule, so that predictions stay close to the border.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
+        compare: Compare with a quick plain model on the rows held out (`description_["scores"]`), and warn with an
+            AccuracyWarning if the safe model is far behind.
         random_state: Seed, for repeatable results.
         progress: Show a progress bar; None: only on a terminal.
     """
@@ -98,6 +102,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         gate: bool = True,
         enforce_targets: bool = True,
         checkpoint: str | PathLike[str] | None = None,
+        compare: bool = True,
         random_state: Any = None,
         progress: bool | None = None,
     ) -> None:
@@ -117,6 +122,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         self.gate = gate
         self.enforce_targets = enforce_targets
         self.checkpoint = checkpoint
+        self.compare = compare
         self.random_state = random_state
         self.progress = progress
 
@@ -191,6 +197,9 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         with float32_by_default():
             fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
+        concern = self.description_["scores"].get("concern")
+        if concern:
+            warnings.warn(concern, AccuracyWarning, stacklevel=2)
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -213,6 +222,9 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
         self.certificate_ = None
         if spec.rules:
+            if self.compare:
+                scores = compare_held_out(self, encoded, targets, weight, share=self.validation_share, seed=seed)
+                self.description_["scores"] = scores
             self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
 
     def _trained(

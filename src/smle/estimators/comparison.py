@@ -1,68 +1,183 @@
-"""A safe model beside its plain twin, the twin's post-processed predictions, and the best that obeying allows."""
+"""A safe model beside a plain one, the plain one's post-processed predictions, and the best that obeying allows."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import r2_score
 
-from smle.estimators.base import SafeEstimator
+from smle.baselines import QuickModel
+from smle.estimators.concerns import concern_about, cost_of_rules
+from smle.estimators.scores import decided, losses, metric_of, output_entries, scale_of, total_score
 from smle.guarantees import broken, label_columns, nearest_outputs, to_scores
-from smle.rules import Choice, Number, Specification
+from smle.rules import Choice, Specification
 from smle.tables import encode_choices, encode_inputs, encode_numbers
+from smle.training.batches import split_rows
 
-__all__ = ["compare_models", "encode_targets"]
+if TYPE_CHECKING:
+    from smle.estimators.base import SafeEstimator
+
+__all__ = ["Compared", "compare", "compare_held_out", "compare_models", "encode_targets", "quick_twin"]
 
 Array = npt.NDArray[np.float64]
+_ROWS = 500  # rows that `fit` compares on; nearest allowed answers may each be a small optimization
 
 
 def encode_targets(spec: Specification, table: Any) -> Array:
     """Return targets (rows, m) as the nearest-outputs problem reads them; a chosen option has the winning score."""
     first = spec.outputs[0]
     if isinstance(first, Choice):
-        return encode_choices(first, table) * (1.0 if first.pick == "max" else -1.0)
+        return _winning(first, encode_choices(first, table))
     return encode_numbers(spec, table)
 
 
-def compare_models(safe: SafeEstimator, X: Any, y: Any, *, plain: SafeEstimator | None = None) -> dict[str, Any]:
+def _winning(choice: Choice, chosen: Array) -> Array:
+    return chosen * (1.0 if choice.pick == "max" else -1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Answers of several methods to the same rows, with their losses (rows, outputs) and broken rules (share of rows).
+
+    * `answers`, `loss`, `violations`: by method, `safe`, `plain`, `postprocess` and `oracle`; `violations` also `data`.
+    * `plain`: what the plain model is, `network` or `quick`.
+    """
+
+    spec: Specification
+    X: npt.NDArray[Any]
+    truth: Array
+    answers: dict[str, Array]
+    loss: dict[str, Array]
+    violations: dict[str, float]
+    weight: Array | None
+    plain: str
+
+    def scores(self) -> dict[str, float]:
+        """Return the score by method."""
+        return {name: total_score(rows, self.weight) for name, rows in self.loss.items()}
+
+    def summary(self, where: str, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """Return what model.json records."""
+        shown = {name: rows for name, rows in self.loss.items() if name != "oracle"}  # it is the best of the mean only
+        return {
+            "metric": metric_of(self.spec),
+            "rows": len(self.X),
+            "where": where,
+            "plain": self.plain,
+            "score": self.scores(),
+            "violations": self.violations,
+            "outputs": output_entries(self.spec, self.truth, shown, self.weight) if len(self.X) else [],
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        }
+
+
+def compare(
+    spec: Specification,
+    X: npt.NDArray[Any],
+    truth: Array,
+    outputs: Mapping[str, Array],
+    *,
+    weight: Array | None = None,
+    plain: str = "network",
+) -> Compared:
+    """Compare what models compute, `safe` and maybe `plain`, with the truth, and with the nearest allowed answers.
+
+    Nearest means the least loss in the score that is shown: errors of numbers count in units of their spread. Rows for
+    which no allowed answer is found are left out.
+
+    Args:
+        spec: The rules.
+        X: Encoded inputs (n, d).
+        truth: Targets (n, m) as of `encode_targets`.
+        outputs: By method: numbers, logits of labels, scores of options (n, m).
+        weight: Weight of each row (n,).
+        plain: What the plain model is: `network` or `quick`.
+    """
+    scale = scale_of(spec, truth, weight)
+    found = {"oracle": nearest_outputs(spec, X, truth, scale=scale)}
+    if "plain" in outputs:
+        found["postprocess"] = nearest_outputs(spec, X, _probable(spec, outputs["plain"]), scale=scale)
+    known = ~np.any([np.isnan(rows).any(axis=1) for rows in found.values()], axis=0)
+    raw = {**outputs, **{name: to_scores(spec, rows) for name, rows in found.items()}, "data": to_scores(spec, truth)}
+    violations = {name: _violations(spec, X[known], rows[known]) for name, rows in raw.items()}
+    answers = {name: decided(spec, rows)[known] for name, rows in raw.items() if name != "data"}
+    X, truth, weight = X[known], truth[known], None if weight is None else weight[known]
+    loss = {name: losses(spec, truth, rows, weight) for name, rows in answers.items()} if len(X) else {}
+    return Compared(spec, X, truth, answers, loss, violations, weight, plain)
+
+
+def quick_twin(spec: Specification, X: Any, y: Any, *, seed: int = 0) -> QuickModel:
+    """Return a quick plain model of a table and its targets, for `compare_models` where no twin was trained."""
+    return QuickModel.fit(spec, encode_inputs(spec, X), encode_targets(spec, y), seed=seed)
+
+
+def compare_models(
+    safe: SafeEstimator, X: Any, y: Any, *, plain: SafeEstimator | QuickModel | None = None
+) -> dict[str, Any]:
     """Measure on rows that no model was trained on.
 
     Args:
         safe: The model with rules.
         X: Table with the input columns.
         y: Table with the output columns.
-        plain: Its twin without rules, if there is one.
+        plain: Its twin without rules, or a `quick_twin`, if there is one.
 
     Returns:
-        `metric`, `rows`, and for each of plain, postprocess, safe and oracle (the nearest allowed true outputs) the
-        `score` and the share of rows that break a rule (`violations`, exact); there also `data`: the true outputs.
-        `seconds`: training, and for postprocess the time for these rows.
+        `metric`, `rows`, and for each of plain, postprocess, safe and oracle (the allowed answers with the best score)
+        the `score` and the share of rows that break a rule (`violations`, exact); there also `data`: the true outputs.
+        `outputs`: scores per output, with recall and balanced accuracy where a side is rare. `seconds`: training, and
+        for postprocess the time for these rows. `concern`: why the safe model is of little use, if it is, and what
+        to do; `cost`: which rules forbid what the data show, if that costs much.
     """
     spec = safe.specification_
     encoded, truth = encode_inputs(spec, X), encode_targets(spec, y)
-    answers: dict[str, Array] = {}
-    seconds: dict[str, float] = {}
+    outputs = {"safe": safe.raw_outputs(X)}
+    seconds = {"safe": safe.history_.seconds}
+    kind = "quick" if isinstance(plain, QuickModel) else "network"
+    if isinstance(plain, QuickModel):
+        outputs["plain"] = plain.raw_outputs(encoded)
+    elif plain is not None:
+        outputs["plain"] = plain.raw_outputs(X)
+        seconds["plain"] = plain.history_.seconds
+    started = time.monotonic()
+    found = compare(spec, encoded, truth, outputs, plain=kind)
     if plain is not None:
-        answers["plain"] = plain.raw_outputs(X)
-        started = time.monotonic()
-        answers["postprocess"] = _nearest(spec, encoded, _probable(spec, answers["plain"]))
-        seconds = {"plain": plain.history_.seconds, "postprocess": time.monotonic() - started}
-    answers["safe"] = safe.raw_outputs(X)
-    answers["oracle"] = _nearest(spec, encoded, truth)
-    seconds["safe"] = safe.history_.seconds
-    violations = {name: _violations(spec, encoded, values) for name, values in answers.items()}
-    violations["data"] = _violations(spec, encoded, to_scores(spec, truth))
-    wanted = _decided(spec, to_scores(spec, truth))
-    return {
-        "metric": "R2" if isinstance(spec.outputs[0], Number) else "accuracy",
-        "rows": len(encoded),
-        "score": {name: _score(spec, wanted, _decided(spec, values)) for name, values in answers.items()},
-        "violations": violations,
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-    }
+        seconds["postprocess"] = time.monotonic() - started
+    return {**found.summary("test", seconds), **_remarks(found, safe, "test")}
+
+
+def compare_held_out(
+    safe: SafeEstimator, X: npt.NDArray[Any], targets: Array, weight: Array | None, *, share: float, seed: int
+) -> dict[str, Any]:
+    """Return what `compare_models` returns, for the rows that `fit` held out and a quick plain model.
+
+    Early stopping and the refit have looked at these rows, and final epochs have learned from them.
+    """
+    spec = safe.specification_
+    first = spec.outputs[0]
+    truth = _winning(first, targets) if isinstance(first, Choice) else targets
+    kept, held = (rows.numpy() for rows in split_rows(len(X), share=share, seed=seed))
+    held = np.sort(held[:_ROWS])
+    started = time.monotonic()
+    quick = QuickModel.fit(spec, X[kept], truth[kept], weight=None if weight is None else weight[kept], seed=seed)
+    outputs = {"safe": safe._evaluate(X[held]).astype(np.float64), "plain": quick.raw_outputs(X[held])}
+    trained = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a search did not end: it only makes the comparison milder
+        found = compare(
+            spec, X[held], truth[held], outputs, weight=None if weight is None else weight[held], plain="quick"
+        )
+    seconds = {"safe": safe.history_.seconds, "plain": trained - started, "postprocess": time.monotonic() - trained}
+    return {**found.summary("validation", seconds), **_remarks(found, safe, "validation")}
+
+
+def _remarks(found: Compared, safe: SafeEstimator, where: str) -> dict[str, str]:
+    return {"concern": concern_about(found, safe, where=where), "cost": cost_of_rules(found)}
 
 
 def _probable(spec: Specification, outputs: Array) -> Array:
@@ -73,26 +188,5 @@ def _probable(spec: Specification, outputs: Array) -> Array:
     return result
 
 
-def _nearest(spec: Specification, encoded: npt.NDArray[Any], outputs: Array) -> Array:
-    return to_scores(spec, nearest_outputs(spec, encoded, outputs))
-
-
 def _violations(spec: Specification, encoded: npt.NDArray[Any], outputs: Array) -> float:
-    return float(broken(spec, encoded, outputs).any(axis=1).mean()) if spec.rules else 0.0
-
-
-def _decided(spec: Specification, outputs: Array) -> Array:
-    """Return what users read off the outputs: numbers, labels, or the number of the chosen option."""
-    first = spec.outputs[0]
-    if isinstance(first, Number):
-        return outputs
-    if isinstance(first, Choice):
-        picked = outputs.argmax(axis=1) if first.pick == "max" else outputs.argmin(axis=1)
-        return np.asarray(picked, dtype=np.float64)[:, None]
-    return (outputs >= 0).astype(np.float64)
-
-
-def _score(spec: Specification, wanted: Array, given: Array) -> float:
-    if isinstance(spec.outputs[0], Number):
-        return float(r2_score(wanted, given))
-    return float((wanted == given).mean())
+    return float(broken(spec, encoded, outputs).any(axis=1).mean()) if spec.rules and len(encoded) else 0.0

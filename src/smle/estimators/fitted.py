@@ -63,10 +63,13 @@ class FittedModel:
             )
         encoded = encode_inputs(self.specification_, X)
         apply_domain_policy(self.specification_, encoded, out_of_domain)
+        return encoded, self._evaluate(encoded)
+
+    def _evaluate(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         features = torch.tensor(encoded)
         with torch.inference_mode():
             parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
-        return encoded, torch.cat(parts).numpy()
+        return torch.cat(parts).numpy()
 
     def _information(self, encoded: npt.NDArray[Any]) -> dict[str, Any]:
         """Return active rules per row, whether it is in the domain, and its share of clipped units."""

@@ -53,6 +53,7 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "gate": (_flag, "True or False"),
     "enforce_targets": (_flag, "True or False"),
     "checkpoint": (lambda v: v is None or isinstance(v, str | os.PathLike), "a path or None"),
+    "compare": (_flag, "True or False"),
     "progress": (lambda v: v is None or _flag(v), "True, False or None"),
 }
 

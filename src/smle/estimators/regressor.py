@@ -77,8 +77,8 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         return targets
 
     def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
-        allowed = nearest_outputs(spec, X, targets)
         scale = spread(targets)
+        allowed = nearest_outputs(spec, X, targets, scale=scale)  # in the units of the loss
         distance = np.sqrt((((targets - allowed) / scale) ** 2).mean(axis=1, keepdims=True))
         beyond = np.divide(_BEYOND, distance, out=np.ones_like(distance), where=distance > _BEYOND)
         return np.asarray(allowed + beyond * (targets - allowed))

@@ -11,16 +11,17 @@ from markupsafe import Markup
 
 from smle.report import svg
 from smle.report.measured import Measured
-from smle.report.recorded import METHODS, RecordedScores, scores_of, training_of
+from smle.report.recorded import METHODS, RecordedScores, outputs_of, scores_of, training_of
 from smle.report.wording import number, share, short
 from smle.rules import Choice, Label, Specification
 
-__all__ = ["Cells", "cell_name", "data_view"]
+__all__ = ["Cells", "accuracy_view", "cell_name", "data_view"]
 
 _RULES = 400
+_QUICK = "at training a quick model: ridge regression and trees"
 _HINTS = {
     "postprocess": "nearest allowed answer, by optimization when predicting",
-    "oracle": "nearest allowed truth: the best that obeys",
+    "oracle": "allowed answers with the best score, for those who know the truth",
     "data": "the rows as they are",
 }
 
@@ -52,6 +53,7 @@ def data_view(
         "data_section": True,
         "data_lead": _data_lead(recorded, measured),
         "comparison": _comparison(recorded, measured),
+        "by_output": _by_output(recorded, measured),
         "rule_table": None,
         "figures": [],
         "figures_title": "",
@@ -63,6 +65,50 @@ def data_view(
         if measured.targets is not None:
             view.update(_figures(spec, measured))
     return view
+
+
+def accuracy_view(description: Mapping[str, Any], measured: Measured | None) -> dict[str, Any]:
+    """Return what stands beside the verdict: scores of the safe model and of what it is compared with, and a warning.
+
+    What the given table says comes first, unless only the recorded scores know a plain model.
+    """
+    recorded = scores_of(description)
+    sources = [(recorded.metric, recorded.score, recorded.outputs, recorded_rows(recorded))]
+    if measured is not None and measured.scores:
+        table = (
+            measured.metric,
+            measured.scores,
+            outputs_of(measured.by_output),
+            f"{measured.inside:,} rows of the table",
+        )
+        sources.insert(0 if "plain" in measured.scores or "plain" not in recorded.score else 1, table)
+    metric, score, outputs, where = next((source for source in sources if source[1]), sources[0])
+    quick = (
+        " The plain model is a quick one: ridge regression and trees."
+        if score is recorded.score and recorded.quick
+        else ""
+    )
+    columns: list[tuple[str, Mapping[str, float]]] = [(metric_title(metric), score)]
+    rare = min((item for item in outputs if "safe" in item.recall), key=lambda item: item.recall["safe"], default=None)
+    if rare is not None:
+        columns.append((f"Recall of {short(rare.side, 24)}", rare.recall))
+    lowest = min((item for item in outputs if "safe" in item.score), key=lambda item: item.score["safe"], default=None)
+    if lowest is not None and rare is None and len(outputs) > 1:
+        columns.append((f"Worst: {short(lowest.name, 24)}", lowest.score))
+    concern = (measured.concern if measured is not None else "") or recorded.concern
+    return {
+        "word": "Poor accuracy" if concern else "Accuracy",
+        "poor": bool(concern),
+        "titles": [title for title, _ in columns],
+        "rows": [
+            (name, [f"{values[method]:.3f}" if method in values else "–" for _, values in columns])
+            for method, name in METHODS.items()
+            if method in score
+        ],
+        "where": f"Measured on {where}, not proved.{quick}" if score else "",
+        "concern": concern,
+        "cost": recorded.cost,
+    }
 
 
 def _data_lead(recorded: RecordedScores, measured: Measured | None) -> str:
@@ -86,15 +132,15 @@ def _comparison(recorded: RecordedScores, measured: Measured | None) -> dict[str
     """Return one row per method, with what is recorded and what was measured."""
     titles: list[str] = []
     columns: list[dict[str, str]] = []
-    where = "test rows at training" if recorded.rows is None else f"{recorded.rows:,} test rows at training"
+    where = recorded_rows(recorded)
     if recorded.score:
-        titles.append(f"{_metric(recorded.metric)}, {where}")
+        titles.append(f"{metric_title(recorded.metric)}, {where}")
         columns.append({k: f"{v:.4f}" for k, v in recorded.score.items()})
     if recorded.violations:
         titles.append(f"Rows that break a rule, {where}")
         columns.append({k: share(v) for k, v in recorded.violations.items()})
     if measured is not None and measured.scores:
-        titles.append(f"{_metric(measured.metric)}, given table")
+        titles.append(f"{metric_title(measured.metric)}, given table")
         columns.append({k: f"{v:.4f}" for k, v in measured.scores.items()})
     if measured is not None and measured.violations:
         titles.append("Rows that break a rule, given table")
@@ -103,22 +149,55 @@ def _comparison(recorded: RecordedScores, measured: Measured | None) -> dict[str
     for method, name in {"data": "data", **METHODS}.items():
         if any(method in column for column in columns):
             cells = [column.get(method, "–") for column in columns]
-            rows.append({"name": name, "hint": _HINTS.get(method, ""), "cells": cells})
+            hint = _QUICK if method == "plain" and recorded.quick else _HINTS.get(method, "")
+            rows.append({"name": name, "hint": hint, "cells": cells})
     if not rows and recorded.others:
         titles = ["Recorded score"]
         rows = [{"name": k, "hint": "", "cells": [f"{v:.4f}"]} for k, v in list(recorded.others.items())[:40]]
     caption = "Accuracy against what it is compared with. – means not recorded or not measured."
     if measured is not None and 0 < measured.sampled < measured.inside:
-        caption += f" Oracle and post-processing on the table: {measured.sampled:,} rows drawn at random."
+        caption += f" Best that obeys and post-processing on the table: {measured.sampled:,} rows drawn at random."
     return {"titles": titles, "rows": rows, "caption": caption}
 
 
-def _metric(name: str) -> str:
+def recorded_rows(recorded: RecordedScores) -> str:
+    """Return on which rows the recorded scores were measured."""
+    kind = "validation" if recorded.where == "validation" else "test"
+    return f"{kind} rows at training" if recorded.rows is None else f"{recorded.rows:,} {kind} rows at training"
+
+
+def metric_title(name: str) -> str:
+    """Return a score as a heading."""
     return {"R2": "R²", "accuracy": "Accuracy"}.get(name, name)
 
 
+def _by_output(recorded: RecordedScores, measured: Measured | None) -> dict[str, Any] | None:
+    """Return scores by output, those of the table if it was scored, where there are several or one has a rare side."""
+    known = measured is not None and bool(measured.scores)
+    outputs = outputs_of(measured.by_output) if measured is not None and known else recorded.outputs
+    lines: list[tuple[str, str, Mapping[str, float]]] = []
+    for item in outputs:
+        if len(outputs) > 1:
+            lines.append((item.name, metric_title(item.metric), item.score))
+        if item.side:
+            lines.append((item.name, f"Recall of {short(item.side)}", item.recall))
+            lines.append((item.name, "Balanced accuracy", item.balanced))
+    shown = [method for method in METHODS if any(method in values for _, _, values in lines)]
+    if not shown:
+        return None
+    rows = [
+        {"name": name, "score": score, "cells": [f"{v[m]:.4f}" if m in v else "–" for m in shown]}
+        for name, score, v in lines
+    ]
+    return {
+        "caption": "On the given table." if known else f"On {recorded_rows(recorded)}.",
+        "titles": [METHODS[method] for method in shown],
+        "rows": rows,
+    }
+
+
 def _rule_table(spec: Specification, measured: Measured) -> dict[str, Any]:
-    titles = {"data": "data", "plain": "plain twin", "safe": "safe model"}
+    titles = {"data": "data", "plain": "plain model", "safe": "safe model"}
     shown = [name for name in titles if name in measured.broken]
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):

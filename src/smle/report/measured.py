@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,10 @@ import torch
 
 from smle.errors import DataError
 from smle.estimators import SafeEstimator
-from smle.guarantees import active, broken, label_columns, nearest_outputs, to_scores
+from smle.estimators.comparison import compare
+from smle.estimators.concerns import concern_about
+from smle.estimators.scores import decided, losses, metric_of, output_entries, total_score
+from smle.guarantees import active, broken, to_scores
 from smle.rules import Choice, Specification
 from smle.tables import column_names, encode_choices, encode_inputs, in_domain
 
@@ -30,8 +33,9 @@ class Measured:
     * `cells`: rows per cell; `cell_of` (inside,): the cell of each row.
     * `active`: rows on which each rule is active; `closest`: the least room of the safe model on a row, per rule.
     * `broken`: rows that break each rule, by whose outputs (`data`, `plain`, `safe`); `any_broken`: any rule.
-    * `scores`, `violations` (shares of rows that break any rule): by method.
+    * `scores`, `violations` (shares of rows that break any rule): by method; `by_output`: entries as in model.json.
     * `sampled`: rows behind the scores of oracle and post-processing.
+    * `concern`: why the safe model is of little use, if it is far behind the post-processed plain one.
     * `targets`, `outputs`: true and predicted values (inside, m); targets None where the table has none.
     """
 
@@ -47,6 +51,8 @@ class Measured:
     violations: dict[str, float]
     metric: str
     scores: dict[str, float]
+    by_output: list[dict[str, Any]]
+    concern: str
     sampled: int
     targets: Array | None
     outputs: Array
@@ -77,7 +83,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     cell_of = _cells(model, X)
-    scores, nearest, sampled = _scores(spec, X, targets, answers)
+    scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),
         outside=outside,
@@ -88,10 +94,12 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
         broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},
         any_broken={name: int(rows.any(axis=1).sum()) for name, rows in wrong.items()},
-        violations={**{name: float(rows.any(axis=1).mean()) for name, rows in wrong.items()}, **nearest},
-        metric=_metric(spec),
-        scores=scores,
-        sampled=sampled,
+        violations={**{name: float(rows.any(axis=1).mean()) for name, rows in wrong.items()}, **scored.nearest},
+        metric=metric_of(spec),
+        scores=scored.scores,
+        by_output=scored.by_output,
+        concern=scored.concern,
+        sampled=scored.sampled,
         targets=targets,
         outputs=Y,
         medians={name: float(np.median(X[:, i])) for i, name in enumerate(spec.columns)},
@@ -149,60 +157,30 @@ def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> f
     return least
 
 
-def _metric(spec: Specification) -> str:
-    labels = label_columns(spec)
-    return "R2" if not labels.any() and not any(isinstance(o, Choice) for o in spec.outputs) else "accuracy"
+class _Scored(NamedTuple):
+    """Scores by method and output, violations of the nearest allowed answers, the rows behind those, and a concern."""
+
+    scores: dict[str, float]
+    by_output: list[dict[str, Any]]
+    nearest: dict[str, float]
+    sampled: int = 0
+    concern: str = ""
 
 
-def _scores(
-    spec: Specification, X: npt.NDArray[Any], targets: Array | None, answers: dict[str, Array]
-) -> tuple[dict[str, float], dict[str, float], int]:
-    """Return scores by method, violations of what was computed as nearest allowed outputs, and on how many rows."""
+def _scored(model: SafeEstimator, X: npt.NDArray[Any], targets: Array | None, outputs: dict[str, Array]) -> _Scored:
     if targets is None:
-        return {}, {}, 0
-    result = {name: score(spec, targets, _decided(spec, Y)) for name, Y in answers.items()}
+        return _Scored({}, [], {})
+    spec = model.specification_
+    loss = {name: losses(spec, targets, decided(spec, Y)) for name, Y in outputs.items()}
+    scores = {name: total_score(rows) for name, rows in loss.items()}
+    by_output = output_entries(spec, targets, loss)
     if not spec.rules:
-        return result, {}, 0
+        return _Scored(scores, by_output, {})
     rows = np.arange(len(X))
     if len(X) > _NEAREST_ROWS:
         rows = np.random.default_rng(0).choice(len(X), _NEAREST_ROWS, replace=False)
-    given = {"oracle": targets[rows]}
-    if "plain" in answers:
-        given["postprocess"] = _probabilities(spec, answers["plain"][rows])
-    violations = {}
-    for name, values in given.items():
-        best = nearest_outputs(spec, X[rows], values)
-        known = ~np.isnan(best).any(axis=1)
-        result[name] = score(spec, targets[rows][known], best[known])
-        violations[name] = float(broken(spec, X[rows][known], to_scores(spec, best[known])).any(axis=1).mean())
-    return result, violations, len(rows)
-
-
-def _decided(spec: Specification, Y: Array) -> Array:
-    """Return outputs with labels as 0 or 1."""
-    labels = label_columns(spec)
-    return np.where(labels, (Y >= 0).astype(np.float64), Y)
-
-
-def _probabilities(spec: Specification, Y: Array) -> Array:
-    """Return outputs with labels as probabilities."""
-    labels = label_columns(spec)
-    return np.where(labels, 0.5 * (1.0 + np.tanh(Y / 2)), Y)
-
-
-def score(spec: Specification, targets: Array, guess: Array) -> float:
-    """Return the mean over outputs: R2 of numbers, accuracy of labels and choices."""
-    labels, parts, column = label_columns(spec), [], 0
-    for output in spec.outputs:
-        width = len(output.options) if isinstance(output, Choice) else 1
-        true, found = targets[:, column : column + width], guess[:, column : column + width]
-        if isinstance(output, Choice):
-            sign = 1.0 if output.pick == "max" else -1.0
-            parts.append(float(((sign * true).argmax(axis=1) == (sign * found).argmax(axis=1)).mean()))
-        elif labels[column]:
-            parts.append(float(((true >= 0.5) == (found >= 0.5)).mean()))
-        else:
-            spread, error = float(((true - true.mean()) ** 2).sum()), float(((true - found) ** 2).sum())
-            parts.append(1.0 - error / spread if spread > 0 else float("nan"))
-        column += width
-    return float(np.mean(parts)) if len(targets) else float("nan")
+    found = compare(spec, X[rows], targets[rows], {name: Y[rows] for name, Y in outputs.items()})
+    nearest = {name: score for name, score in found.scores().items() if name not in scores}
+    violations = {name: found.violations[name] for name in nearest}
+    concern = concern_about(found, model, where="table")
+    return _Scored({**scores, **nearest}, by_output, violations, len(rows), concern)

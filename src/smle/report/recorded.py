@@ -4,24 +4,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["METHODS", "History", "RecordedScores", "Training", "history_of", "scores_of", "text_of", "training_of"]
+__all__ = [
+    "METHODS",
+    "History",
+    "OutputScores",
+    "RecordedScores",
+    "Training",
+    "history_of",
+    "outputs_of",
+    "scores_of",
+    "text_of",
+    "training_of",
+]
 
-METHODS = {"plain": "plain twin", "postprocess": "plain twin, post-processed", "safe": "safe model", "oracle": "oracle"}
+METHODS = {
+    "safe": "safe model",
+    "plain": "plain model",
+    "postprocess": "plain model, post-processed",
+    "oracle": "best that obeys",
+}
 """What is compared, in the order of the table."""
+_OUTPUTS = 100
 
 
 @dataclass(frozen=True)
 class RecordedScores:
-    """Scores and violation rates by method, on `rows` rows that were held out of training (None: not known)."""
+    """Scores and violation rates by method, on `rows` rows that were held out of training (None: not known).
+
+    `where`: which rows, `test` or `validation`; `quick`: the plain model is no network; `outputs`: scores by output;
+    `concern`, `cost`: sentences about a model that is no good, and about rules that the data contradict.
+    """
 
     metric: str
     rows: int | None
     score: dict[str, float]
     violations: dict[str, float]
     others: dict[str, float]
+    where: str = ""
+    quick: bool = False
+    outputs: tuple[OutputScores, ...] = ()
+    concern: str = ""
+    cost: str = ""
+
+
+@dataclass(frozen=True)
+class OutputScores:
+    """Scores of one output by method; of the rare side of a label or choice, its recall, and balanced accuracy."""
+
+    name: str
+    metric: str
+    score: dict[str, float]
+    side: str = ""
+    recall: dict[str, float] = field(default_factory=dict)
+    balanced: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,7 +88,7 @@ class Training:
 def scores_of(description: Mapping[str, Any]) -> RecordedScores:
     """Return the recorded scores; those in another layout are listed by their names."""
     scores = _mapping(description.get("scores"))
-    known = {"metric", "rows", "score", "violations", "seconds"}
+    known = {"metric", "rows", "score", "violations", "seconds", "where", "plain", "outputs", "concern", "cost"}
     others = {str(k): v for k, value in scores.items() if k not in known and (v := _number(value)) is not None}
     return RecordedScores(
         text_of(scores.get("metric")) or "score",
@@ -58,7 +96,26 @@ def scores_of(description: Mapping[str, Any]) -> RecordedScores:
         _numbers(scores.get("score")),
         _numbers(scores.get("violations")),
         others,
+        text_of(scores.get("where")),
+        scores.get("plain") == "quick",
+        outputs_of(scores.get("outputs")),
+        _sentence(scores.get("concern")),
+        _sentence(scores.get("cost")),
     )
+
+
+def outputs_of(entries: Any) -> tuple[OutputScores, ...]:
+    """Return scores by output, as `estimators.scores` writes them."""
+    result = []
+    for entry in entries[:_OUTPUTS] if isinstance(entries, list) else ():
+        item = _mapping(entry)
+        rare = _mapping(item.get("rare"))
+        scores = [_numbers(part) for part in (item.get("score"), rare.get("recall"), rare.get("balanced_accuracy"))]
+        side = text_of(rare.get("side"))
+        result.append(
+            OutputScores(text_of(item.get("name")), text_of(item.get("metric")), scores[0], side, *scores[1:])
+        )
+    return tuple(result)
 
 
 def history_of(description: Mapping[str, Any]) -> History | None:
@@ -103,6 +160,10 @@ def training_of(description: Mapping[str, Any]) -> Training:
 def text_of(value: Any) -> str:
     """Return text of at most 500 characters, or nothing."""
     return str(value)[:500] if isinstance(value, str | int | float) else ""
+
+
+def _sentence(value: Any) -> str:
+    return value[:2000] if isinstance(value, str) else ""
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

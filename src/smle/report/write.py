@@ -23,7 +23,7 @@ from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_m
 from smle.guarantees import Arrangement, arrange, binding_rules
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
-from smle.report.data_view import Cells, cell_name, data_view
+from smle.report.data_view import Cells, accuracy_view, cell_name, data_view
 from smle.report.explorer import explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
 from smle.report.measured import Measured, measure
@@ -45,11 +45,13 @@ class Report:
     """Where a report was written and what it says.
 
     * `verdict`: `proved`, `rejected` or `no rules`; `reason`: why it was rejected.
+    * `concern`: why the model is of little use though it obeys, if it is.
     """
 
     path: Path
     verdict: str
     reason: str
+    concern: str = ""
 
 
 def write_report(
@@ -109,7 +111,8 @@ def write_report(
         "date_iso": now.isoformat(timespec="seconds"),
     }
     _write(target, render(view, explorer))
-    return Report(target, judgement.verdict, judgement.reason)
+    concern = view["accuracy"]["concern"] if view["accuracy"] else ""
+    return Report(target, judgement.verdict, judgement.reason, concern)
 
 
 def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str]]) -> None:
@@ -207,7 +210,7 @@ def _view(
     measured = None if model is None or table is None else measure(model, table, plain=twin)
     verdicts: list[RuleVerdict] = []
     view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
-    view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0}
+    view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
     explorer = None
     if model is not None and spec is not None:
         arrangement = _arrangement(record, spec)
@@ -224,6 +227,7 @@ def _view(
             seen = {} if measured is None else _seen(measured)
             view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
         view |= data_view(description, spec, cells, measured)
+        view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
         explorer = explorer_data(model.network_, spec, arrangement, medians=medians)
         view["explorer_note"] = _explorer_note(explorer)

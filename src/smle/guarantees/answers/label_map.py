@@ -3,8 +3,8 @@
     maximize  sum over labels that are on of  w_l = log(p_l + eps) - log(1 - p_l + eps)
 
 Exclusions alone: only labels with positive weight matter, and the answer is a heaviest independent set of the
-conflict graph, found per connected component by branch and bound. With further clauses, or where that grows
-too large: a MILP.
+conflict graph, found per connected component by branch and bound. With further clauses over few labels all patterns
+are tried. Elsewhere, or where the graph grows too large: a MILP.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ __all__ = ["EPSILON", "heaviest_independent_set", "most_likely_labels", "weights
 Array = npt.NDArray[np.float64]
 EPSILON = 1e-6
 MAX_NODES = 20_000
+_FEW = 10  # labels of which all patterns are tried
+_AT_ONCE = 4096  # rows
 
 
 def weights_of(probabilities: Array) -> Array:
@@ -43,6 +45,13 @@ def most_likely_labels(
     bad = _broken(result > 0, pairs, clauses)
     if not bad.any():
         return result
+    if clauses:
+        tied = np.unique([label for clause in clauses for label, _ in clause] + pairs.reshape(-1).tolist()).astype(
+            np.intp
+        )
+        if len(tied) <= _FEW:
+            result[np.ix_(bad, tied)] = _by_trying(weights[np.ix_(bad, tied)], tied, pairs, clauses)
+            return result
     known: dict[bytes, Array] = {}
     neighbors = _neighbors(pairs, probabilities.shape[1]) if not clauses else []
     for row in np.flatnonzero(bad):
@@ -61,6 +70,24 @@ def _broken(
     for clause in clauses:
         bad |= ~np.any([on[:, label] == value for label, value in clause], axis=0)
     return bad
+
+
+def _by_trying(
+    weights: Array,
+    tied: npt.NDArray[np.intp],
+    pairs: npt.NDArray[np.int32],
+    clauses: Sequence[Sequence[tuple[int, bool]]],
+) -> Array:
+    """Return the most likely allowed patterns of the labels that rules tie together, NaN if there is none."""
+    place = {int(label): p for p, label in enumerate(tied)}
+    patterns = (np.arange(2 ** len(tied))[:, None] >> np.arange(len(tied))) & 1
+    own = [[(place[label], value) for label, value in clause] for clause in clauses]
+    allowed = patterns[~_broken(patterns > 0, np.searchsorted(tied, pairs).astype(np.int32), own)].astype(np.float64)
+    if not len(allowed):
+        return np.full_like(weights, np.nan)
+    parts = range(0, len(weights), _AT_ONCE)
+    best = np.concatenate([(weights[i : i + _AT_ONCE] @ allowed.T).argmax(axis=1) for i in parts])
+    return np.asarray(allowed[best])
 
 
 def _neighbors(pairs: npt.NDArray[np.int32], m: int) -> list[npt.NDArray[np.int32]]:

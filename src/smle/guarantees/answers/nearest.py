@@ -45,13 +45,17 @@ def to_scores(spec: Specification, Y: Array) -> Array:
     return scores
 
 
-def nearest_outputs(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.ArrayLike) -> Array:
+def nearest_outputs(
+    spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.ArrayLike, *, scale: npt.ArrayLike | None = None
+) -> Array:
     """Return the allowed outputs nearest to given ones, row by row.
 
     Args:
         spec: The rules.
         X: Inputs (n, d) in the order of `spec.columns`.
         Y: Outputs (n, m) in the order of `spec.targets`: numbers, scores, and for labels 0/1 or probabilities.
+        scale: Positive unit (m,) in which the error of each number is counted, so that outputs in different units
+            weigh the same; labels are not scaled. None: as they are.
 
     Returns:
         Outputs (n, m): labels as 0 or 1, numbers unchanged where they are allowed; NaN where none was found.
@@ -75,11 +79,12 @@ def nearest_outputs(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: np
     if switches is None or not len(X):
         result[:, labels] = given >= 0.5
         return result
+    units = np.where(labels, 1.0, 1.0 if scale is None else np.asarray(scale, dtype=np.float64))
     patterns, group = np.unique(switches, axis=0, return_inverse=True)
     for g, pattern in enumerate(patterns):
         rows = np.flatnonzero(group.reshape(-1) == g)
         part = _Part.of(spec, np.flatnonzero(pattern).tolist(), labels)
-        result[rows] = part.solve(X[rows], targets[rows])
+        result[rows] = part.solve(X[rows], targets[rows], units)
     return result
 
 
@@ -117,7 +122,7 @@ class _Part:
         rest = tuple(signs for signs in plain.values() if not mixed[signs[0][0]])
         return cls(labels, stacked[~touching], rest, _blocks(general))
 
-    def solve(self, X: npt.NDArray[np.floating[Any]], Y: Array) -> Array:
+    def solve(self, X: npt.NDArray[np.floating[Any]], Y: Array, units: Array) -> Array:
         result = Y.copy()
         mixed = {i for columns, _ in self.blocks for i in columns}
         own = np.array([i for i in np.flatnonzero(self.labels) if i not in mixed], dtype=np.intp)
@@ -126,7 +131,7 @@ class _Part:
         for columns, clauses in self.blocks:
             index = np.array(columns)
             scores = Y[:, index] - 0.5 * self.labels[index]
-            found = _solve_block(index, clauses, X, scores, Y.shape[1])
+            found = _solve_block(index, clauses, X, scores, units)
             on_off = np.where(np.isnan(found), np.nan, (found >= 0).astype(np.float64))
             result[:, index] = np.where(self.labels[index], on_off, found)
         result[np.isnan(result).any(axis=1)] = np.nan
@@ -190,17 +195,22 @@ def _blocks(clauses: Sequence[Clause]) -> tuple[tuple[tuple[int, ...], tuple[Cla
 
 
 def _solve_block(
-    columns: npt.NDArray[np.intp], clauses: Sequence[Clause], X: npt.NDArray[np.floating[Any]], Y: Array, m: int
+    columns: npt.NDArray[np.intp], clauses: Sequence[Clause], X: npt.NDArray[np.floating[Any]], Y: Array, units: Array
 ) -> Array:
     """Return the nearest points of one block; margins grow until the exact evaluation agrees."""
+    unit = units[columns]
 
     def broken(rows: npt.NDArray[np.intp], values: Array) -> npt.NDArray[np.bool_]:
-        full = np.zeros((len(rows), m))
+        full = np.zeros((len(rows), len(units)))
         full[:, columns] = np.nan_to_num(values)
         bad: npt.NDArray[np.bool_] = np.asarray(np.isnan(values).any(axis=1))
         for clause in clauses:
             bad |= ~clause_holds(clause, X[rows], full)
         return bad
+
+    def found(rows: npt.NDArray[np.intp], margin: float) -> Array:
+        choices = _choices(columns, clauses, X[rows], margin, Y[rows], unit)
+        return nearest_in_union(choices, Y[rows] / unit) * unit
 
     result = Y.copy()
     todo = np.flatnonzero(broken(np.arange(len(Y)), Y))
@@ -210,11 +220,11 @@ def _solve_block(
     for margin in _MARGINS:
         if not len(todo):
             return result
-        result[todo] = nearest_in_union(_choices(columns, clauses, X[todo], margin, Y[todo]), Y[todo])
+        result[todo] = found(todo, margin)
         todo = todo[broken(todo, result[todo])]
     if len(todo):
         # No room for a margin: the border itself, exact or (without strict literals) within rounding.
-        result[todo] = nearest_in_union(_choices(columns, clauses, X[todo], 0.0, Y[todo]), Y[todo])
+        result[todo] = found(todo, 0.0)
         if any(literal.strict for clause in clauses for literal in clause.literals):
             result[todo[broken(todo, result[todo])]] = np.nan
     return result
@@ -243,9 +253,14 @@ def _clip(clauses: Sequence[Clause], Y: Array) -> Array:
 
 
 def _choices(
-    columns: npt.NDArray[np.intp], clauses: Sequence[Clause], X: npt.NDArray[np.floating[Any]], margin: float, Y: Array
+    columns: npt.NDArray[np.intp],
+    clauses: Sequence[Clause],
+    X: npt.NDArray[np.floating[Any]],
+    margin: float,
+    Y: Array,
+    unit: Array,
 ) -> Choices:
-    """Return the literals as rows of norm 1, moved inward by a relative margin."""
+    """Return the literals, over outputs in the given units, as rows of norm 1, moved inward by a relative margin."""
     place = {int(column): p for p, column in enumerate(columns)}
     G: list[Array] = []
     H: list[Array] = []
@@ -262,6 +277,7 @@ def _choices(
                 term = X[:, i].astype(np.float64) * float(v)
                 bound -= term
                 size += np.abs(term)
+            row *= unit
             norm = float(np.sqrt(row @ row))
             own.append(len(G))
             G.append(row / norm)

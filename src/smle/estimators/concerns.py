@@ -1,0 +1,324 @@
+"""When a model that obeys is no good: how far it is behind, where, the likely cause, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from smle.estimators.scores import sides_of
+from smle.guarantees import binding_rules, broken, to_scores
+from smle.rules import Linear, Number, Specification
+from smle.rules.expressions import decimal_text, quote_name
+
+if TYPE_CHECKING:
+    from smle.estimators.comparison import Compared
+    from smle.estimators.fitted import FittedModel
+
+__all__ = ["concern_about", "cost_of_rules"]
+
+Array = npt.NDArray[np.float64]
+_FAR = {"R2": 0.1, "accuracy": 0.05, "balanced accuracy": 0.1}  # a gap that is worth a warning
+_SURE = 3.0  # standard errors; half of one more for ten times the outputs
+_ENOUGH = 8  # rows
+_FEW = 30  # training rows of a region
+_NAMES = 4  # rules that a sentence lists
+_PLAIN = {"network": "the plain network", "quick": "a quick plain model (ridge regression and trees)"}
+_ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "rows of the table"}
+
+
+@dataclass(frozen=True, eq=False)
+class _Gap:
+    """How far one output of the safe model is behind; `share` (n,) is what each row adds to the gap."""
+
+    output: int
+    metric: str
+    scores: dict[str, float]
+    share: Array
+
+    @property
+    def size(self) -> float:
+        return self.scores["postprocess"] - self.scores["safe"]
+
+    @property
+    def much(self) -> float:
+        """How much is far; where rules forbid so much that the mean would be better, it grows with the error."""
+        return _FAR[self.metric] * max(1.0, 1.0 - self.scores["postprocess"])
+
+
+def concern_about(found: Compared, model: FittedModel, *, where: str = "validation") -> str:
+    """Return how far a safe model is behind the post-processed plain one, the likely cause and a remedy; or nothing.
+
+    Far is a tenth of the variance of a number, a twentieth of accuracy, or a tenth of balanced accuracy, where that is
+    not by chance.
+    """
+    if "postprocess" not in found.loss or len(found.X) < _ENOUGH:
+        return ""
+    far = [gap for gap in _gaps(found) if gap.size > gap.much]
+    net = float(np.average((found.loss["safe"] - found.loss["postprocess"]).sum(axis=1), weights=found.weight))
+    if not far or net <= 0:  # what one output loses, others may gain
+        return ""
+    gap = max(far, key=lambda gap: gap.size / gap.much)
+    name = found.spec.outputs[gap.output].name
+    others = len({other.output for other in far} - {gap.output})
+    text = (
+        f"The safe model is far behind a plain one, though it is proved to obey: {gap.metric} of '{name}' is "
+        f"{gap.scores['safe']:.2f} on {len(found.X)} {_ROWS[where]}. {_PLAIN[found.plain].capitalize()} has "
+        f"{gap.scores['plain']:.2f}, and {gap.scores['postprocess']:.2f} if each answer is moved to the nearest "
+        "allowed one."
+    )
+    if others:
+        text += f" {others} more output{'s are' if others > 1 else ' is'} far behind as well."
+    return f"{text} {_explained(gap, found, model)}"
+
+
+def cost_of_rules(found: Compared) -> str:
+    """Return which rules forbid what the data show, if no model that obeys them can be nearly as good; or nothing."""
+    if "postprocess" not in found.loss or len(found.X) < _ENOUGH:
+        return ""
+    total = {
+        name: 1.0 - float(np.average(rows.mean(axis=1), weights=found.weight)) for name, rows in found.loss.items()
+    }
+    metric = "R2" if all(isinstance(item, Number) for item in found.spec.outputs) else "accuracy"
+    lost = found.loss["postprocess"].mean(axis=1) - found.loss["plain"].mean(axis=1)
+    far = _FAR[metric]
+    if total["plain"] - total["postprocess"] <= far or 1.0 - total["oracle"] <= far or not _certain(found, lost, 1):
+        return ""
+    wrong = broken(found.spec, found.X, to_scores(found.spec, found.truth)).mean(axis=0)
+    worst = int(wrong.argmax())
+    return (
+        f"The rules forbid much of what the data show: {metric} of {_PLAIN[found.plain]} falls from "
+        f"{total['plain']:.2f} to {total['postprocess']:.2f} when its answers are made to obey. Rule "
+        f"'{found.spec.rules[worst].name}' is broken by {wrong[worst]:.0%} of the rows, more than any other. If the "
+        "rows are right, relax it."
+    )
+
+
+# --- how far
+
+
+def _gaps(found: Compared) -> Iterator[_Gap]:
+    """Yield how far each output is behind, by each score, where it is not by chance."""
+    loss, n = found.loss, len(found.X)
+    weight = np.ones(n) if found.weight is None else found.weight
+    for j, sides in enumerate(sides_of(found.spec, found.truth)):
+        behind = loss["safe"][:, j] - loss["postprocess"][:, j]
+        true = found.truth[:, _columns(found.spec, j)]
+        if not behind.any() or (true == true[0]).all():  # nothing to explain
+            continue
+        if _certain(found, behind, len(found.spec.outputs)):
+            scores = {name: 1.0 - float(np.average(rows[:, j], weights=weight)) for name, rows in loss.items()}
+            yield _Gap(j, "R2" if sides is None else "accuracy", scores, behind * weight / weight.sum())
+        if sides is not None:
+            balance = _balanced(sides[0], weight)
+            balanced = float(balance @ behind)
+            error = float(np.sqrt((balance**2) @ (behind - balanced) ** 2))
+            if balanced > _needed(len(found.spec.outputs)) * error:
+                scores = {name: 1.0 - float(balance @ rows[:, j]) for name, rows in loss.items()}
+                yield _Gap(j, "balanced accuracy", scores, balance * behind)
+
+
+def _certain(found: Compared, behind: Array, outputs: int) -> bool:
+    """Whether a mean difference by row is so many standard errors above zero that it is hardly chance."""
+    weight = np.ones(len(behind)) if found.weight is None else found.weight
+    mean = float(np.average(behind, weights=weight))
+    error = float(np.sqrt((weight**2) @ (behind - mean) ** 2) / weight.sum())
+    return mean > _needed(outputs) * error
+
+
+def _needed(outputs: int) -> float:
+    return _SURE + 0.5 * float(np.log10(outputs))
+
+
+def _balanced(side: npt.NDArray[np.int64], weight: Array) -> Array:
+    """Return weights (n,) under which every side that occurs counts the same."""
+    there = np.unique(side)
+    result = np.zeros(len(side))
+    for k in there:
+        rows = side == k
+        result[rows] = weight[rows] / weight[rows].sum() / len(there)
+    return result
+
+
+# --- where, and why
+
+
+def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
+    """Return where most is lost, the likely cause, and a remedy."""
+    spec = found.spec
+    with torch.inference_mode():
+        x = model.network_.head.domain(torch.tensor(found.X))
+        gate = model.network_.head.gate
+        cell = np.zeros(len(x), dtype=np.int64) if gate.is_trivial else gate(x).numpy()
+    cells = model._arrangement.cells
+    lost = np.bincount(cell, weights=gap.share, minlength=len(cells))
+    worst = int(lost.argmax())
+    rules = _rules_of(model, worst)
+    concerned = [r for r in rules if _mentions(spec, r, gap.output)] or rules
+    text = ""
+    if len(cells) > 1:
+        part = min(1.0, lost[worst] / gap.share.sum())
+        text = f"{part:.0%} of the loss is {_place(model, worst)} ({(cell == worst).mean():.0%} of the rows). "
+    causes = [*_structural(gap, found, model, concerned), *_of_training(model, worst, len(cells))]
+    if not causes:
+        causes = [
+            "none that is known. Compare with a plain network (`smle train` does, or a model without rules). If that "
+            "is no better, change its size, epochs or learning rate. If it is, try another seed, or use "
+            "smle.baselines.postprocess"
+        ]
+    return f"{text}Likely cause: {'. Or: '.join(causes[:2])}."
+
+
+def _place(model: FittedModel, cell: int) -> str:
+    """Return where a cell is, by the rules that apply there and not everywhere."""
+    spec, rules = model.specification_, _rules_of(model, cell)
+    local = [r for r in rules if spec.rules[r].when]
+    if local:
+        return f"where {_named(spec, local)} appl{'y' if len(local) > 1 else 'ies'}"
+    return (
+        f"where only {_named(spec, rules)} appl{'y' if len(rules) > 1 else 'ies'}" if rules else "where no rule applies"
+    )
+
+
+def _rules_of(model: FittedModel, cell: int) -> list[int]:
+    """Return the rules that bind in all of a cell."""
+    arrangement = model._arrangement
+    bound = binding_rules(arrangement, model.specification_, cell)
+    return sorted({rule for rule, region in bound if region is None or not arrangement.regions[region]})
+
+
+def _mentions(spec: Specification, rule: int, output: int) -> bool:
+    requirement, columns = spec.rules[rule].requirement, _columns(spec, output)
+    named = {j for clause in requirement.clauses for literal in clause.literals for j, _ in literal.outputs}
+    return bool(named & set(columns)) or bool(np.isin(requirement.exclusions, columns).any())
+
+
+def _columns(spec: Specification, output: int) -> list[int]:
+    name = spec.outputs[output].name
+    return [i for i, target in enumerate(spec.targets) if target == name or target.startswith(f"{name}=")]
+
+
+def _named(spec: Specification, rules: Sequence[int]) -> str:
+    names = [f"'{spec.rules[r].name}'" for r in rules[:_NAMES]]
+    if len(rules) > _NAMES:
+        return f"{', '.join(names)} and {len(rules) - _NAMES} more rules"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _structural(gap: _Gap, found: Compared, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
+    """Yield causes that lie in the rules and the form of the heads."""
+    spec, gate = found.spec, model.network_.head.gate
+    if gate.is_trivial and any(model._arrangement.regions):
+        yield "one head serves all regions (gate=False). Train with gate=True"
+    if not model.network_.head.network:
+        yield from islice(_crossing(spec, rules, gap.output), 1)
+    split = [r for r in rules if any(len(clause.literals) > 1 for clause in spec.rules[r].requirement.clauses)]
+    if split and isinstance(spec.outputs[gap.output], Number):
+        yield (
+            f"rule '{spec.rules[split[0]].name}' allows separate ranges, and a head uses one of them. Say in `when` "
+            "which range holds where, or use smle.baselines.postprocess, which knows all"
+        )
+    if not isinstance(spec.outputs[gap.output], Number) and getattr(model, "enforcement", "") != "correct":
+        yield (
+            f"{_named(spec, rules)} tie{'s' if len(rules) == 1 else ''} labels or options together, and a head decides "
+            "them by one convex piece of what is allowed. Try enforcement='correct', which moves only answers that "
+            "break a rule"
+        )
+
+
+def _of_training(model: FittedModel, cell: int, cells: int) -> Iterator[str]:
+    """Yield causes that lie in the data and the training."""
+    description: dict[str, Any] = model.description_
+    counts = description.get("training", {}).get("cells", [])
+    if len(counts) == cells > 1 and counts[cell] < _FEW:
+        yield f"only {counts[cell]} training rows are in that region. Add rows there"
+    history = description.get("history", {})
+    if history.get("stopped") == "max_epochs" and history.get("best_epoch", 0) > 0.8 * history.get("epochs", 0):
+        epochs = history["epochs"]
+        yield (
+            f"training ended after {epochs} epoch{'s' if epochs > 1 else ''} and was still getting better. Allow more"
+        )
+
+
+# --- limits that cross
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """An output is at most (`upper`) or at least constant + slope . x, says a rule."""
+
+    rule: int
+    upper: bool
+    constant: Fraction
+    slope: Linear
+
+    def text(self, spec: Specification) -> str:
+        """Return it as the rule language writes it."""
+        parts = [f"{'- ' if v < 0 else '+ '}{_times(abs(v), spec.columns[k])}" for k, v in self.slope]
+        if self.constant or not parts:
+            parts.append(f"{'- ' if self.constant < 0 else '+ '}{_number(abs(self.constant))}")
+        text = " ".join(parts)
+        return text.removeprefix("+ ") if text.startswith("+ ") else f"-{text.removeprefix('- ')}"
+
+
+def _times(value: Fraction, name: str) -> str:
+    return quote_name(name) if value == 1 else f"{_number(value)} * {quote_name(name)}"
+
+
+def _number(value: Fraction) -> str:
+    return decimal_text(value) or str(value)
+
+
+def _crossing(spec: Specification, rules: Sequence[int], output: int) -> Iterator[str]:
+    """Yield pairs of limits on the same side of which now one binds and now the other, one of them moving.
+
+    A head has one affine limit on each side: it has to stay inside both, wherever they are.
+    """
+    limits = list(_limits(spec, rules, output))
+    name = quote_name(spec.outputs[output].name)
+    for i, first in enumerate(limits):
+        for second in limits[i + 1 :]:
+            if first.upper is not second.upper or not (first.slope or second.slope) or not _cross(spec, first, second):
+                continue
+            one, two = first.text(spec), second.text(spec)
+            side, sign, other = ("above", "<=", ">=") if first.upper else ("below", ">=", "<=")
+            both = sorted({first.rule, second.rule})
+            when = sorted({spec.rules[r].when or "" for r in both})
+            kept = "".join(f"({text}) and " if len(when) > 1 else f"{text} and " for text in when if text)
+            whose = f"rule {_named(spec, both)} limits" if len(both) == 1 else f"rules {_named(spec, both)} limit"
+            how = "Add two rules" if len(when) > 1 else "State the limits as two rules"
+            yield (
+                f"{whose} {name} from {side} by {one} and by {two}. Now the one binds and now the other, and the head "
+                f"of a region has one straight limit, which has to stay inside both. {how}, so that each has its own "
+                f"region; this allows the same: `when: {kept}{one} {sign} {two}`, `then: {name} {sign} {one}`; and "
+                f"`when: {kept}{one} {other} {two}`, `then: {name} {sign} {two}`"
+            )
+
+
+def _limits(spec: Specification, rules: Sequence[int], output: int) -> Iterator[_Limit]:
+    """Yield the limits that rules state for one output alone."""
+    columns = _columns(spec, output)
+    for r in rules:
+        for clause in spec.rules[r].requirement.clauses:
+            literal = clause.literals[0]
+            if len(clause.literals) == 1 and len(literal.outputs) == 1 and literal.outputs[0][0] in columns:
+                g = literal.outputs[0][1]
+                yield _Limit(r, g > 0, literal.bound / g, tuple((k, -s / g) for k, s in literal.inputs))
+
+
+def _cross(spec: Specification, first: _Limit, second: _Limit) -> bool:
+    """Whether the difference of two limits takes both signs within the ranges of the inputs."""
+    slope: dict[int, Fraction] = dict(first.slope)
+    for k, v in second.slope:
+        slope[k] = slope.get(k, Fraction(0)) - v
+    low = high = first.constant - second.constant
+    for k, v in slope.items():
+        ends = (v * spec.lower[k], v * spec.upper[k])
+        low, high = low + min(ends), high + max(ends)
+    return low < 0 < high
