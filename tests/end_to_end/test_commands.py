@@ -356,14 +356,6 @@ def _program(*arguments, **environment):
     return done.stdout
 
 
-def test_fast_verification_says_the_same(braking_folder, tmp_path):
-    exact, fast = (json.loads(run("verify", braking_folder, "--json", *more).stdout) for more in ((), ("--fast",)))
-    assert exact == fast
-    assert "error bound" in run("verify", braking_folder, "--fast").output
-    (tmp_path / "m.onnx").write_bytes(b"")
-    assert run("verify", tmp_path / "m.onnx", "--fast").exit_code == 2
-
-
 def test_verification_needs_no_torch(braking_folder, tmp_path):
     code = (
         "import sys; sys.modules['torch'] = sys.modules['sklearn'] = None\n"

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates import checker
-from smle.certificates.fast_exclusions import exclusion_margin
 from smle.errors import CertificateError
 
 __all__ = ["Certificate", "Proved", "tensors_of"]
@@ -56,18 +55,14 @@ class Certificate:
             raise CertificateError("certificate: expected a JSON object.")
         return parsed
 
-    def check(self, *, fast: bool = False) -> tuple[Proved, ...]:
+    def check(self) -> tuple[Proved, ...]:
         """Check everything in exact arithmetic and return what is proved.
-
-        With `fast`, exclusions are checked in float64 with a rigorous error bound; pairs that this does not settle, and
-        everything else, are still checked exactly.
 
         Raises:
             CertificateError: If the checker rejects it; the message says why.
         """
-        pairs = exclusion_margin if fast else checker.Head.exclusion_margin
         try:
-            return tuple(checker.check(self.text, self.tensors, self.block, self.files, pairs))
+            return tuple(checker.check(self.text, self.tensors, self.block, self.files))
         except checker.Rejected as reason:
             raise CertificateError(str(reason)) from None
 

@@ -39,9 +39,6 @@ def verify(
     statements: Annotated[
         bool, typer.Option("--statements", help="Print every proved statement, cell by cell.")
     ] = False,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="Check exclusions in float64 with an error bound where that settles them.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check a certificate in exact arithmetic: of a model folder, or beside an exported ONNX file.
@@ -57,12 +54,10 @@ def verify(
     """
     with reported(), _reasons_as_json(as_json):
         if model.suffix == ".onnx" and not model.is_dir():
-            if fast:
-                raise ValueError("--fast is for model folders. An ONNX file is always checked in exact arithmetic.")
             _verify_onnx(model, statements, as_json)
         else:
             require_model(model)
-            _verify_folder(model, statements, fast, as_json)
+            _verify_folder(model, statements, as_json)
 
 
 @contextmanager
@@ -75,8 +70,8 @@ def _reasons_as_json(wanted: bool) -> Iterator[None]:
         raise
 
 
-def _verify_folder(model: Path, statements: bool, fast: bool, as_json: bool) -> None:
-    proved, spec, statement = _verified(model, fast)
+def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
+    proved, spec, statement = _verified(model)
     if as_json:
         print_json({"verdict": "proved", "proved": proved_json(proved), **statement})
         return
@@ -85,8 +80,7 @@ def _verify_folder(model: Path, statements: bool, fast: bool, as_json: bool) -> 
     else:
         print_proved(proved, spec)
     _show_statement(statement)
-    how = "exactly, exclusions in float64 with an error bound" if fast else "in exact arithmetic"
-    out.print(f"Holds: every rule is proved {how}, for every input in the domain.")
+    out.print("Holds: every rule is proved in exact arithmetic, for every input in the domain.")
 
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
@@ -132,7 +126,7 @@ def _show_statement(statement: dict[str, Any]) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
 
-def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
+def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
     from smle.certificates.agreement import assumptions_of, require_same_rules
     from smle.errors import ModelFormatError, RuleError
     from smle.rules import Specification
@@ -142,7 +136,7 @@ def _verified(folder: Path, fast: bool) -> tuple[tuple[Proved, ...], Specificati
         record = read_record(folder)
         if record.certificate is None:
             raise CertificateError("The folder has no certificate.json: nothing is proved about this model.")
-        proved = record.certificate.check(fast=fast)
+        proved = record.certificate.check()
         spec = Specification.from_yaml((record.rules or "") + "\n")
         require_same_rules(record.certificate, spec)
     except (ModelFormatError, RuleError) as error:
