@@ -16,7 +16,6 @@ from sklearn.utils.validation import _check_sample_weight
 
 from smle.assurance import certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
-from smle.certificates.document import tensors_of
 from smle.diagnosis import conflicts_explained
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.estimators.description import describe
@@ -213,9 +212,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
         self._deploy(network)
         self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
-        self.certificate_ = None
-        if spec.rules:
-            self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
+        self._hold(certify(network, files=self._bound_files()) if spec.rules else None)
 
     def _trained(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
@@ -384,9 +381,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])
         model.specification_, model.description_ = spec, record.description
         model.n_features_in_ = len(spec.inputs)
-        model.certificate_ = None
         model._restore(record.description)
-        program = None
+        program, checked = None, None
         if spec.rules:
             certificate = record.certificate
             if certificate is None:
@@ -394,7 +390,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             if verify:
                 certificate.check()
                 require_same_rules(certificate, spec)
-                model.certificate_ = certificate
+                checked = certificate
             model._arrangement = arrangement_of(certificate, spec)
             program = certificate.document["program"]
         else:
@@ -403,7 +399,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             model._arrangement = arrange(spec)
         with float32_by_default():
             model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
-        model._weights = record.weights
+        model._hold(checked)
         return model
 
 
