@@ -26,7 +26,7 @@ from smle.nn.quick import Quick
 from smle.rules import Specification
 from smle.tables import column_names, encode_inputs
 
-__all__ = ["DeployedNetwork", "certify", "correct", "project", "state_of", "verify"]
+__all__ = ["DeployedNetwork", "Seal", "certify", "correct", "project", "state_of", "verify"]
 
 
 class DeployedNetwork(Float32Only):
@@ -72,6 +72,53 @@ def state_of(network: DeployedNetwork) -> dict[str, npt.NDArray[Any]]:
     return {name: np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in state.items()}
 
 
+class Seal:
+    """The numbers of a deployed network when it was certified: tells whether they were changed since.
+
+    Contents are compared. torch's counters of changes miss writes through `.data` and through numpy, and comparing
+    a head takes some ten microseconds.
+    """
+
+    def __init__(self, network: DeployedNetwork, tensors: dict[str, checker.Tensor]) -> None:
+        self._network, self._tensors = network, tensors
+        self._parts = [
+            (name.split(".") if name else [], {key: _copied(value) for key, value in part._buffers.items()})
+            for name, part in network.head.named_modules()
+        ]
+
+    def changed(self) -> list[str]:
+        """Return the names of all tensors, those of the backbone included, that are others now."""
+        now = tensors_of(state_of(self._network))
+        names = {name for name in self._tensors.keys() | now.keys() if self._tensors.get(name) != now.get(name)}
+        return sorted(names | set(self.changed_in(self._network.head)))
+
+    def changed_in(self, head: nn.Module) -> list[str]:
+        """Return the names of the tensors in a head that are not the certified ones."""
+        found = []
+        for path, known in self._parts:
+            part: nn.Module | None = head
+            for name in path:
+                part = None if part is None else part._modules.get(name)
+            now = {} if part is None else part._buffers
+            for name, value in known.items():
+                other = now.get(name)
+                if other is not value and not _same(other, value):
+                    found.append(".".join([*path, name]))
+        return found
+
+
+def _copied(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.detach().cpu().clone()
+
+
+def _same(now: Tensor | None, known: Tensor | None) -> bool:
+    if now is None or known is None or now.dtype is not known.dtype:
+        return False
+    now = now if now.is_cpu else now.cpu()
+    # Bit by bit only where it matters: NaN is not equal to itself.
+    return torch.equal(now, known) or (now.shape == known.shape and now.numpy().tobytes() == known.numpy().tobytes())
+
+
 def _require_safe_network(network: SafeNetwork) -> None:
     if not isinstance(network, SafeNetwork):
         raise TypeError(
@@ -89,9 +136,11 @@ def verify(network: SafeNetwork) -> Verdicts:
 def certify(
     network: SafeNetwork, *, tensors: dict[str, checker.Tensor] | None = None, files: dict[str, bytes] | None = None
 ) -> Certificate:
-    """Return a certificate for the deployed form of the network.
+    """Return a certificate for the deployed form of the network, as it is now.
 
-    Arguments:
+    What is trained, loaded or written into the network later is not covered: certify it again.
+
+    Args:
         network: The network; it is switched to eval mode.
         tensors: The weights as stored, if the certificate is for a file; those of the network by default.
         files: The files to bind, by role (`model`, `rules`).

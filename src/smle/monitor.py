@@ -62,7 +62,8 @@ class Observer:
 
     def look(self, encoded: npt.NDArray[Any]) -> Seen:
         """Return what is active, used, inside and clipped for encoded rows (rows, d)."""
-        features, head = torch.tensor(encoded), self.network.head
+        head = self.network.head
+        features = head.read(torch.tensor(encoded))
         with torch.inference_mode():
             x = head.domain(features)
             bits = self._guard.active(x).to(torch.float32)

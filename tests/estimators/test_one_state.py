@@ -1,7 +1,10 @@
 """A fitted model is one state: what is read, what is proved and what is stored belong together, or are refused."""
 
+import copy
 import hashlib
 import json
+import pickle
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ from smle.errors import CertificateError, ContradictionError, DataError, NotCert
 from smle.estimators.inputs import plain_table
 from smle.export import check_onnx
 from smle.nn import SafeNetwork
+from smle.report.judge import judge
 from smle.rules import Choice
 from smle.tables import encode_inputs, option_values
 from smle.training.enforcement.base import Enforcement
@@ -411,3 +415,97 @@ rules: [{name: r, then: y <= 9}, {name: p, then: y >= 5}, {name: q, then: y <= 4
     with pytest.raises(ContradictionError, match=r"'p'.*'q'") as caught:
         SafeRegressor(rules, **QUICK).fit(X, y)
     assert "'r'" not in str(caught.value)
+
+
+def _by_load_state_dict(network):
+    state = network.state_dict()
+    network.load_state_dict({k: v + 1 if k == "head.heads.bias" else v for k, v in state.items()})
+
+
+def _by_another_head(network):
+    network.head = copy.deepcopy(network.head)
+    network.head.heads.bias += 1
+
+
+def _by_another_tensor(network):
+    network.head.heads.bias = network.head.heads.bias + 1
+
+
+CHANGES = {
+    "in place": lambda network: network.head.heads.bias.add_(1),
+    "under inference mode": torch.inference_mode()(lambda network: network.head.heads.bias.add_(1)),
+    "data": lambda network: network.head.heads.bias.data.add_(1),  # torch counts no change here
+    "numpy": lambda network: np.add(
+        network.head.heads.bias.numpy(), 1, out=network.head.heads.bias.numpy()
+    ),  # nor here
+    "another tensor": _by_another_tensor,
+    "another head": _by_another_head,
+    "load_state_dict": _by_load_state_dict,
+    "bounds": lambda network: network.head.bounds.upper.mul_(2),
+    "domain": lambda network: network.head.domain.upper_float64.mul_(2),
+    "gate, stored": lambda network: network.head.gate.constants_float64.sub_(0.1),
+    "gate, derived": lambda network: network.head.gate.negative.logical_not_(),
+}
+GATED = "{inputs: {x: [0, 1]}, outputs: [y], rules: [{name: cap, when: x <= 0.5, then: y <= 3}]}\n"
+
+
+@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize("source", ["fitted", "loaded", "unpickled", "copied"])
+def test_a_changed_head_is_not_served_and_its_certificate_does_not_pass(table, tmp_path, how, source):
+    X, y, _ = table
+    model = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y)
+    if source == "loaded":
+        model.save(tmp_path / "model")
+        model = load(tmp_path / "model")
+    elif source != "fitted":
+        model = pickle.loads(pickle.dumps(model)) if source == "unpickled" else copy.deepcopy(model)
+    before = model.predict(X)
+    assert len(model.certificate_.check()) == 1
+    CHANGES[how](model.network_)
+    for use in (model.predict, model.raw_outputs):
+        with pytest.raises(NotCertifiedError, match="was changed after it was certified"):
+            use(X.iloc[:1])
+    with pytest.raises(NotCertifiedError, match="was changed"):
+        model.explain_margins()
+    with pytest.raises(CertificateError, match="was changed after it was certified"):
+        model.certificate_.check()
+    assert judge(model.record()).verdict == "rejected"
+    with pytest.raises(NotCertifiedError, match="was changed"):  # also after it travelled
+        pickle.loads(pickle.dumps(model)).predict(X)
+    if source == "fitted":
+        assert np.array_equal(model.fit(X, y).predict(X), before)
+
+
+def test_the_same_numbers_elsewhere_are_served(table):
+    """Copies, moves and states with equal numbers are no changes, and the backbone is nobody's proof."""
+    X, y, _ = table
+    model = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y)
+    before = model.predict(X)
+    model.network_.load_state_dict(copy.deepcopy(model.network_.state_dict()))
+    model.network_ = copy.deepcopy(model.network_).to("cpu").float()
+    model.network_.head.heads.bias.add_(1).sub_(1)
+    with torch.inference_mode():
+        model = pickle.loads(pickle.dumps(model))
+        assert np.array_equal(model.predict(X), before)
+    assert np.array_equal(model.predict(X), before)
+    assert len(model.certificate_.check()) == 1
+    model.network_.backbone[-1].bias.data.add_(1)
+    assert (model.predict(X)[X["x"] <= 0.5] <= 3).all()
+
+
+def test_a_changed_backbone_is_another_model_for_the_certificate(table):
+    X, y, _ = table
+    model = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y)
+    model.network_.backbone[-1].bias.data.add_(1)
+    with pytest.raises(CertificateError, match=r"\(backbone\..*bias\)"):
+        model.certificate_.check()
+    assert len(model.certificate_.proved) == 1  # of the numbers that are stored with it
+
+
+def test_noticing_a_change_takes_microseconds(table):
+    X, y, _ = table
+    model = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y)
+    start = time.process_time()
+    for _ in range(1000):
+        model._require_as_certified()
+    assert time.process_time() - start < 0.2  # 15 ms on the machine where this was written

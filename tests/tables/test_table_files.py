@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -172,3 +173,12 @@ def test_a_name_in_quotes_may_go_over_lines(tmp_path):
         read_table(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text('"a\nb",zip\n1,01\n')
     assert read_table(tmp_path / "t.csv", text={"zip": frozenset()}).to_dict("list") == {"a\nb": [1], "zip": ["01"]}
+
+
+def test_a_file_that_is_read_in_part_leaves_warnings_alone(tmp_path):
+    place = tmp_path / "table.csv"
+    place.write_text("x\n1\n2\n3\n")
+    before = list(warnings.filters)
+    chunks = read_chunks(place, rows=1)
+    next(chunks)
+    assert warnings.filters == before

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from smle.certificates import checker
 from smle.errors import CertificateError
 
-__all__ = ["Certificate", "Proved", "tensors_of"]
+__all__ = ["Certificate", "Proved", "shortened", "tensors_of"]
 
 Proved = checker.Proved
 
@@ -25,12 +26,14 @@ class Certificate:
 
     * `text`: the canonical JSON (certificate.json); `block`: certificate.bin, empty if there is none.
     * `tensors`: the weights that it speaks of; `files`: the bound files by their role (`model`, `rules`).
+    * `changed`: for a model in use, names those of its weights that are no longer the ones that it speaks of.
     """
 
     text: bytes
     block: bytes
     tensors: dict[str, checker.Tensor] = field(repr=False)
     files: dict[str, bytes] = field(repr=False)
+    changed: Callable[[], list[str]] | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Certificate:
@@ -55,12 +58,28 @@ class Certificate:
             raise CertificateError("certificate: expected a JSON object.")
         return parsed
 
+    def watching(self, changed: Callable[[], list[str]]) -> Certificate:
+        """Return the same certificate for a model in use: `check` then speaks of the model as it is."""
+        other = replace(self, changed=changed)
+        if "proved" in self.__dict__:  # checking once more may take long
+            other.__dict__["proved"] = self.proved
+        return other
+
     def check(self) -> tuple[Proved, ...]:
         """Check everything in exact arithmetic and return what is proved.
+
+        The certificate of an estimator (`model.certificate_`) is rejected if its network has been changed since. Any
+        other one, such as that of `smle.certify`, speaks of the numbers that were stored in it.
 
         Raises:
             CertificateError: If the checker rejects it; the message says why.
         """
+        different = self.changed() if self.changed is not None else []
+        if different:
+            raise CertificateError(
+                f"The network was changed after it was certified ({shortened(different)}): the certificate does not "
+                "speak of it as it is now. Load or fit the model again."
+            )
         try:
             return tuple(checker.check(self.text, self.tensors, self.block, self.files))
         except checker.Rejected as reason:
@@ -68,8 +87,8 @@ class Certificate:
 
     @cached_property
     def proved(self) -> tuple[Proved, ...]:
-        """What is proved (checked once)."""
-        return self.check()
+        """What is proved of the numbers that are stored here (checked once)."""
+        return replace(self, changed=None).check()
 
     @property
     def domain(self) -> list[str]:
@@ -103,6 +122,11 @@ def _accuracy(description: bytes) -> list[str]:
     if scores.get("concern"):
         lines.append(f"WARNING: {scores['concern']}")
     return lines
+
+
+def shortened(names: list[str], most: int = 3) -> str:
+    """Return a list of names for a message, the first few of many."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, checker.Tensor]:

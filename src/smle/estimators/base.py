@@ -17,7 +17,6 @@ from sklearn.utils.validation import _check_sample_weight
 
 from smle.assurance import certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
-from smle.certificates.document import tensors_of
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.comparison import compare_held_out
 from smle.estimators.description import describe
@@ -220,12 +219,12 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
         self._deploy(network)
         self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
-        self.certificate_ = None
+        self._hold(None)
         if spec.rules:
             if self.compare:
                 scores = compare_held_out(self, encoded, targets, weight, share=self.validation_share, seed=seed)
                 self.description_["scores"] = scores
-            self.certificate_ = certify(network, tensors=tensors_of(self._weights), files=self._bound_files())
+            self._hold(certify(network, files=self._bound_files()))
 
     def _trained(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
@@ -398,9 +397,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])
         model.specification_, model.description_ = spec, record.description
         model.n_features_in_ = len(spec.inputs)
-        model.certificate_ = None
         model._restore(record.description)
-        program = None
+        program, checked = None, None
         if spec.rules:
             certificate = record.certificate
             if certificate is None:
@@ -408,7 +406,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             if verify:
                 certificate.check()
                 require_same_rules(certificate, spec)
-                model.certificate_ = certificate
+                checked = certificate
             model._arrangement = arrangement_of(certificate, spec)
             program = certificate.document["program"]
         else:
@@ -417,7 +415,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             model._arrangement = arrange(spec)
         with float32_by_default():
             model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
-        model._weights = record.weights
+        model._hold(checked)
         return model
 
 

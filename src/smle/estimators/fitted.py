@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from smle.assurance import DeployedNetwork, state_of
-from smle.certificates.document import Certificate
+from smle.assurance import DeployedNetwork, Seal, state_of
+from smle.certificates.document import Certificate, shortened
 from smle.certificates.issue import rebind
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.inputs import apply_domain_policy, plain_table
@@ -37,13 +37,29 @@ class FittedModel:
     description_: dict[str, Any]
     n_features_in_: int
     _arrangement: Arrangement
-    _weights: dict[str, Any]
+    _seal: Seal | None
 
     def _deploy(self, network: SafeNetwork) -> None:
         """Take over the frozen form of a network."""
         self._arrangement = network.arrangement
         self.network_ = DeployedNetwork.of(network)
-        self._weights = state_of(self.network_)
+
+    def _hold(self, certificate: Certificate | None) -> None:
+        """Take over a certificate of the network as it is now; changes of the network are noticed from here on."""
+        self._seal, self.certificate_ = None, None
+        if certificate is not None:
+            self._seal = Seal(self.network_, certificate.tensors)
+            self.certificate_ = certificate.watching(self._seal.changed)
+
+    def _require_as_certified(self) -> None:
+        """Raise NotCertifiedError if somebody changed the head of the network since it was certified."""
+        changed = [] if self._seal is None else self._seal.changed_in(self.network_.head)
+        if changed:
+            raise NotCertifiedError(
+                f"The head of this model was changed after it was certified ({shortened(changed)}), so nothing is "
+                "proved about its predictions. Load or fit the model again. To keep what was changed, find the nearest "
+                "safe heads: smle.estimators.project_model(model, model.specification_)."
+            )
 
     @property
     def _units(self) -> int:
@@ -55,6 +71,7 @@ class FittedModel:
     def _outputs(self, X: Any, out_of_domain: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         """Return encoded inputs and the certified float32 outputs (rows, m)."""
         check_is_fitted(self, "network_")
+        self._require_as_certified()
         X = plain_table(X, self.specification_)
         if column_names(X) is None and X.shape[1] != self.n_features_in_:
             raise DataError(
@@ -108,6 +125,7 @@ class FittedModel:
         check_is_fitted(self, "network_")
         if self.certificate_ is None:
             return []
+        self._require_as_certified()
         return [
             {"rule": p.rule, "where": p.where, "holds": p.sentence, "margin": float(p.margin)}
             for p in self.certificate_.proved
@@ -126,7 +144,8 @@ class FittedModel:
         check_is_fitted(self, "network_")
         self.description_ = {**self.description_, "scores": {**self.description_["scores"], **scores}}
         if self.certificate_ is not None:
-            self.certificate_ = rebind(self.certificate_, self._bound_files())
+            self._require_as_certified()
+            self._hold(rebind(self.certificate_, self._bound_files()))
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.

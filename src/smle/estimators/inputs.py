@@ -12,7 +12,7 @@ from sklearn.utils import check_array
 
 from smle.errors import DataError
 from smle.rules import NumericInput, Specification
-from smle.tables import column_names, in_domain, require_in_domain
+from smle.tables import column_names, in_domain, require_exact, require_in_domain
 
 __all__ = ["apply_domain_policy", "observed_inputs", "plain_table", "spread"]
 
@@ -25,10 +25,11 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
     """Return tables with column names as they are, and anything else as a checked two-dimensional array.
 
     Raises:
-        ValueError: If it is sparse, complex, empty, one-dimensional, or has infinities, or NaN without a stand-in.
+        ValueError: If it is sparse, complex, empty, one-dimensional, or has infinities, NaN without a stand-in, or
+            whole numbers that would be rounded.
     """
     if type(X).__module__.startswith("pyarrow"):
-        X = X.to_pandas()
+        X = X.to_pandas(integer_object_nulls=True)  # otherwise floats
     if column_names(X) is not None:
         return X
     if isinstance(X, np.ma.MaskedArray):
@@ -36,7 +37,10 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
         X = np.where(np.ma.getmaskarray(X), np.asarray(None, dtype=kind), np.asarray(X, dtype=kind))
     if spec is None or not spec.one_hot:
         stands_in = spec is not None and any(item.missing is not None for item in spec.inputs)
-        return check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)
+        checked = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)
+        known = [] if spec is None else [f"Input '{item.name}'" for item in spec.inputs]
+        require_exact(X, checked, known if len(known) == checked.shape[1] else ["A column"] * checked.shape[1])
+        return checked
     try:
         array = np.asarray(X, dtype=object)
     except ValueError:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 
 from smle.assurance import certify, project
-from smle.certificates.document import tensors_of
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
 from smle.guarantees import Arrangement, Head, Overapproximation, arrange
@@ -62,7 +61,7 @@ def project_model(
         refit_network(safe, rows[kept], wanted[kept], loss=result._refit_loss(), validation=(rows[held], wanted[held]))
     result._deploy(safe)
     result.description_ = _description(model, result, encoded)
-    result.certificate_ = certify(safe, tensors=tensors_of(result._weights), files=result._bound_files())
+    result._hold(certify(safe, files=result._bound_files()))
     return result
 
 

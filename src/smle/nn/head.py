@@ -18,6 +18,7 @@ from smle.nn.constant_heads import Places
 from smle.nn.gate import Domain, Gate
 from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
 from smle.rules import Specification
+from smle.tables import WHOLE_FLOAT64, require_exact
 
 __all__ = ["DeployedHead"]
 
@@ -136,6 +137,7 @@ class DeployedHead(FixedFormats):
         d, m = len(spec.columns), len(spec.targets)
         count = len(arrangement.cells) - arrangement.free_cell
         self.inputs = d
+        self.is_large = any(abs(end) > WHOLE_FLOAT64 for end in (*spec.lower, *spec.upper))
         self._row: _Row | None = None
         self.affine, self.network = affine, bool(hidden)
         computed = affine or passthrough or self.network
@@ -169,12 +171,15 @@ class DeployedHead(FixedFormats):
         Raises:
             RuntimeError: If torch was told to lower the precision of float32 matrix products.
             ValueError: If there are not as many embeddings as features, or not as many features as inputs.
+            TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
+        if features.dtype not in _FEATURE_TYPES:
+            features = self.read(features)
         rows = embedding.shape[0]
         if not is_tracing() and features.shape != (rows, self.inputs):  # tracing would warn and forget it
             self.require_shape(features, rows)
         single = rows == 1 and eager(embedding)
-        if single and embedding.dtype is torch.float32 and features.dtype in _FEATURE_TYPES and full_precision_on_cpu():
+        if single and embedding.dtype is torch.float32 and full_precision_on_cpu():
             y = self._one_row(features, embedding)
             if y.dtype is torch.float32:  # under autocast it is another: then once more, below
                 return y
@@ -183,8 +188,6 @@ class DeployedHead(FixedFormats):
         if torch.is_autocast_enabled(device):
             with torch.autocast(device_type=device, enabled=False):
                 return self.forward(features, embedding)
-        if features.dtype is not torch.float32 and features.dtype is not torch.float64:
-            features = features.to(torch.float32)
         if embedding.dtype is not torch.float32:
             embedding = embedding.to(torch.float32)
         if single:
@@ -193,6 +196,32 @@ class DeployedHead(FixedFormats):
         heads = (stored["weight"], stored["passthrough"], stored["bias"])
         pair = None if free is None else cast(tuple[Tensor, Tensor], tuple(free._buffers.values()))
         return self.outputs(features, embedding, limits=self.limits, heads=heads, free=pair)
+
+    def read(self, features: Tensor) -> Tensor:
+        """Return features in a format of the gate, unchanged in value: whole numbers in float64.
+
+        Beyond 2^53 that format lacks some. Where the domain ends before, such inputs are clamped all the same.
+
+        Raises:
+            TypeError: If features are no real numbers, or int64 in a compiled program over a larger domain.
+            DataError: If a whole number would be rounded.
+        """
+        if features.dtype in _FEATURE_TYPES:
+            return features
+        if features.is_floating_point():
+            return features.to(torch.float32)
+        if features.is_complex():
+            raise TypeError(f"Expected features that are real numbers. Got {features.dtype}.")
+        numbers = features.to(torch.float64)
+        if self.is_large and features.dtype.itemsize == 8:
+            if torch.compiler.is_compiling() or torch._C._is_tracing():
+                raise TypeError(
+                    f"Expected features in float64: the domain reaches beyond 2^53, and a compiled program cannot see "
+                    f"which whole numbers would be rounded. Got {features.dtype}."
+                )
+            names = [f"Column {i} of the features" for i in range(features.shape[-1])]
+            require_exact(features.cpu().numpy(), numbers.cpu().numpy(), names)
+        return numbers
 
     def require_shape(self, features: Tensor, rows: int) -> None:
         """Raise ValueError unless there is one row of features per embedding, with the columns of the rules."""

@@ -235,6 +235,7 @@ class SafeNetwork(Float32Only):
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m) in the user's units."""
+        features = self.deployed.read(features)
         z = self.embed(features, *backbone_inputs)
         if not self.training:
             outputs: Tensor = self.deployed(features, z)

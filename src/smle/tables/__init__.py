@@ -11,8 +11,10 @@ from smle.tables.encode import (
     require_in_domain,
     table_digest,
 )
+from smle.tables.whole import WHOLE_FLOAT64, require_exact
 
 __all__ = [
+    "WHOLE_FLOAT64",
     "column_names",
     "encode_choices",
     "encode_inputs",
@@ -20,6 +22,7 @@ __all__ = [
     "in_domain",
     "option_values",
     "require_columns",
+    "require_exact",
     "require_in_domain",
     "table_digest",
 ]

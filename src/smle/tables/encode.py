@@ -13,6 +13,7 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.exact import BINARY32, BINARY64, nearest
 from smle.rules import Categorical, Choice, NumericInput, Specification
+from smle.tables.whole import WHOLE_FLOAT32, as_objects, may_be_rounded, require_exact
 
 __all__ = [
     "column_names",
@@ -27,7 +28,6 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
-_WHOLE_FLOAT32, _WHOLE_FLOAT64 = 2**24, 2**53  # up to here all whole numbers are floats
 
 
 def column_names(table: Any) -> list[str] | None:
@@ -43,12 +43,13 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
     beside whole numbers that it can hold and categories; everything else becomes float64.
 
     Raises:
-        DataError: If columns are missing, values are not numbers, categories are unknown or values are missing.
+        DataError: If columns are missing, values are not numbers, categories are unknown or values are missing, or
+            if a whole number would be rounded.
     """
     names = column_names(table)
     wanted = [item.name for item in spec.inputs]
     if names is None:
-        array = np.asarray(table)
+        array = _values(table)
         if array.ndim != 2 or array.shape[1] != len(wanted):
             raise DataError(
                 f"Expected a table with {len(wanted)} input columns ({', '.join(wanted)}). "
@@ -72,7 +73,7 @@ def _common_format(raw: list[npt.NDArray[Any]], parts: list[FloatArray]) -> type
     if all(part.dtype == np.float32 for part in parts):
         return np.float32
     fits = all(
-        part.dtype == np.float32 or (values.dtype.kind in "iub" and bool((np.abs(part) <= _WHOLE_FLOAT32).all()))
+        part.dtype == np.float32 or (values.dtype.kind in "iub" and bool((np.abs(part) <= WHOLE_FLOAT32).all()))
         for values, part in zip(raw, parts, strict=True)
     )
     return np.float32 if fits and any(values.dtype == np.float32 for values in raw) else np.float64
@@ -220,7 +221,18 @@ def table_digest(*arrays: npt.NDArray[Any]) -> str:
 def _column(table: Any, name: str) -> npt.NDArray[Any]:
     """Return a column by its name as text (pandas also allows numbers as names)."""
     labels = {str(label): label for label in table.columns}
-    return np.asarray(table[labels[name]])
+    return _values(table[labels[name]])
+
+
+def _values(column: Any) -> npt.NDArray[Any]:
+    """Return values as an array: as they are, where numpy would make floats of large whole numbers.
+
+    It does so for lists that also hold fractions, and for columns of whole numbers in which some are missing.
+    """
+    array = np.asarray(column)
+    if isinstance(column, np.ndarray) or array.dtype != np.float64 or not may_be_rounded(array).any():
+        return array
+    return as_objects(column, array.shape)
 
 
 def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
@@ -251,7 +263,7 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
         raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.") from None
     except OverflowError:
         raise DataError(f"Input '{item.name}': expected numbers. Got a whole number beyond all floats.") from None
-    _require_exact(item, values, numbers)
+    require_exact(values[:, None], numbers[:, None], [f"Input '{item.name}'"])
     missing = np.isnan(numbers)
     if missing.any():
         if item.missing is None:
@@ -260,22 +272,12 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
                 f"rows, or state a stand-in in the rules file ({item.name}: {{range: ..., missing: VALUE}})."
             )
         numbers[missing] = float(item.missing)
+        stand_in = np.array([[item.missing]], dtype=object)
+        require_exact(stand_in, numbers[missing][:1, None], [f"Input '{item.name}', stand-in for missing values"])
     fractional = np.isfinite(numbers) & (numbers != np.rint(numbers))
     if item.integer and fractional.any():
         raise DataError(f"Input '{item.name}': expected whole numbers. Got {numbers[fractional][0]:g}.")
     return numbers
-
-
-def _require_exact(item: NumericInput, values: npt.NDArray[Any], numbers: FloatArray) -> None:
-    """Refuse large whole numbers that were rounded, since a rule may hold for the one and not for the other."""
-    if values.dtype.kind in "iuO":
-        for i in np.flatnonzero(np.abs(numbers) >= _WHOLE_FLOAT64):
-            value = values[i]
-            if isinstance(value, int | np.integer) and int(numbers[i]) != int(value):
-                raise DataError(
-                    f"Input '{item.name}': {value} cannot be read exactly (float64 has all whole numbers up to 2^53). "
-                    "Subtract an offset or use a larger unit, in the rules too."
-                )
 
 
 def _is_missing(value: Any) -> bool:

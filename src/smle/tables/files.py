@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from smle.errors import DataError, MissingDependencyError
 from smle.rules import Categorical, Choice, Specification
+from smle.tables.whole import may_be_rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +42,7 @@ def text_columns(spec: Specification) -> dict[str, frozenset[str]]:
 
 
 def read_table(path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT) -> pd.DataFrame:
-    """Return a whole table; decimals become the nearest floats.
+    """Return a whole table; decimals become the nearest floats. Columns with large whole numbers may stay text.
 
     Args:
         path: A file of comma, semicolon or tab separated values (also `.gz`), or a Parquet file.
@@ -116,15 +117,48 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
         **_exact_digits(),
     }
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
-            with pd.read_csv(place, **options) as reader:
-                yield from reader
+        with pd.read_csv(place, **options) as reader:
+            if verbatim:
+                yield from _strictly(reader)
+                return
+            with pd.read_csv(place, **{**options, "dtype": str}) as texts:  # read only where it is needed
+                yield from _large_as_text(_strictly(reader), _strictly(texts))
     except pd.errors.EmptyDataError:
         raise DataError(f"{place}: expected rows below the header. Got an empty table.") from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
         reason = str(error).removeprefix("Error tokenizing data. C error: ").strip()
         raise DataError(f"{place}: not readable as a table of separated values ({reason}).") from None
+
+
+def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Yield what a reader yields; rows longer than the header are errors."""
+    import pandas as pd
+
+    while True:
+        with warnings.catch_warnings():  # not around the yield: others would meet these settings
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            part = next(reader, None)
+        if part is None:
+            return
+        yield part
+
+
+def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Yield chunks in which columns of large floats are text as in the file: pandas may have rounded whole numbers.
+
+    It reads floats where a column mixes `1` and `1.0`, or where values are missing.
+    """
+    behind = 0
+    for part in reader:
+        behind += 1
+        floats = part.select_dtypes("float64")
+        large = [name for name in floats.columns if may_be_rounded(floats[name].to_numpy()).any()]
+        if large:
+            for _ in range(behind):
+                text = next(texts)
+            behind = 0
+            part[large] = text[large].astype(object)
+        yield part
 
 
 def _header(place: Path) -> tuple[str, list[str]]:
@@ -181,7 +215,8 @@ def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataF
         with parquet.ParquetFile(place) as file:
             _require_distinct(place, list(file.schema_arrow.names))
             for batch in file.iter_batches(batch_size=rows):
-                yield batch.to_pandas(types_mapper=pd.ArrowDtype if verbatim else None)
+                # Whole numbers, some of them missing, would be floats.
+                yield batch.to_pandas(types_mapper=pd.ArrowDtype if verbatim else None, integer_object_nulls=True)
     except arrow.ArrowException as error:
         raise DataError(f"{place}: not readable as Parquet ({' '.join(str(error).split())}).") from None
 

@@ -91,7 +91,7 @@ class ParquetBatches:
         with self._open() as file:
             for place in self._order(len(self.groups)):
                 group = self.groups[place]
-                table = file.read_row_group(group, columns=wanted).to_pandas()
+                table = file.read_row_group(group, columns=wanted).to_pandas(integer_object_nulls=True)
                 encoded = encode_inputs(self.spec, table)
                 require_in_domain(self.spec, encoded, f"rows of row group {group}")
                 targets = encode_numbers(self.spec, table) if self._targets is None else self._targets(table)
