@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
@@ -79,7 +79,7 @@ class Seal:
     a head takes some ten microseconds.
     """
 
-    def __init__(self, network: DeployedNetwork, tensors: dict[str, checker.Tensor]) -> None:
+    def __init__(self, network: DeployedNetwork, tensors: dict[str, smle_check.Tensor]) -> None:
         self._network, self._tensors = network, tensors
         self._parts = [
             (name.split(".") if name else [], {key: _copied(value) for key, value in part._buffers.items()})
@@ -134,7 +134,7 @@ def verify(network: SafeNetwork) -> Verdicts:
 
 
 def certify(
-    network: SafeNetwork, *, tensors: dict[str, checker.Tensor] | None = None, files: dict[str, bytes] | None = None
+    network: SafeNetwork, *, tensors: dict[str, smle_check.Tensor] | None = None, files: dict[str, bytes] | None = None
 ) -> Certificate:
     """Return a certificate for the deployed form of the network, as it is now.
 

@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save as serialize
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.rules import Specification
+from smle_check.reading import read_file, require
 
 if sys.platform != "win32":
     import fcntl
@@ -195,7 +196,7 @@ def _require_certified(record: ModelRecord) -> None:
     _ = record.certificate.proved  # accepted by the exact checker, for the tensors and files that it holds
     binds = record.certificate.document["binds"]
     actual = {
-        "weights": checker.weights_digest(tensors_of(record.weights)),
+        "weights": smle_check.weights_digest(tensors_of(record.weights)),
         "model": hashlib.sha256(ModelRecord.description_bytes(record.description)).hexdigest(),
         "rules": None if record.rules is None else hashlib.sha256(record.rules.encode()).hexdigest(),
     }
@@ -218,8 +219,8 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
     files = _read_files(target)
     description = _description(files["model.json"], target)
     try:
-        tensors = checker.read_weights(files["model.safetensors"])
-    except checker.Rejected as reason:
+        tensors = smle_check.read_weights(files["model.safetensors"])
+    except smle_check.Rejected as reason:
         raise ModelFormatError(f"{target / 'model.safetensors'}: {reason}.") from None
     types = {"F32": "<f4", "F64": "<f8", "U8": "u1", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
     weights = {
@@ -257,7 +258,7 @@ def _read_files(target: Path) -> dict[str, bytes]:
                     f"'{target}' is not a model folder: expected model.safetensors and model.json in it."
                 ) from None
             time.sleep(0.05)
-        except checker.Rejected as reason:
+        except smle_check.Rejected as reason:
             raise ModelFormatError(f"'{target}': {reason}. Expected a model folder of regular files.") from None
     raise ModelFormatError(f"'{target}' is replaced again and again by another program. Try again later.")
 
@@ -270,7 +271,7 @@ def _snapshot(target: Path) -> dict[str, bytes]:
     place = _interrupted(target) or target
     seen = place.exists()
     if os.open not in os.supports_dir_fd:
-        found = {name: checker.read_file(str(place / name), name) for name in _FILES}
+        found = {name: read_file(str(place / name), name) for name in _FILES}
         return _whole({name: data for name, data in found.items() if data is not None}, place)
     try:
         handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
@@ -283,10 +284,10 @@ def _snapshot(target: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     try:
         for name in _FILES:
-            data = checker.read_file(name, name, handle)
+            data = read_file(name, name, handle)
             if data is not None:
                 files[name] = data
-    except checker.Rejected:
+    except smle_check.Rejected:
         if _is_same(place, handle):
             raise
         raise _ReplacedError from None
@@ -302,7 +303,7 @@ def _whole(files: dict[str, bytes], place: Path) -> dict[str, bytes]:
     for name in _FILES:
         if _needed(name) and name not in files:
             raise FileNotFoundError(place / name)
-    checker.require(files.get("certificate.bin") != b"", "certificate.bin: empty; expected no such file")
+    require(files.get("certificate.bin") != b"", "certificate.bin: empty; expected no such file")
     return files
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from smle.errors import DataError, MissingDependencyError
-from smle.exact import BINARY32, nearest
 from smle.rules import Choice, Specification
+from smle_check.floats import BINARY32, nearest
 
 __all__ = ["ADVICE", "Task", "advice", "read_tasks", "rule_box", "sample_box", "stand_in"]
 

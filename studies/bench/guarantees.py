@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import tensors_of
 from smle.guarantees.box.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
 from smle.guarantees.box.head_problem import HeadProblem
@@ -29,6 +29,8 @@ from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.geometry import Domain, Region, Support
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from smle.solvers import QuadraticProgram, Sparse, available_backends, infeasibility, solve
+from smle_check.heads import box
+from smle_check.reading import values
 from studies.bench.harness import BenchResult, Plot, Table, interleaved
 
 __all__ = ["run"]
@@ -422,7 +424,7 @@ def million_checked(quick: bool) -> tuple[float, float]:
     block, names = pairs.astype("<u4").tobytes(), [f"label {i}" for i in range(len(head.b))]
     rule = {"name": "rule", "regions": [0], "clauses": [], "exclusions": {"offset": 0, "count": len(pairs)}}
     clock = [time.process_time()]
-    spec = checker.Specification(
+    spec = smle_check.Specification(
         {
             "inputs": [{"name": "x", "lower": "0", "upper": "1"}],
             "one_hot": [],
@@ -435,8 +437,8 @@ def million_checked(quick: bool) -> tuple[float, float]:
     )
     arrays = {"bounds.lower": bounds.lower, "bounds.upper": bounds.upper, "W": head.W.reshape(-1), "b": head.b}
     tensors = tensors_of(arrays)
-    flat = [checker.values(tensors, name, "F32", tensors[name].shape) for name in ("W", "b")]
-    exact = checker.Head(spec, checker.Bounds(spec, tensors, "constant"), flat[0], [], flat[1])
+    flat = [values(tensors, name, "F32", tensors[name].shape) for name in ("W", "b")]
+    exact = box.Head(spec, box.Bounds(spec, tensors, "constant"), flat[0], [], flat[1])
     clock.append(time.process_time())
     stored = tuple(weights.astype(np.float64).reshape(-1).tolist())
     assert exact.exclusion_margin(spec.rules[0].exclusions, stored) > 0

@@ -13,10 +13,10 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.exact import BINARY32, BINARY64, exact, nearest
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.cells import distinct
 from smle.rules import Clause, Linear, Literal, Row, Specification
+from smle_check.floats import BINARY32, BINARY64, exact, nearest
 
 __all__ = [
     "Judge",

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.certificates.onnx_checker import EMBEDDING
 from smle.errors import MissingDependencyError
-from smle.exact import BINARY32, nearest
 from smle.export.backbone import Backbone
 from smle.export.door import require_onnx
 from smle.export.graph import certified_program, graph_model, interface_of
 from smle.rules import Categorical, Specification
+from smle_check.floats import BINARY32, nearest
+from smle_check.onnx.program import EMBEDDING
 from studies.bench.soundness_subjects import Subject
 
 __all__ = [

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import smle_check
 from smle.assurance import state_of
-from smle.certificates import checker, onnx_checker
 from smle.certificates.document import tensors_of
 from smle.export.door import require_onnx
 from smle.export.files import companion, write_onnx
 from smle.storage import ModelRecord
+from smle_check.onnx.program import EMBEDDING
 from studies.bench.runtimes import Case, Runtime
 from studies.bench.sampling import FloatArray
 from studies.bench.soundness_programs import LEVELS, columns_of, feed, head_model
@@ -47,7 +48,7 @@ def flushed(subject: Subject, runtimes: Sequence[Runtime], X: FloatArray, Z: Arr
         start = cuts[-1].stop
         cuts += [slice(i, min(i + size, len(X))) for i in range(start, min(start + 5 * size, len(X)), size)]
     parts = [cut for cut in cuts if cut.stop > cut.start]
-    feeds = [{**feed(spec, X[cut]), onnx_checker.EMBEDDING: Z[cut]} for cut in parts]
+    feeds = [{**feed(spec, X[cut]), EMBEDDING: Z[cut]} for cut in parts]
     cases = [Case(model, columns_of(spec), feeds, level) for level in (LEVELS[0], LEVELS[-1])]
     for runtime in runtimes:
         for flush in (False, True):
@@ -142,9 +143,9 @@ def _spoiled(data: bytes, hostile: Hostile, values: Array) -> bytes:
     onnx = require_onnx()
     model = onnx.load_from_string(data)
     nodes = list(model.graph.node)
-    at = next(i for i, node in enumerate(nodes) if onnx_checker.EMBEDDING in node.output)
+    at = next(i for i, node in enumerate(nodes) if EMBEDDING in node.output)
     nodes[at].output[0] = "backbone/honest"
-    made, constants = hostile(onnx, values, "backbone/honest", onnx_checker.EMBEDDING)
+    made, constants = hostile(onnx, values, "backbone/honest", EMBEDDING)
     del model.graph.node[:]
     model.graph.node.extend([*nodes[: at + 1], *made, *nodes[at + 1 :]])
     model.graph.initializer.extend(constants)
@@ -157,13 +158,13 @@ def _resealed(sealed: bytes, data: bytes) -> bytes:
     document = json.loads(sealed)
     del document["digest"]
     document["onnx"] = hashlib.sha256(data).hexdigest()
-    document["digest"] = hashlib.sha256(checker.canonical(document)).hexdigest()
-    return checker.canonical(document) + b"\n"
+    document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
+    return smle_check.canonical(document) + b"\n"
 
 
 def _accepted(data: bytes, sealed: bytes) -> bool:
     try:
-        onnx_checker.check(data, sealed)
-    except checker.Rejected:
+        smle_check.check_onnx(data, sealed)
+    except smle_check.Rejected:
         return False
     return True

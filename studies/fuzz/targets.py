@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+import smle_check
 from smle.assurance import DeployedNetwork, certify, state_of
-from smle.certificates import checker, onnx_checker
 from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import DataError, RuleError
@@ -28,6 +28,7 @@ from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.files import read_table
+from smle_check.onnx.graph import Graph
 from studies.bench.sampling import Judge, hard_points
 from studies.bench.soundness_programs import HeadProgram, columns_of, feed
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
@@ -143,13 +144,15 @@ def _table_seeds() -> dict[str, bytes]:
 
 def _json(data: bytes) -> None:
     try:
-        with _only(checker.Rejected):
-            value = checker.read_json(data, "fuzz")
-    except checker.Rejected:
+        with _only(smle_check.Rejected):
+            value = smle_check.read_json(data, "fuzz")
+    except smle_check.Rejected:
         return
     with _only():
         _require(json.loads(data) == value, "Python's reader reads something else")
-        _require(checker.read_json(checker.canonical(value), "again") == value, "the canonical form reads otherwise")
+        _require(
+            smle_check.read_json(smle_check.canonical(value), "again") == value, "the canonical form reads otherwise"
+        )
 
 
 def _json_seeds() -> dict[str, bytes]:
@@ -165,9 +168,9 @@ def _weights(data: bytes) -> None:
     import safetensors.numpy
 
     try:
-        with _only(checker.Rejected):
-            found = checker.read_weights(data)
-    except checker.Rejected:
+        with _only(smle_check.Rejected):
+            found = smle_check.read_weights(data)
+    except smle_check.Rejected:
         return
     if any(tensor.dtype == "BF16" for tensor in found.values()):  # NumPy has no such type
         return
@@ -189,9 +192,9 @@ def _protobuf(data: bytes) -> None:
     import onnx
 
     try:
-        with _only(checker.Rejected):
-            graph = onnx_checker.Graph(data)
-    except checker.Rejected:
+        with _only(smle_check.Rejected):
+            graph = Graph(data)
+    except smle_check.Rejected:
         return
     try:
         theirs = onnx.load_from_string(data).graph
@@ -289,10 +292,10 @@ def _folder(data: bytes) -> None:
         for place, value in files.items():
             Path(folder, place).write_bytes(value)
         try:
-            with _only(checker.Rejected):
-                parts = checker.read_folder(folder)
-                checker.check(*parts)
-        except checker.Rejected:
+            with _only(smle_check.Rejected):
+                parts = smle_check.read_folder(folder)
+                smle_check.check_certificate(*parts)
+        except smle_check.Rejected:
             return
     original = _records()[name].certificate
     assert original is not None
@@ -308,14 +311,14 @@ def _resealed(files: dict[str, bytes]) -> dict[str, bytes]:
     """Make the digests new, as an attacker would; files that cannot be read stay."""
     try:
         document = json.loads(files["certificate.json"])
-        tensors = checker.read_weights(files["model.safetensors"])
-        binds: dict[str, str | None] = {"weights": checker.weights_digest(tensors)}
+        tensors = smle_check.read_weights(files["model.safetensors"])
+        binds: dict[str, str | None] = {"weights": smle_check.weights_digest(tensors)}
         for role, place in (("block", "certificate.bin"), ("rules", "rules.yaml"), ("model", "model.json")):
             binds[role] = hashlib.sha256(files[place]).hexdigest() if files.get(place) else None
         document["binds"] = binds
         document.pop("digest", None)
-        document["digest"] = hashlib.sha256(checker.canonical(document)).hexdigest()
-        return {**files, "certificate.json": checker.canonical(document) + b"\n"}
+        document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
+        return {**files, "certificate.json": smle_check.canonical(document) + b"\n"}
     except (ValueError, TypeError, AttributeError, RecursionError):  # Rejected among them
         return files
 
@@ -371,9 +374,9 @@ def _onnx(data: bytes) -> None:
         onnx = data[2:]
         sealed = _bound(sealed, onnx)
     try:
-        with _only(checker.Rejected):
-            onnx_checker.check(onnx, sealed)
-    except checker.Rejected:
+        with _only(smle_check.Rejected):
+            smle_check.check_onnx(onnx, sealed)
+    except smle_check.Rejected:
         return
     theirs = json.loads(sealed)["certificate"]["specification"]
     if theirs == json.loads(_exported()[name][1])["certificate"]["specification"]:
@@ -386,11 +389,11 @@ def _bound(sealed: bytes, onnx: bytes) -> bytes:
         document.pop("digest", None)
         inner = document["certificate"]
         inner.pop("digest", None)
-        inner["digest"] = hashlib.sha256(checker.canonical(inner)).hexdigest()
-        document["model_certificate"] = hashlib.sha256(checker.canonical(inner) + b"\n").hexdigest()
+        inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
+        document["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
         document["onnx"] = hashlib.sha256(onnx).hexdigest()
-        document["digest"] = hashlib.sha256(checker.canonical(document)).hexdigest()
-        return checker.canonical(document) + b"\n"
+        document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
+        return smle_check.canonical(document) + b"\n"
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return sealed
 

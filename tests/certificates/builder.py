@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import compiled, issue
-from smle.exact import BINARY32, BINARY64, nearest, round_up
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.guarantees.regions.cells import Arrangement, arrange, distinct
 from smle.rules import Row, Specification
+from smle_check.floats import BINARY32, BINARY64, nearest, round_up
 
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)
 
@@ -42,26 +42,26 @@ class Package:
         return Package(copy.deepcopy(self.document), dict(self.weights), self.block, dict(self.files))
 
     @property
-    def tensors(self) -> dict[str, checker.Tensor]:
+    def tensors(self) -> dict[str, smle_check.Tensor]:
         return tensors_of(self.weights)
 
     def seal(self) -> Package:
         self.document["binds"] = {
-            "weights": checker.weights_digest(self.tensors),
+            "weights": smle_check.weights_digest(self.tensors),
             "block": hashlib.sha256(self.block).hexdigest() if self.block else None,
             **{k: hashlib.sha256(self.files[k]).hexdigest() if k in self.files else None for k in ("model", "rules")},
         }
         body = {key: value for key, value in self.document.items() if key != "digest"}
-        self.document["digest"] = hashlib.sha256(checker.canonical(body)).hexdigest()
+        self.document["digest"] = hashlib.sha256(smle_check.canonical(body)).hexdigest()
         return self
 
     @property
     def text(self) -> bytes:
-        return checker.canonical(self.document) + b"\n"
+        return smle_check.canonical(self.document) + b"\n"
 
-    def check(self) -> list[checker.Proved]:
+    def check(self) -> list[smle_check.Proved]:
         """Check as it stands; digests are not touched."""
-        return checker.check(self.text, self.tensors, self.block, self.files)
+        return smle_check.check_certificate(self.text, self.tensors, self.block, self.files)
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Package:
         return folder
 
 
-def safetensors_bytes(tensors: dict[str, checker.Tensor]) -> bytes:
+def safetensors_bytes(tensors: dict[str, smle_check.Tensor]) -> bytes:
     """Write the weight file by hand: header length, header, tensors."""
     header, body = {}, b""
     for name in sorted(tensors):
@@ -173,7 +173,7 @@ def written(
     document: dict[str, Any] = {
         "format": "smle-certificate",
         "version": 1,
-        "statement": checker.STATEMENT,
+        "statement": smle_check.STATEMENT,
         "binds": {},
         "program": {
             "precision": "float32",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from builder import Package, safetensors_bytes
 
-from smle.certificates import checker
+import smle_check
+from smle_check.reading import number
 
 Files = dict[str, bytes]
 
@@ -20,11 +22,11 @@ def files_of(package: Package) -> Files:
     return files | ({"certificate.bin": package.block} if package.block else {})
 
 
-def check_files(files: Files) -> list[checker.Proved]:
+def check_files(files: Files) -> list[smle_check.Proved]:
     """Check a model folder given as bytes."""
-    tensors = checker.read_weights(files["model.safetensors"])
+    tensors = smle_check.read_weights(files["model.safetensors"])
     bound = {role: files[name] for role, name in (("model", "model.json"), ("rules", "rules.yaml")) if name in files}
-    return checker.check(files["certificate.json"], tensors, files.get("certificate.bin", b""), bound)
+    return smle_check.check_certificate(files["certificate.json"], tensors, files.get("certificate.bin", b""), bound)
 
 
 def changed_bytes(rng: random.Random, files: Files) -> tuple[str, Files]:
@@ -69,8 +71,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def changed_number(rng: random.Random, text: str) -> str:
     try:
-        value = checker.number(text, "number")
-    except checker.Rejected:
+        value = number(text, "number")
+    except smle_check.Rejected:
         return rng.choice(NUMBERS)
     kind = rng.randrange(6)
     if kind == 0:
@@ -78,11 +80,11 @@ def changed_number(rng: random.Random, text: str) -> str:
     if kind == 1:
         return str(-value)
     if kind == 2:
-        return str(value + rng.choice([1, -1]) * checker.Fraction(1, 2 ** rng.randrange(1, 40)))
+        return str(value + rng.choice([1, -1]) * Fraction(1, 2 ** rng.randrange(1, 40)))
     if kind == 3:
         return str(value * rng.choice([2, 3]) / rng.choice([1, 2, 5]))
     if kind == 4:
-        return str(value * (1 + rng.choice([1, -1]) * checker.Fraction(1, 2 ** rng.randrange(1, 40))))
+        return str(value * (1 + rng.choice([1, -1]) * Fraction(1, 2 ** rng.randrange(1, 40))))
     return "0"
 
 

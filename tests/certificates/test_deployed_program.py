@@ -7,8 +7,8 @@ import pytest
 import torch
 from builder import CASES, Package, case, deployed_head
 
-from smle.exact import BINARY32, BINARY64, nearest
 from smle.rules import Specification
+from smle_check.floats import BINARY32, BINARY64, nearest
 
 FORMATS = {np.float32: BINARY32, np.float64: BINARY64}
 

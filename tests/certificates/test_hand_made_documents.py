@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from builder import CASES, Package, case, clause_proof, deployed_head, unit_box, without_gate, written
 
+import smle_check
 from exact_judge import Judge, doubts
-from smle.certificates import checker
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.guarantees.regions.cells import arrange, distinct
 from smle.rules import Specification
+from smle_check.reading import number
 
 
 def accepted(package: Package) -> bool:
     try:
         package.check()
-    except checker.Rejected:
+    except smle_check.Rejected:
         return False
     return True
 
@@ -45,7 +46,7 @@ def test_builder_agrees_with_torch(name):
 def test_clause_needs_a_mixture_of_its_literals():
     package = case("clauses")
     proof = next(p for p in package.document["proofs"] if len(p["lambda"]) == 2)
-    weights = [checker.number(w, "lambda") for w in proof["lambda"]]
+    weights = [number(w, "lambda") for w in proof["lambda"]]
     assert min(weights) > 0
     for alone in (["1", "0"], ["0", "1"]):
         other = case("clauses")
@@ -58,8 +59,8 @@ def test_lambda_is_a_direction():
     for scale in (Fraction(1), Fraction(1, 3), Fraction(10**30), Fraction(1, 10**30)):
         package = case("clauses")
         for proof in package.document["proofs"]:
-            proof["lambda"] = [str(checker.number(w, "lambda") * scale) for w in proof["lambda"]]
-            proof["mu"] = [[r, str(checker.number(v, "mu") * scale)] for r, v in proof["mu"]]
+            proof["lambda"] = [str(number(w, "lambda") * scale) for w in proof["lambda"]]
+            proof["mu"] = [[r, str(number(v, "mu") * scale)] for r, v in proof["mu"]]
         assert {p.margin for p in package.seal().check()} == {p.margin for p in case("clauses").check()}
 
 
@@ -69,7 +70,7 @@ def test_affine_bounds_need_multipliers_of_oblique_rows(name):
     assert any(proof["mu"] for proof in package.document["proofs"])
     for proof in package.document["proofs"]:
         proof["mu"] = []
-    with pytest.raises(checker.Rejected, match="is not proved"):
+    with pytest.raises(smle_check.Rejected, match="is not proved"):
         package.seal().check()
 
 
@@ -171,7 +172,7 @@ def test_plain_comparisons_that_touch_are_no_conflict():
     over = Overapproximation(unit_box(1), heads)
     assert accepted(written(spec, arrangement, over, proofs))
     false = [{"regions": [0, 1], "multipliers": [[0, "1"], [1, "1"]]}]
-    with pytest.raises(checker.Rejected, match="prove nothing"):
+    with pytest.raises(smle_check.Rejected, match="prove nothing"):
         written(spec, arrangement, over, proofs, conflicts=false).check()
 
 
@@ -180,7 +181,7 @@ def test_implications_prune_signatures():
     (implication,) = package.document["coverage"]["implications"]
     assert implication["regions"] != []
     package.document["coverage"]["implications"] = []
-    with pytest.raises(checker.Rejected, match="coverage: no head"):
+    with pytest.raises(smle_check.Rejected, match="coverage: no head"):
         package.seal().check()
 
 
@@ -224,7 +225,7 @@ def test_rule_with_several_regions_binds_in_each():
     both = [clause_proof([1], region=0), clause_proof([1], region=1)]
     assert len(one_head(yaml, head, both).check()) == 2
     for missing in (both[:1], both[1:]):
-        with pytest.raises(checker.Rejected, match="no proof"):
+        with pytest.raises(smle_check.Rejected, match="no proof"):
             one_head(yaml, head, missing).check()
 
 
@@ -274,7 +275,7 @@ def test_weights_are_complete(tmp_path):
     """A folder written by hand passes through the reader of folders."""
     for name in CASES:
         folder = case(name).write(tmp_path / name.replace(" ", "-"))
-        assert checker.check(*checker.read_folder(str(folder)))
+        assert smle_check.check_certificate(*smle_check.read_folder(str(folder)))
 
 
 def test_free_head_is_not_bound():

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from builder import Package, case
 
-from smle.certificates import checker
+import smle_check
+from smle_check.digits import margin_text
 
 Change = Callable[[Package], None]
 TRAPS: list = []
@@ -297,12 +298,12 @@ def _(p):
 
 @trap("a softer claim", base="strict", reason="statement")
 def _(p):
-    p.document["statement"] = {**checker.STATEMENT, "claim": "Rules mostly hold."}
+    p.document["statement"] = {**smle_check.STATEMENT, "claim": "Rules mostly hold."}
 
 
 @trap("fewer assumptions", base="strict", reason="statement")
 def _(p):
-    p.document["statement"] = {**checker.STATEMENT, "assumptions": []}
+    p.document["statement"] = {**smle_check.STATEMENT, "assumptions": []}
 
 
 @trap("region with rows out of order", base="braking", reason="rows must increase")
@@ -654,7 +655,7 @@ def test_trap(base, change, reason):
     assert package.check(), "the base of the trap is sound"
     change(package)
     start = time.process_time()
-    with pytest.raises(checker.Rejected, match=reason):
+    with pytest.raises(smle_check.Rejected, match=reason):
         package.seal().check()
     assert time.process_time() - start < 10, "refused, but not quickly"
 
@@ -664,5 +665,5 @@ def test_margins_are_printed_rounded_down():
     sizes = [Fraction(1, 3), Fraction(0), Fraction(10**400, 7), Fraction(1, 10**5000), Fraction(123456789)]
     sizes += [Fraction(rng.randint(1, 10**9), rng.randint(1, 10**30)) for _ in range(500)]
     for value in sizes:
-        shown = Fraction(checker.approximate(value))
+        shown = Fraction(margin_text(value))
         assert 0 <= value - shown <= value / 10**5

@@ -16,13 +16,13 @@ from builder import Package, case, safetensors_bytes
 from hypothesis import HealthCheck, given, settings
 from mutations import check_files, files_of
 
-from smle.certificates import checker
+import smle_check
 
 
 def refuse(package: Package, text: bytes, reason: str) -> None:
     start = time.process_time()
-    with pytest.raises(checker.Rejected, match=reason):
-        checker.check(text, package.tensors, package.block, package.files)
+    with pytest.raises(smle_check.Rejected, match=reason):
+        smle_check.check_certificate(text, package.tensors, package.block, package.files)
     assert time.process_time() - start < 10, "refused, but not quickly"
 
 
@@ -58,7 +58,7 @@ def test_deep_nesting(depth, opening, closing):
     """At every depth: also where reading just works and writing or printing would not."""
     package = case("strict")
     value = opening * depth + "0" + closing * depth
-    proofs = checker.canonical(package.document["proofs"])
+    proofs = smle_check.canonical(package.document["proofs"])
     refuse(package, package.text.replace(proofs, value.encode()), ".")
     refuse(package, package.text.replace(b'"version":1', f'"version":{value}'.encode()), ".")
     refuse(package, package.text.replace(b'"proofs":', f'"extra":{value},"proofs":'.encode()), ".")
@@ -111,7 +111,7 @@ def test_truncated_at_every_length():
         for length in {*range(0, len(data), 37), len(data) - 1, 7, 8, 9}:
             if length >= len(data):
                 continue
-            with pytest.raises(checker.Rejected):
+            with pytest.raises(smle_check.Rejected):
                 check_files({**files, name: data[:length]})
 
 
@@ -120,7 +120,7 @@ def test_wrong_digest_names_the_file(name):
     files = files_of(case("labels"))
     data = bytearray(files[name])
     data[-1] ^= 1
-    with pytest.raises(checker.Rejected, match=name):
+    with pytest.raises(smle_check.Rejected, match=name):
         check_files({**files, name: bytes(data)})
 
 
@@ -128,7 +128,7 @@ def test_wrong_digest_names_the_file(name):
 def test_bound_file_is_missing(name):
     files = files_of(case("labels"))
     del files[name]
-    with pytest.raises(checker.Rejected, match=name):
+    with pytest.raises(smle_check.Rejected, match=name):
         check_files(files)
 
 
@@ -140,8 +140,8 @@ def test_file_that_is_not_bound(name):
     else:
         package.document["binds"][{"model.json": "model", "rules.yaml": "rules"}[name]] = None
     body = {key: value for key, value in package.document.items() if key != "digest"}
-    package.document["digest"] = hashlib.sha256(checker.canonical(body)).hexdigest()
-    with pytest.raises(checker.Rejected, match=name):
+    package.document["digest"] = hashlib.sha256(smle_check.canonical(body)).hexdigest()
+    with pytest.raises(smle_check.Rejected, match=name):
         package.check()
 
 
@@ -151,19 +151,19 @@ def test_an_empty_file_is_not_an_absent_one(role):
     del package.files[role]
     assert package.seal().check()
     package.files[role] = b""
-    with pytest.raises(checker.Rejected, match="is not the file that was certified"):
+    with pytest.raises(smle_check.Rejected, match="is not the file that was certified"):
         package.check()
     assert package.seal().check()
     del package.files[role]
-    with pytest.raises(checker.Rejected, match="is not the file that was certified"):
+    with pytest.raises(smle_check.Rejected, match="is not the file that was certified"):
         package.check()
 
 
 def test_an_empty_block_is_refused(tmp_path):
     folder = case("strict").write(tmp_path)
     (folder / "certificate.bin").write_bytes(b"")
-    with pytest.raises(checker.Rejected, match=r"certificate\.bin: empty"):
-        checker.read_folder(str(folder))
+    with pytest.raises(smle_check.Rejected, match=r"certificate\.bin: empty"):
+        smle_check.read_folder(str(folder))
 
 
 # --- The weight file
@@ -214,20 +214,20 @@ BAD_WEIGHTS = {
 def test_bad_weight_files(data):
     files = files_of(case("strict"))
     start = time.process_time()
-    with pytest.raises(checker.Rejected):
+    with pytest.raises(smle_check.Rejected):
         check_files({**files, "model.safetensors": data})
     assert time.process_time() - start < 10, "refused, but not quickly"
 
 
 def test_signatures_without_bytes_are_not_walked():
     package = case("affine without gate")
-    tensors = package.tensors | {"gate.signatures": checker.Tensor("U8", (2**39, 0), b"")}
-    package.document["binds"]["weights"] = checker.weights_digest(tensors)
+    tensors = package.tensors | {"gate.signatures": smle_check.Tensor("U8", (2**39, 0), b"")}
+    package.document["binds"]["weights"] = smle_check.weights_digest(tensors)
     body = {key: value for key, value in package.document.items() if key != "digest"}
-    package.document["digest"] = hashlib.sha256(checker.canonical(body)).hexdigest()
+    package.document["digest"] = hashlib.sha256(smle_check.canonical(body)).hexdigest()
     start = time.process_time()
-    with pytest.raises(checker.Rejected, match=r"gate\.signatures"):
-        checker.check(package.text, tensors, package.block, package.files)
+    with pytest.raises(smle_check.Rejected, match=r"gate\.signatures"):
+        smle_check.check_certificate(package.text, tensors, package.block, package.files)
     assert time.process_time() - start < 10
 
 
@@ -235,7 +235,7 @@ def test_signatures_without_bytes_are_not_walked():
 
 
 def run(folder: Path, *, timeout: float = 300) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-I", "-S", checker.__file__, str(folder)]
+    command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
@@ -295,7 +295,9 @@ def test_unreadable_file(tmp_path):
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["/nowhere"], ["--help"], ["\udcff"]])
 def test_wrong_calls(arguments):
-    done = subprocess.run([sys.executable, "-I", "-S", checker.__file__, *arguments], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), *arguments], capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert "usage" in done.stderr
     assert "Traceback" not in done.stderr
@@ -323,7 +325,7 @@ def test_any_json_in_place_of_a_part(part, value):
     if package.document[part] == value:
         return
     package.document[part] = value
-    with pytest.raises(checker.Rejected):
+    with pytest.raises(smle_check.Rejected):
         package.seal().check()
 
 
@@ -337,20 +339,20 @@ def test_any_json_anywhere(data):
         holder = holder[key]
         key = data.draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
     holder[key] = data.draw(values)
-    with contextlib.suppress(checker.Rejected):
+    with contextlib.suppress(smle_check.Rejected):
         package.seal().check()
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_as_weights(data):
-    with contextlib.suppress(checker.Rejected):
-        checker.read_weights(data)
+    with contextlib.suppress(smle_check.Rejected):
+        smle_check.read_weights(data)
 
 
 def test_weight_file_by_hand_equals_the_library(tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     package = case("labels")
-    assert checker.read_weights(safetensors.save(package.weights)) == package.tensors
+    assert smle_check.read_weights(safetensors.save(package.weights)) == package.tensors
     loaded = safetensors.load(safetensors_bytes(package.tensors))
     assert {name: array.tobytes() for name, array in loaded.items()} == {n: t.data for n, t in package.tensors.items()}

@@ -9,8 +9,8 @@ import pytest
 from builder import CASES, Package, case
 from mutations import attacked, changed_bytes, check_files, files_of, flip_bit
 
+import smle_check
 from exact_judge import Judge, doubts, solve_with_qsopt
-from smle.certificates import checker
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, RuleError
@@ -23,7 +23,7 @@ def accepted(package: Package) -> bool:
     """Any exception but Rejected is a defect, and fails the test."""
     try:
         package.check()
-    except checker.Rejected:
+    except smle_check.Rejected:
         return False
     return True
 
@@ -37,7 +37,7 @@ def test_judge_confirms_what_is_issued(name):
 
 def run_plain(name: str, count: int, seed: int) -> Counter:
     rng, files = random.Random(seed), files_of(case(name))
-    tensors = checker.read_weights(files["model.safetensors"])
+    tensors = smle_check.read_weights(files["model.safetensors"])
     tally: Counter = Counter()
     for _ in range(count):
         what, changed = changed_bytes(rng, files)
@@ -49,13 +49,13 @@ def run_plain(name: str, count: int, seed: int) -> Counter:
             continue
         try:
             check_files(changed)
-        except checker.Rejected:
+        except smle_check.Rejected:
             tally["rejected"] += 1
             continue
         # The digest is over names, types, shapes and bytes of the tensors: blanks in the header are not weights.
         same = {**changed, "model.safetensors": b""} == {**files, "model.safetensors": b""}
         assert same, f"accepted: {what}"
-        assert checker.read_weights(changed["model.safetensors"]) == tensors, f"accepted: {what}"
+        assert smle_check.read_weights(changed["model.safetensors"]) == tensors, f"accepted: {what}"
         tally["same tensors"] += 1
     return tally
 

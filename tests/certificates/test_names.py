@@ -8,8 +8,9 @@ import pytest
 from builder import case
 from hypothesis import given
 
-from smle.certificates import checker
-from smle.certificates.checker import looks, term, twins, visible
+import smle_check
+from smle_check.command import main
+from smle_check.names import escaped, looks, term, twins, visible
 
 INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f\u200b\u200c\u200d\u200e\u200f\u202a\u202e"
@@ -29,17 +30,17 @@ def with_names(first: str, second: str):
 @pytest.mark.parametrize("c", INVISIBLE, ids=lambda c: f"{ord(c):04x}")
 def test_what_cannot_be_seen_is_escaped_and_does_not_tell_names_apart(c):
     name = "bra" + c + "ke"
-    assert visible(name) == f"bra{checker.escaped(c)}ke"
+    assert visible(name) == f"bra{escaped(c)}ke"
     for other in ("brake", "bra\u200bke"):
         if other != name:
-            with pytest.raises(checker.Rejected, match="look the same"):
+            with pytest.raises(smle_check.Rejected, match="look the same"):
                 with_names(other, name).check()
 
 
 @pytest.mark.parametrize("c", SPACES, ids=lambda c: f"{ord(c):04x}")
 def test_other_blanks_are_escaped_and_are_no_other_name(c):
-    assert visible(f"a{c}b") == f"a{checker.escaped(c)}b"
-    with pytest.raises(checker.Rejected, match="look the same"):
+    assert visible(f"a{c}b") == f"a{escaped(c)}b"
+    with pytest.raises(smle_check.Rejected, match="look the same"):
         with_names("a b", f"a{c}b").check()
 
 
@@ -60,12 +61,12 @@ def test_other_blanks_are_escaped_and_are_no_other_name(c):
 )
 def test_names_that_look_the_same_are_refused(first, second):
     assert visible(first) != visible(second)
-    with pytest.raises(checker.Rejected, match="look the same"):
+    with pytest.raises(smle_check.Rejected, match="look the same"):
         with_names(first, second).check()
     package = case("dose")
     for rule, name in zip(package.document["specification"]["rules"], (first, second), strict=False):
         rule["name"] = name
-    with pytest.raises(checker.Rejected, match="rule names that look the same"):
+    with pytest.raises(smle_check.Rejected, match="rule names that look the same"):
         package.seal().check()
 
 
@@ -107,7 +108,7 @@ def test_every_character_that_is_printed_as_it_is_can_be_seen():
         c = chr(number)
         kind = unicodedata.category(c)
         if c != " " and kind[0] in "CZM":
-            assert visible(f"a{c}b") == f"a{checker.escaped(c)}b"
+            assert visible(f"a{c}b") == f"a{escaped(c)}b"
         elif c == visible(c):
             assert unicodedata.bidirectional(c) not in ("R", "AL", "AN")
             assert unicodedata.normalize("NFC", c) == c
@@ -144,7 +145,7 @@ def test_names_inside_of_sentences_are_no_sentences():
 def test_a_rule_name_does_not_end_its_quotes(tmp_path, capsys):
     package = case("strict")
     package.document["specification"]["rules"][0]["name"] = "a': everywhere: y <= 1   (margin 5) '\u202e"
-    assert checker.main([str(package.seal().write(tmp_path))]) == 0
+    assert main([str(package.seal().write(tmp_path))]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "margin 5" in line)
     assert line.count("'") == 2
     assert line.isascii()

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from builder import Package, unit_box, weights_of, without_gate, written
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
 from smle.guarantees.proof.overapproximation import ConstantBounds, Head, Overapproximation
 from smle.guarantees.regions.cells import distinct
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
+from smle_check.heads import box
+from smle_check.specification import exclusion
 
 GRID = 2**23
 
@@ -31,11 +33,11 @@ def head_of(
     return Head(W, bias.astype("f4"), fallback=np.full(m, -1.0, "f4")), bounds
 
 
-def checked(head: Head, bounds: ConstantBounds) -> checker.Head:
+def checked(head: Head, bounds: ConstantBounds) -> box.Head:
     package = written_for(specification(len(head.b)), head, bounds, np.array([[0, 1]]))
-    spec = checker.Specification(package.document["specification"], package.block)
+    spec = smle_check.Specification(package.document["specification"], package.block)
     flat = [[Fraction(float(v)) for v in part.reshape(-1)] for part in (head.W, head.b)]
-    return checker.Head(spec, checker.Bounds(spec, package.tensors, "constant"), flat[0], [], flat[1])
+    return box.Head(spec, box.Bounds(spec, package.tensors, "constant"), flat[0], [], flat[1])
 
 
 def specification(m: int) -> Specification:
@@ -62,10 +64,10 @@ def written_for(spec: Specification, head: Head, bounds: ConstantBounds, pairs: 
 def test_packed_bound_is_above_the_exact_one_and_near(n: int, scale: float) -> None:
     rng = np.random.default_rng(n)
     head = checked(*head_of(rng, 12, n, share=0.9, scale=scale))
-    packed = checker.Packed(head)
+    packed = head.packed()
     for h, k in zip(*np.triu_indices(12, 1), strict=True):
         for p, q in [(1, 0), (0, 1), (3, 5), (2**31, 2**31), tuple(int(v) for v in rng.integers(1, GRID, 2))]:
-            clause = checker.exclusion((int(h), int(k)))
+            clause = exclusion((int(h), int(k)))
             exact = head.clause_bound(clause, [Fraction(p), Fraction(q)], [], [])
             coarse = packed.bound(int(h), int(k), p, q) * packed.unit
             assert 0 <= coarse - exact <= (n + 3) * (p + q) * packed.unit
@@ -79,7 +81,7 @@ def test_wide_numbers_do_not_run_over() -> None:
         Head(np.stack([np.ones(n), signs, -np.ones(n)]).astype("f4"), np.zeros(3, "f4"), fallback=-np.ones(3)),
         unit_box(n),
     )
-    packed = checker.Packed(head)
+    packed = head.packed()
     for h, k, units in ((0, 1, n // 2 * 2), (0, 2, 0), (1, 2, n // 2 * 2)):
         top = packed.bound(h, k, 2**31, 2**31) * packed.unit / 2**31
         exact = units * head.bounds.half[0] / Fraction(1 << head.bounds.half_grid) + sum(
@@ -103,7 +105,7 @@ def test_same_verdict_as_pair_by_pair(seed: int) -> None:
     def verdict(some: list[tuple[int, int]], lam: tuple[float, ...]) -> Fraction | None:
         try:
             return one.exclusion_margin(some, lam)
-        except checker.Rejected:
+        except smle_check.Rejected:
             return None
 
     singly = [verdict([pair], weights[2 * i : 2 * i + 2]) for i, pair in enumerate(pairs)]
@@ -112,7 +114,7 @@ def test_same_verdict_as_pair_by_pair(seed: int) -> None:
     assert (together is not None) == (len(good) == len(pairs))
     if together is not None:
         least = min(margin for margin in singly if margin is not None)
-        assert 0 <= least - together <= (n + 3) * checker.Packed(one).unit
+        assert 0 <= least - together <= (n + 3) * one.packed().unit
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,7 @@ def package() -> Package:
 
 
 def refused(package: Package) -> str:
-    with pytest.raises(checker.Rejected) as caught:
+    with pytest.raises(smle_check.Rejected) as caught:
         package.seal().check()
     return str(caught.value)
 
@@ -174,7 +176,7 @@ def test_a_changed_list_of_pairs_is_rejected(package: Package) -> None:
     assert "outside of certificate.bin" in refused(changed)
     unsealed = package.copy()
     unsealed.block = np.array([0, 2], "<u4").tobytes() + unsealed.block[8:]
-    with pytest.raises(checker.Rejected, match="digest differs"):
+    with pytest.raises(smle_check.Rejected, match="digest differs"):
         unsealed.check()
 
 

@@ -21,13 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relaxation_cases import MADE, Package, doubts, everywhere, hat_bounds, labels, wedge
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
 from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
 from smle.guarantees.regions.cells import arrange
 from smle.nn.head import DeployedHead
 from smle.rules import Specification
+from smle_check.heads.box import Hidden
+from smle_check.heads.network import Relaxed
 
 MADE_ONCE = {name: make() for name, make in MADE.items()}
 
@@ -37,7 +39,7 @@ def made(name: str) -> Package:
 
 
 def refused(package: Package, reason: str) -> None:
-    with pytest.raises(checker.Rejected, match=reason):
+    with pytest.raises(smle_check.Rejected, match=reason):
         package.seal().check()
 
 
@@ -49,7 +51,7 @@ def boxes_of(package: Package) -> list[dict]:
 @pytest.mark.parametrize("name", list(MADE))
 def test_checker_runs_alone_on_network_bounds(name: str, tmp_path: Path) -> None:
     package = made(name)
-    command = [sys.executable, "-I", "-S", checker.__file__, str(package.write(tmp_path))]
+    command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(package.write(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"PROVED: {len(package.check())} statements" in done.stdout
@@ -139,26 +141,26 @@ def f32(low: float, high: float) -> st.SearchStrategy[float]:
 
 
 @st.composite
-def relaxations(draw: st.DrawFn) -> checker.Hidden:
+def relaxations(draw: st.DrawFn) -> Hidden:
     """One or two hidden layers over a random box, with any slopes."""
     widths = [draw(st.integers(1, 3)) for _ in range(draw(st.integers(2, 3)))]
     ends = [sorted(draw(st.lists(f32(-3, 3), min_size=2, max_size=2))) for _ in range(widths[0])]
     box = [Fraction(low) for low, _ in ends], [Fraction(high) for _, high in ends]
-    hidden: checker.Hidden | None = None
+    hidden: Hidden | None = None
     for d, k in itertools.pairwise(widths):
         rows = [[Fraction(v) for v in draw(st.lists(f32(-4, 4), min_size=d, max_size=d))] for _ in range(k)]
         bias = [Fraction(v) for v in draw(st.lists(f32(-4, 4), min_size=k, max_size=k))]
         slopes = tuple(draw(st.lists(f32(0, 1), min_size=2 * k, max_size=2 * k)))
-        hidden = checker.Hidden((rows, bias), box, slopes, hidden)
+        hidden = Hidden((rows, bias), box, slopes, hidden)
     assert hidden is not None
     return hidden
 
 
-def chain(hidden: checker.Hidden) -> list[checker.Hidden]:
+def chain(hidden: Hidden) -> list[Hidden]:
     return [*([] if hidden.previous is None else chain(hidden.previous)), hidden]
 
 
-def points_of(hidden: checker.Hidden, rng: np.random.Generator) -> list[list[Fraction]]:
+def points_of(hidden: Hidden, rng: np.random.Generator) -> list[list[Fraction]]:
     """Corners, random points, and points where a unit of the first layer is zero."""
     low, high = hidden.box
     points = [[lo if rng.random() < 0.5 else hi for lo, hi in zip(low, high, strict=True)] for _ in range(6)]
@@ -177,14 +179,14 @@ def points_of(hidden: checker.Hidden, rng: np.random.Generator) -> list[list[Fra
     return points
 
 
-def exact_units(layer: checker.Hidden, v: list[Fraction]) -> list[Fraction]:
+def exact_units(layer: Hidden, v: list[Fraction]) -> list[Fraction]:
     sums = [sum((w * value for w, value in zip(row, v, strict=True)), Fraction(0)) for row in layer.weight]
     return [max(total + bias, Fraction(0)) for total, bias in zip(sums, layer.bias, strict=True)]
 
 
 @given(hidden=relaxations(), seed=st.integers(0, 10**6))
 @settings(max_examples=80, deadline=None)
-def test_any_slopes_bound_the_network_in_rationals(hidden: checker.Hidden, seed: int) -> None:
+def test_any_slopes_bound_the_network_in_rationals(hidden: Hidden, seed: int) -> None:
     rng = np.random.default_rng(seed)
     q = [Fraction(float(v)) for v in rng.normal(size=len(hidden.bias)).astype("f4")]
     constant, slope = hidden.back(q)
@@ -200,7 +202,7 @@ def test_any_slopes_bound_the_network_in_rationals(hidden: checker.Hidden, seed:
 
 @given(hidden=relaxations(), seed=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_float32_in_any_order_stays_inside_the_error(hidden: checker.Hidden, seed: int) -> None:
+def test_float32_in_any_order_stays_inside_the_error(hidden: Hidden, seed: int) -> None:
     rng = np.random.default_rng(seed)
     low, high = hidden.box
     for point in points_of(hidden, rng):
@@ -229,7 +231,7 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
     """g.y of the clipped float32 program, sums in random order and z at the worst corner, is below the bound."""
     rng = np.random.default_rng(seed)
     n, d, k, m = 3, 2, 3, 2
-    spec = checker.Specification(made("everywhere").document["specification"], b"")
+    spec = smle_check.Specification(made("everywhere").document["specification"], b"")
     arrays = {
         "bounds.hidden.0.weight": rng.normal(size=(k, d)), "bounds.hidden.0.bias": rng.normal(size=k),
         "bounds.hidden.1.weight": rng.normal(size=(k, k)), "bounds.hidden.1.bias": rng.normal(size=k),
@@ -239,10 +241,10 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
     }  # fmt: skip
     arrays = {name: (value * rng.choice([0.01, 1, 100])).astype("f4") for name, value in arrays.items()}
     block = rng.random(4 * k).astype("<f4").tobytes()
-    tensors = {name: checker.Tensor("F32", value.shape, value.tobytes()) for name, value in arrays.items()}
+    tensors = {name: smle_check.Tensor("F32", value.shape, value.tobytes()) for name, value in arrays.items()}
     W, b = ([Fraction(float(v)) for v in arrays[name].reshape(-1)] for name in ("heads.weight", "heads.bias"))
     spec.outputs = ["y", "w"]
-    head = checker.Relaxed(spec, tensors, block, (W, [], b)).over((spec.low, spec.high), 0)
+    head = Relaxed(spec, tensors, block, (W, [], b)).over((spec.low, spec.high), 0)
     g = {0: Fraction(int(rng.integers(1, 4))), 1: Fraction(-int(rng.integers(1, 4)))}
     constant, slope = head.worst(g)
     constant += sum(abs(value) * head.errors[j] for j, value in g.items())
@@ -336,7 +338,7 @@ def test_moved_cuts_are_accepted_only_if_true() -> None:
     next(node for node in boxes_of(package) if "at" in node)["at"] = "3/4"
     try:
         package.seal().check()
-    except checker.Rejected:
+    except smle_check.Rejected:
         return
     assert doubts(package) is None
 
@@ -425,7 +427,7 @@ def run_changes(count: int, seed: int) -> Counter:
         what = changed(rng, package)
         try:
             package.seal().check()
-        except checker.Rejected:
+        except smle_check.Rejected:
             tally["rejected"] += 1
             continue
         assert all(np.isfinite(v).all() for v in package.weights.values())

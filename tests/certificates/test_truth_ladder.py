@@ -11,7 +11,7 @@ import pytest
 import torch
 from builder import Package, clause_proof, deployed_head, without_gate, written
 
-from smle.certificates import checker
+import smle_check
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.guarantees.regions.cells import distinct
 from smle.rules import Specification
@@ -42,7 +42,7 @@ def package_of(yaml: str, head: Head, proofs: list, bounds) -> Package:
 def accepted(package: Package) -> bool:
     try:
         package.check()
-    except checker.Rejected:
+    except smle_check.Rejected:
         return False
     return True
 

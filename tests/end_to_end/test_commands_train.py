@@ -18,8 +18,8 @@ from smle.cli import app
 from smle.cli.settings import TrainSettings
 from smle.demo import BRAKING_RULES
 from smle.errors import TrainingError
-from smle.exact import margin_text
 from smle.training.checkpoints import Checkpoint, is_checkpoint, read_checkpoint, write_checkpoint
+from smle_check.digits import margin_text
 
 runner = CliRunner()
 QUICK = ("--hidden", "8", "--embedding", "8")

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+import smle_check
 from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.assurance import DeployedNetwork, certify, project
-from smle.certificates import checker
 from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, RuleError
 from smle.estimators.inputs import plain_table
@@ -48,8 +48,8 @@ def sealed(folder: Path) -> None:
     for role, name in (("model", "model.json"), ("rules", "rules.yaml")):
         certificate["binds"][role] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     certificate.pop("digest")
-    certificate["digest"] = hashlib.sha256(checker.canonical(certificate)).hexdigest()
-    (folder / "certificate.json").write_bytes(checker.canonical(certificate) + b"\n")
+    certificate["digest"] = hashlib.sha256(smle_check.canonical(certificate)).hexdigest()
+    (folder / "certificate.json").write_bytes(smle_check.canonical(certificate) + b"\n")
 
 
 @pytest.mark.parametrize("other", [("keep, left", "min"), ("left, keep", "max")])
@@ -154,11 +154,11 @@ def test_rules_beside_an_onnx_file_are_compared(table, tmp_path):
         outer["rules"] = rules
         inner["binds"]["rules"] = hashlib.sha256(rules.encode()).hexdigest()
         inner.pop("digest")
-        inner["digest"] = hashlib.sha256(checker.canonical(inner)).hexdigest()
-        outer["model_certificate"] = hashlib.sha256(checker.canonical(inner) + b"\n").hexdigest()
+        inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
+        outer["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
         outer.pop("digest")
-        outer["digest"] = hashlib.sha256(checker.canonical(outer)).hexdigest()
-        place.write_bytes(checker.canonical(outer) + b"\n")
+        outer["digest"] = hashlib.sha256(smle_check.canonical(outer)).hexdigest()
+        place.write_bytes(smle_check.canonical(outer) + b"\n")
 
     forge(outer["rules"])
     assert check_onnx(tmp_path / "m.onnx").proved

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "certificates"))
 
 from builder import case
 
+import smle_check
 from smle.assurance import DeployedNetwork, certify, state_of
-from smle.certificates import checker, onnx_checker
 from smle.certificates.document import Certificate, tensors_of
 from smle.export.backbone import Backbone, mlp_backbone
 from smle.export.files import _sealed
@@ -122,15 +122,15 @@ def resealed(companion: bytes, onnx: bytes) -> bytes:
     outer = json.loads(companion)
     del outer["digest"]
     outer["onnx"] = hashlib.sha256(onnx).hexdigest()
-    outer["digest"] = hashlib.sha256(checker.canonical(outer)).hexdigest()
-    return checker.canonical(outer) + b"\n"
+    outer["digest"] = hashlib.sha256(smle_check.canonical(outer)).hexdigest()
+    return smle_check.canonical(outer) + b"\n"
 
 
-def accepted(onnx: bytes, companion: bytes) -> onnx_checker.Result | None:
+def accepted(onnx: bytes, companion: bytes) -> smle_check.OnnxResult | None:
     """Return the result of the checker, None if it rejects; other exceptions pass."""
     try:
-        return onnx_checker.check(onnx, companion)
-    except checker.Rejected:
+        return smle_check.check_onnx(onnx, companion)
+    except smle_check.Rejected:
         return None
 
 

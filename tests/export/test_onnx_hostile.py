@@ -12,11 +12,13 @@ import pytest
 from exported import DIRECT, MIXED, Exported, accepted, hand_made, model_of, resealed, run, session, untrained
 from onnx import TensorProto, helper, numpy_helper
 
-from smle.certificates import checker, onnx_checker
+import smle_check
 from smle.export.backbone import Backbone, mlp_backbone
+from smle_check.onnx.graph import _VALUE, Graph
+from smle_check.onnx.protobuf import message
 
 
-def attack(change, exported: Exported | None = None) -> onnx_checker.Result | None:
+def attack(change, exported: Exported | None = None) -> smle_check.OnnxResult | None:
     """Change the model as an attacker would, make the digests new, and check."""
     exported = exported or untrained(MIXED, "fixed")
     model = onnx.load_from_string(exported.onnx)
@@ -336,9 +338,9 @@ def test_a_size_given_in_two_ways_is_rejected():
     value = field(1, b"a") + field(2, field(1, tensor_type))
     read = onnx.ValueInfoProto.FromString(value).type.tensor_type.shape.dim[0]
     assert (read.dim_value, read.dim_param) == (0, "K")
-    entry = onnx_checker.message(memoryview(value), onnx_checker._VALUE, "value")
-    with pytest.raises(checker.Rejected, match="twice"):
-        onnx_checker.Graph.named([entry], "input")
+    entry = message(memoryview(value), _VALUE, "value")
+    with pytest.raises(smle_check.Rejected, match="twice"):
+        Graph.named([entry], "input")
 
 
 # --- harmless changes ---------------------------------------------------------------------------------------------
@@ -359,8 +361,8 @@ def test_the_digest_binds_the_backbone_all_the_same():
     data = bytearray(exported.onnx)
     at = exported.onnx.index(b"backbone/0/weight")
     data[at - 20] ^= 1
-    with pytest.raises(checker.Rejected, match="not the one that was certified"):
-        onnx_checker.check(bytes(data), exported.companion)
+    with pytest.raises(smle_check.Rejected, match="not the one that was certified"):
+        smle_check.check_onnx(bytes(data), exported.companion)
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------
@@ -475,8 +477,8 @@ def changed_outer(exported: Exported, **changes) -> bytes:
     outer = json.loads(exported.companion)
     del outer["digest"]
     outer.update(changes)
-    outer["digest"] = onnx_checker.sha256(checker.canonical(outer))
-    return checker.canonical(outer) + b"\n"
+    outer["digest"] = smle_check.sha256(smle_check.canonical(outer))
+    return smle_check.canonical(outer) + b"\n"
 
 
 @pytest.mark.parametrize(
@@ -530,9 +532,9 @@ def test_odd_values_anywhere_in_the_certificate_raise_nothing_but_rejected():
         if path[0] == "digest":
             continue
         body = {k: v for k, v in changed.items() if k != "digest"}
-        changed["digest"] = onnx_checker.sha256(checker.canonical(body))
-        text = checker.canonical(changed) + b"\n"
-        outer = changed_outer(exported, certificate=changed, model_certificate=onnx_checker.sha256(text))
+        changed["digest"] = smle_check.sha256(smle_check.canonical(body))
+        text = smle_check.canonical(changed) + b"\n"
+        outer = changed_outer(exported, certificate=changed, model_certificate=smle_check.sha256(text))
         passed += accepted(exported.onnx, outer) is not None  # another claim may be true as well
     assert passed < 10
 

@@ -1,6 +1,7 @@
 """onnxruntime computes what torch computes, within the certified rounding, and breaks no rule."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import onnx
@@ -20,14 +21,15 @@ from exported import (
     untrained,
 )
 
-from smle.certificates import checker, onnx_checker
-from smle.certificates.onnx_checker import EMBEDDING
-from smle.exact import BINARY32, nearest
+import smle_check
 from smle.export.backbone import Backbone, mlp_backbone
 from smle.guarantees.answers.membership import active
 from smle.guarantees.regions.guard import guard_row, guard_rows
 from smle.nn.head import DeployedHead
 from smle.rules import Polytope
+from smle_check.floats import BINARY32, nearest
+from smle_check.heads.box import Bounds, Head
+from smle_check.onnx.program import EMBEDDING
 from studies.bench.sampling import Judge, hard_points
 
 MODELS = {name: (lambda name=name: hand_made(name)) for name in HAND_MADE}
@@ -69,16 +71,16 @@ def head_graph(exported: Exported, *, monitor: bool = True) -> bytes:
 def rounding(exported: Exported) -> np.ndarray:
     """Return the certified rounding error of each head's outputs (heads, m)."""
     certificate = exported.record.certificate
-    spec = checker.Specification(certificate.document["specification"], certificate.block)
-    bounds = checker.Bounds(spec, certificate.tensors, certificate.document["program"]["bounds"])
+    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
+    bounds = Bounds(spec, certificate.tensors, certificate.document["program"]["bounds"])
     weights = exported.record.weights
     result = []
     for c in range(len(weights["heads.weight"])):
         flat = {}
         for part in ("weight", "bias", "passthrough"):
             values = weights.get(f"heads.{part}")
-            flat[part] = [] if values is None else [checker.Fraction(float(v)) for v in values[c].ravel()]
-        head = checker.Head(spec, bounds, flat["weight"], flat["passthrough"], flat["bias"])
+            flat[part] = [] if values is None else [Fraction(float(v)) for v in values[c].ravel()]
+        head = Head(spec, bounds, flat["weight"], flat["passthrough"], flat["bias"])
         result.append([float(e) for e in head.errors])
     return np.array(result)
 
@@ -181,7 +183,7 @@ def test_without_monitoring_the_answers_are_the_same(name):
     exported = MODELS[name]()
     record = exported.record
     data = model_of(exported.spec, record, mlp_backbone(record.weights), monitor=False).SerializeToString()
-    assert onnx_checker.check(data, resealed(exported.companion, data)).proved
+    assert smle_check.check_onnx(data, resealed(exported.companion, data)).proved
     X = next(iter(hard_points(exported.spec, np.random.default_rng(3), 500, dtype=np.float32)))
     small, full = (run(session(graph), exported.spec, X) for graph in (data, exported.onnx))
     assert set(full) - set(small) == {"in_domain", "active_rules"}
@@ -280,7 +282,7 @@ def test_comparing_named_inputs_is_comparing_clamped_ones(name, bounds):
     names = [t.name for t in model.graph.initializer]
     assert ("gate.limits.0" in names) == (name in DIRECT_GATES)
     data = model.SerializeToString()
-    assert onnx_checker.check(data, resealed(exported.companion, data)).proved
+    assert smle_check.check_onnx(data, resealed(exported.companion, data)).proved
     small, full, rng = session(data), session(exported.onnx), np.random.default_rng(5)
     odd = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -1e-45, 0.0, -0.0, 1.0, -1.0, 0.3, 0.1, 0.7])
     odd = np.concatenate([odd, np.nextafter(odd, np.float32(9)), np.nextafter(odd, np.float32(-9))])

@@ -35,14 +35,16 @@ from golden_models import (
 from safetensors.numpy import save_file
 from torch import nn
 
+import smle_check
 from smle import correct
 from smle.assurance import certify
-from smle.certificates import checker
 from smle.guarantees.proof.overapproximation import NetworkBounds
 from smle.nn import SafeNetwork
 from smle.nn.head_parameters import Frame
 from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
+from smle_check.floats import affine_error, upward
+from smle_check.heads.box import Bounds, Head, Hidden
 
 ZERO = Fraction(0)
 
@@ -268,14 +270,14 @@ def through(stack: Sequence[tuple[np.ndarray, np.ndarray]], v: list[Fraction], *
             inherited = sum((abs(x) * e for x, e in zip(w, errors, strict=True)), ZERO)
             relu = last or i < len(stack) - 1
             values.append(max(value, ZERO) if relu else value)
-            off.append(checker.affine_error(w, grid(sizes), c, "layer") + inherited)
+            off.append(affine_error(w, grid(sizes), c, "layer") + inherited)
         v, errors = values, off
     return v, errors
 
 
 def grid(sizes: list[Fraction]) -> list[Fraction]:
     """Return sizes that are not smaller, as the checker wants them."""
-    return [checker.upward(v) for v in sizes]
+    return [upward(v) for v in sizes]
 
 
 class Oracle:
@@ -284,20 +286,20 @@ class Oracle:
     def __init__(self, golden: Golden, network: SafeNetwork) -> None:
         self.spec, self.tensors, self.arrangement = golden.spec, golden.tensors, network.arrangement
         certificate = certify(network)
-        stated = checker.Specification(certificate.document["specification"], certificate.block)
+        stated = smle_check.Specification(certificate.document["specification"], certificate.block)
         kind = certificate.document["program"]["bounds"]
         hidden = None
         for layer in layers(self.tensors, "bounds.hidden"):
             slopes = (0.0, 1.0) * len(layer[1])
             exact = [fractions(row) for row in layer[0]], fractions(layer[1])
-            hidden = checker.Hidden(exact, (stated.low, stated.high), slopes, hidden)
-        bounds = checker.Bounds(stated, certificate.tensors, kind, hidden)
+            hidden = Hidden(exact, (stated.low, stated.high), slopes, hidden)
+        bounds = Bounds(stated, certificate.tensors, kind, hidden)
         self.rng = np.random.default_rng(23)
         self.granted = []  # the checker's error bound of each output, per head
         for i, weight in enumerate(self.tensors["heads.weight"]):
             V = self.tensors["heads.passthrough"][i].ravel() if "heads.passthrough" in self.tensors else np.zeros(0)
             flat = (fractions(part) for part in (weight.ravel(), V, self.tensors["heads.bias"][i]))
-            self.granted.append(checker.Head(stated, bounds, *flat).errors)
+            self.granted.append(Head(stated, bounds, *flat).errors)
 
     def cell(self, x: np.ndarray) -> int:
         """Return the number of the head that serves an input, -1 for the free one."""
@@ -353,7 +355,7 @@ class Oracle:
                 value += sum((p * q for p, q in zip(fractions(V[i]), fractions(x32), strict=True)), ZERO)
             if cell < 0:
                 sizes = grid([abs(v) + e for v, e in zip(clipped, moved, strict=True)])
-                own = checker.affine_error(w, sizes, b, "free head")
+                own = affine_error(w, sizes, b, "free head")
             else:
                 own = self.granted[cell][i]
             values.append(value)

@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.exact import affine_error, exact
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
 from smle.guarantees.proof.rounding import affine_errors
 from smle.guarantees.proof.worst_case import Envelope, HeadNumbers
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
 from smle.rules import Categorical, Number, NumericInput, Row, Specification
+from smle_check.floats import affine_error, exact
 
 
 def test_float_errors_are_just_above_the_exact_ones() -> None:

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.issue import _coverage, compiled
-from smle.exact import BINARY32, BINARY64, nearest
 from smle.guarantees.regions.cells import arrange
 from smle.guarantees.regions.guard import domain_box, guard_rows
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
+from smle_check.floats import BINARY32, BINARY64, nearest
+from smle_check.guard import check_coverage
 
 F = Fraction
 ANY = CNF((Clause((Literal(((0, F(1)),), (), F(1)),)),))
@@ -161,13 +162,13 @@ def test_every_proof_is_one(spec):
 @given(specifications())
 def test_the_exact_checker_accepts_the_cells(spec):
     arrangement = arrange(spec)
-    stated = checker.Specification(compiled(spec, arrangement, block := bytearray()), bytes(block))
+    stated = smle_check.Specification(compiled(spec, arrangement, block := bytearray()), bytes(block))
     coverage = _coverage(arrangement)
-    checker.check_coverage(stated, coverage, list(arrangement.gated), list(arrangement.cells))
+    check_coverage(stated, coverage, list(arrangement.gated), list(arrangement.cells))
     for left_out in range(min(len(arrangement.cells), 3)):
         fewer = [cell for c, cell in enumerate(arrangement.cells) if c != left_out]
-        with pytest.raises(checker.Rejected, match="no head for the regions"):
-            checker.check_coverage(stated, coverage, list(arrangement.gated), fewer)
+        with pytest.raises(smle_check.Rejected, match="no head for the regions"):
+            check_coverage(stated, coverage, list(arrangement.gated), fewer)
 
 
 @settings(max_examples=60, deadline=None)

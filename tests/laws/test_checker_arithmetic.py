@@ -1,4 +1,4 @@
-"""The checker's own arithmetic and that of `smle.exact` and the guard are two ways to the same numbers."""
+"""The checker's arithmetic against the hardware, against plain formulas, and against what the guard deploys."""
 
 import struct
 from fractions import Fraction
@@ -8,12 +8,24 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from smle import exact
-from smle.certificates import checker
-from smle.guarantees.regions.guard import guard_row, threshold_above
+import smle_check
+from smle.guarantees.regions.guard import guard_row
 from smle.rules import Number, NumericInput, Row, Specification
+from smle_check import BINARY32, BINARY64
+from smle_check.floats import (
+    FORMATS,
+    LARGEST,
+    TINY,
+    affine_error,
+    constant,
+    nearest,
+    round_down,
+    round_up,
+    threshold_above,
+)
+from smle_check.reading import number
 
-FORMATS = {"float32": exact.BINARY32, "float64": exact.BINARY64}
+KINDS = {BINARY32: np.float32, BINARY64: np.float64}
 rationals = st.fractions(max_denominator=10**12) | st.builds(
     lambda m, e: Fraction(m) * Fraction(2) ** e, st.integers(-(2**60), 2**60), st.integers(-1150, 60)
 )
@@ -21,16 +33,23 @@ singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @settings(max_examples=200, deadline=None)
-@given(value=rationals, fmt=st.sampled_from(sorted(FORMATS)))
-def test_nearest(value, fmt):
-    assert checker.nearest(value, fmt) == exact.nearest(value, FORMATS[fmt])
+@given(value=rationals, fmt=st.sampled_from(FORMATS))
+def test_rounding_gives_the_next_numbers_of_the_format(value, fmt):
+    kind = KINDS[fmt]
+    down, near, up = (rounded(value, fmt) for rounded in (round_down, nearest, round_up))
+    assert down <= value <= up
+    assert near in (down, up)
+    assert abs(near - value) == min(value - down, up - value)
+    for end in (down, up):
+        assert Fraction(float(kind(float(end)))) == end
+    assert down == up == value or Fraction(float(np.nextafter(kind(float(down)), kind(np.inf)))) == up
 
 
 @settings(max_examples=200, deadline=None)
 @given(value=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e38, max_value=1e38))
 def test_nearest_is_the_hardware_cast(value):
-    assert checker.nearest(Fraction(value), "float32") == Fraction(float(np.float32(value)))
-    assert checker.nearest(Fraction(value), "float64") == Fraction(value)
+    assert nearest(Fraction(value), BINARY32) == Fraction(float(np.float32(value)))
+    assert nearest(Fraction(value), BINARY64) == Fraction(value)
 
 
 @settings(max_examples=200, deadline=None)
@@ -42,7 +61,7 @@ def test_nearest_takes_ties_to_even(low):
     middle = (Fraction(low) + Fraction(float(high))) / 2
     (bits,) = struct.unpack("<I", struct.pack("<f", low))
     expected = Fraction(low) if bits % 2 == 0 else Fraction(float(high))
-    assert checker.nearest(middle, "float32") == expected
+    assert nearest(middle, BINARY32) == expected
 
 
 @settings(max_examples=300, deadline=None)
@@ -50,27 +69,26 @@ def test_nearest_takes_ties_to_even(low):
 def test_a_threshold_is_the_least_number_above_that_is_zero_or_normal(value, step):
     value = Fraction(value) * (1 + step * Fraction(1, 2**30))
     try:
-        found = checker.threshold_above(value)
-    except checker.Rejected:
-        assert value > checker.LARGEST
+        found = threshold_above(value)
+    except smle_check.Rejected:
+        assert value > LARGEST
         return
     assert found >= value
-    assert found == 0 or abs(found) >= checker.TINY
-    assert checker.nearest(found, "float32") == found
+    assert found == 0 or abs(found) >= TINY
+    assert nearest(found, BINARY32) == found
     below = np.nextafter(np.float32(float(found)), np.float32(-np.inf))
-    while 0 < abs(below) < float(checker.TINY):
-        below = np.float32(0) if below > 0 else np.float32(-float(checker.TINY))
+    while 0 < abs(below) < float(TINY):
+        below = np.float32(0) if below > 0 else np.float32(-float(TINY))
     assert not np.isfinite(below) or Fraction(float(below)) < value
-    assert found == threshold_above(value)
 
 
-@pytest.mark.parametrize("fmt", ["float32", "float64"])
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 def test_constants_too_close_to_zero_are_refused(fmt):
-    smallest = Fraction(2) ** checker.FORMATS[fmt][1]
-    assert checker.constant(smallest, fmt) == smallest
-    assert checker.constant(Fraction(0), fmt) == 0
-    with pytest.raises(checker.Rejected, match="too close to 0"):
-        checker.constant(-smallest * Fraction(3, 4), fmt)
+    smallest = Fraction(float(np.finfo(KINDS[fmt]).smallest_normal))
+    assert constant(smallest, fmt) == smallest
+    assert constant(Fraction(0), fmt) == 0
+    with pytest.raises(smle_check.Rejected, match="too close to 0"):
+        constant(-smallest * Fraction(3, 4), fmt)
 
 
 sums = st.integers(0, 12).flatmap(
@@ -84,10 +102,13 @@ sums = st.integers(0, 12).flatmap(
 
 @settings(max_examples=100, deadline=None)
 @given(sums)
-def test_affine_error(parts):
-    weights, sizes, offset = parts
-    fractions = [Fraction(v) for v in weights], [Fraction(v) for v in sizes], Fraction(offset)
-    assert checker.affine_error(*fractions, "sum") == exact.affine_error(*fractions)
+def test_affine_error_is_the_formula_of_the_format(parts):
+    weights, sizes, offset = [Fraction(v) for v in parts[0]], [Fraction(v) for v in parts[1]], Fraction(parts[2])
+    n, tiny = len(weights), Fraction(1, 2**126)
+    growth = Fraction(n + 1, 2**24 - n - 1)
+    total = abs(offset) + sum(abs(w) * s for w, s in zip(weights, sizes, strict=True))
+    spread = sum(abs(w) + s for w, s in zip(weights, sizes, strict=True))
+    assert affine_error(weights, sizes, offset, "sum") == growth * total + tiny * (2 * n + 1 + spread) * (1 + growth)
 
 
 @settings(max_examples=80, deadline=None)
@@ -97,7 +118,7 @@ def test_affine_error_bounds_float32_sums(parts, seed):
     weights, sizes, offset = parts
     rng = np.random.default_rng(seed)
     v = (np.array(sizes, "f4") * rng.uniform(-1, 1, len(sizes)).astype("f4")).astype("f4")
-    bound = checker.affine_error([Fraction(w) for w in weights], [Fraction(s) for s in sizes], Fraction(offset), "sum")
+    bound = affine_error([Fraction(w) for w in weights], [Fraction(s) for s in sizes], Fraction(offset), "sum")
     true = Fraction(offset) + sum(Fraction(w) * Fraction(float(a)) for w, a in zip(weights, v, strict=True))
     terms = [np.float32(w) * a for w, a in zip(np.array(weights, "f4"), v, strict=True)] + [np.float32(offset)]
     for _ in range(3):
@@ -136,17 +157,17 @@ def test_guard_rows(terms, bound, strict, pairs):
         "regions": [],
         "rules": [],
     }
-    compiled = checker.Specification(data, b"").rows[0]
+    compiled = smle_check.Specification(data, b"").rows[0]
     if guard.is_comparison:
-        for position, fmt in enumerate(("float32", "float64")):
+        for position, fmt in enumerate(FORMATS):
             assert compiled.compared[fmt] == (guard.constants[position], strict)
-        singles = [exact.nearest(c, exact.BINARY32) for c in guard.constants]
+        singles = [nearest(c, BINARY32) for c in guard.constants]
         assert compiled.closed == max(singles)
     else:
         assert guard.threshold is not None
         assert compiled.closed == guard.threshold + guard.slack
         assert guard.threshold >= row.bound + guard.slack
-        for fmt in FORMATS.values():
+        for fmt in FORMATS:
             assert guard.inside(fmt)[1] == compiled.closed
             assert guard.outside(fmt)[1] == -compiled.bound
 
@@ -154,10 +175,10 @@ def test_guard_rows(terms, bound, strict, pairs):
 @settings(max_examples=80, deadline=None)
 @given(value=rationals)
 def test_numbers_read_back(value):
-    assert checker.number(str(value), "number") == value
+    assert number(str(value), "number") == value
 
 
 @settings(max_examples=80, deadline=None)
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
 def test_hexadecimal_floats_read_back(value):
-    assert checker.number(value.hex(), "number") == Fraction(value)
+    assert number(value.hex(), "number") == Fraction(value)

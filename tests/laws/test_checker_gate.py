@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from smle.exact import BINARY32, BINARY64, nearest
 from smle.guarantees.regions.cells import arrange
 from smle.nn.gate import Domain, Gate
 from smle.rules import Specification
+from smle_check.floats import BINARY32, BINARY64, nearest
 
 SPEC = Specification.from_yaml("""
 inputs: {a: [-1, 3], b: [0, 0.7], c: [-100, 100]}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from guarantee_instances import Instance, random_instance, vertices
 
-from smle.exact import BINARY32, BINARY64, affine_error, guard_slack, nearest, round_up
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.overapproximation import AffineBounds
 from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
+from smle_check.floats import BINARY32, BINARY64, affine_error, guard_slack, nearest, round_up
 
 
 def as_fractions(array: np.ndarray) -> list[Fraction]:
@@ -165,7 +165,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
     for i in range(n):
         extra = Fraction(1, 2**126)
         if affine:
-            extra += max(affine_error(slopes[k][i], sizes, ends[k][i]) for k in (0, 1))
+            extra += max(affine_error(slopes[k][i], sizes, ends[k][i], "bounds") for k in (0, 1))
         gap = (
             ends[0][i]
             - ends[1][i]
@@ -196,7 +196,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
     for j in range(m):
         offset += g[j] * b[j]
         passing = V[j] if head.V is not None else []
-        error = affine_error([*W[j], *passing], [r[1] for r in reach] + (sizes if passing else []), b[j])
+        error = affine_error([*W[j], *passing], [r[1] for r in reach] + (sizes if passing else []), b[j], "head")
         offset += abs(g[j]) * error
         for t in range(d):
             slope[t] += g[j] * V[j][t]
@@ -213,8 +213,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
         if row.is_comparison:
             closed = max(nearest(row.bound, BINARY32), nearest(nearest(row.bound, BINARY64), BINARY32))
         else:
-            dense = [dict(row.coefficients).get(t, Fraction(0)) for t in range(d)]
-            slack = guard_slack(dense, [nearest(q, BINARY32) for q in dense], sizes)
+            slack = guard_slack(dict(row.coefficients), sizes)
             closed = round_up(row.bound + slack, BINARY32) + slack
         offset += weight * closed
         for t, q in row.coefficients:

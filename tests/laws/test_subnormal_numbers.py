@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "export"))
 
 from exported import columns_of, feed, model_of, untrained
 
+import smle_check
 from smle.assurance import certify
-from smle.certificates import checker
 from smle.errors import RuleError
 from smle.export.backbone import mlp_backbone
 from smle.guarantees.answers.membership import broken
@@ -139,5 +139,5 @@ def test_the_checker_refuses_subnormal_constants_by_itself():
         "regions": [[0]],
         "rules": [],
     }
-    with pytest.raises(checker.Rejected, match="too close to 0 for float32"):
-        checker.Specification(data, b"")
+    with pytest.raises(smle_check.Rejected, match="too close to 0 for float32"):
+        smle_check.Specification(data, b"")

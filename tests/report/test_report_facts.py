@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from smle.certificates.agreement import arrangement_of
-from smle.exact import exact
 from smle.report import svg
 from smle.report.measured import measure
 from smle.report.ranges import output_ranges
@@ -34,6 +33,7 @@ from smle.report.wording import (
 )
 from smle.rules import Specification
 from smle.tables import encode_inputs
+from smle_check.floats import exact
 
 MODELS = ["braking", "labels", "dose", "choice"]
 

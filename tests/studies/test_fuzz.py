@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from smle.certificates import checker, onnx_checker
+import smle_check
 from smle.rules import Specification
+from smle_check.onnx.graph import Graph
 from studies.cli import app
 from studies.fuzz import run, targets
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
@@ -36,11 +37,11 @@ READS = {
     "rules": (Specification, "to_yaml"),
     "vnnlib": (Specification, "to_vnnlib"),
     "table": (targets, "read_table"),
-    "json": (checker, "read_json"),
-    "weights": (checker, "read_weights"),
-    "protobuf": (onnx_checker, "Graph"),
-    "folder": (checker, "check"),
-    "onnx": (onnx_checker, "check"),
+    "json": (smle_check, "read_json"),
+    "weights": (smle_check, "read_weights"),
+    "protobuf": (targets, "Graph"),
+    "folder": (smle_check, "check_certificate"),
+    "onnx": (smle_check, "check_onnx"),
 }
 
 
@@ -68,11 +69,11 @@ def test_seeds_are_accepted(name, monkeypatch):
     [
         ("rules", Specification, "from_yaml"),
         ("vnnlib", Specification, "from_vnnlib"),
-        ("json", checker, "read_json"),
-        ("weights", checker, "read_weights"),
-        ("protobuf", onnx_checker, "Graph"),
-        ("folder", checker, "check"),
-        ("onnx", onnx_checker, "check"),
+        ("json", smle_check, "read_json"),
+        ("weights", smle_check, "read_weights"),
+        ("protobuf", targets, "Graph"),
+        ("folder", smle_check, "check_certificate"),
+        ("onnx", smle_check, "check_onnx"),
     ],
 )
 def test_other_exceptions_are_defects(name, module, function, monkeypatch):
@@ -88,13 +89,13 @@ def test_other_exceptions_are_defects(name, module, function, monkeypatch):
 
 def test_a_folder_that_is_accepted_though_changed_is_a_defect(monkeypatch):
     seeds = TARGETS["folder"].seeds()
-    monkeypatch.setattr(checker, "check", lambda *parts: [])
+    monkeypatch.setattr(smle_check, "check_certificate", lambda *parts: [])
     for name in ("braking, model.json, lies", "braking, rules.yaml, lies"):
         with pytest.raises(Defect, match="accepted as it lies"):
             TARGETS["folder"].run(seeds[name] + b" ")
     TARGETS["folder"].run(seeds["braking, rules.yaml, lies"])
     weights = seeds["braking, model.safetensors, new digests"]
-    tensors = checker.read_weights(weights[2:])
+    tensors = smle_check.read_weights(weights[2:])
     header = json.loads(weights[10 : 10 + int.from_bytes(weights[2:10], "little")])
     start, stop = header["heads.bias"]["data_offsets"]
     body = len(weights) - sum(len(tensor.data) for tensor in tensors.values())
@@ -113,7 +114,7 @@ def test_an_onnx_file_that_is_accepted_though_changed_is_a_defect(monkeypatch):
     bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + 100, "heads.bias"))
     changed = seed[:2] + model.SerializeToString()
     TARGETS["onnx"].run(changed)
-    monkeypatch.setattr(onnx_checker, "check", lambda *parts: None)
+    monkeypatch.setattr(smle_check, "check_onnx", lambda *parts: None)
     with pytest.raises(Defect, match="a file is accepted that breaks a rule"):
         TARGETS["onnx"].run(changed)
 
@@ -146,9 +147,9 @@ def test_the_command_lists_targets_and_ends_with_1_where_something_is_found(monk
 
 def test_mutations_repeat_themselves_and_keep_some_files_readable():
     for name, change, read in (
-        ("weights", mutated_weights, checker.read_weights),
-        ("json", mutated, lambda data: checker.read_json(data, "x")),
-        ("protobuf", mutated_onnx, onnx_checker.Graph),
+        ("weights", mutated_weights, smle_check.read_weights),
+        ("json", mutated, lambda data: smle_check.read_json(data, "x")),
+        ("protobuf", mutated_onnx, Graph),
     ):
         seeds = list(TARGETS[name].seeds().values())
         first, second = ([change(seeds[-1], random.Random(i), seeds) for i in range(60)] for _ in range(2))
@@ -159,7 +160,7 @@ def test_mutations_repeat_themselves_and_keep_some_files_readable():
             try:
                 read(data)
                 readable += data != seeds[-1]
-            except checker.Rejected:
+            except smle_check.Rejected:
                 continue
         assert readable > 3, name
     assert len(_FILES) == 5  # the second byte of a folder's input counts in fives

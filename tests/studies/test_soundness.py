@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from smle.exact import BINARY32, nearest
+from smle_check.floats import BINARY32, nearest
 from studies.bench import available, run_bench
 from studies.bench.sampling import Judge
 from studies.bench.soundness import Ledger, attack_all

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from smle.certificates import checker
 from smle.certificates.document import Certificate
 from smle.certificates.issue import compiled
 from smle.errors import CertificateError
 from smle.guarantees import Arrangement, distinct
 from smle.rules import Categorical, NumericInput, Specification
+from smle_check.words import assumptions_text
 
 __all__ = ["arrangement_of", "assumptions_of", "require_kind", "require_same_rules"]
 
@@ -50,7 +50,7 @@ def assumptions_of(spec: Specification) -> list[str]:
     numbers = [item for item in spec.inputs if isinstance(item, NumericInput)]
     filled = [(item.name, f"{float(item.missing):g}") for item in numbers if item.missing is not None]
     others = [(item.name, item.missing) for item in spec.inputs if isinstance(item, Categorical) and item.missing]
-    return checker.assumptions_text([item.name for item in numbers if item.integer], [*filled, *others])
+    return assumptions_text([item.name for item in numbers if item.integer], [*filled, *others])
 
 
 def require_same_rules(certificate: Certificate, spec: Specification) -> None:

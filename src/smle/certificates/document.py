@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates import checker
+import smle_check
 from smle.errors import CertificateError
+from smle_check.digits import margin_text
+from smle_check.words import domain_text
 
 __all__ = ["Certificate", "Proved", "shortened", "tensors_of"]
 
-Proved = checker.Proved
+Proved = smle_check.Proved
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ class Certificate:
 
     text: bytes
     block: bytes
-    tensors: dict[str, checker.Tensor] = field(repr=False)
+    tensors: dict[str, smle_check.Tensor] = field(repr=False)
     files: dict[str, bytes] = field(repr=False)
     changed: Callable[[], list[str]] | None = field(default=None, repr=False)
 
@@ -43,16 +45,16 @@ class Certificate:
             CertificateError: If files are missing or the weights are not readable.
         """
         try:
-            return cls(*_reordered(checker.read_folder(str(folder))))
-        except checker.Rejected as reason:
+            return cls(*_reordered(smle_check.read_folder(str(folder))))
+        except smle_check.Rejected as reason:
             raise CertificateError(str(reason)) from None
 
     @cached_property
     def document(self) -> dict[str, Any]:
         """The parsed JSON."""
         try:
-            parsed = checker.read_json(self.text, "certificate")
-        except checker.Rejected as reason:
+            parsed = smle_check.read_json(self.text, "certificate")
+        except smle_check.Rejected as reason:
             raise CertificateError(str(reason)) from None
         if not isinstance(parsed, dict):
             raise CertificateError("certificate: expected a JSON object.")
@@ -81,8 +83,8 @@ class Certificate:
                 "speak of it as it is now. Load or fit the model again."
             )
         try:
-            return tuple(checker.check(self.text, self.tensors, self.block, self.files))
-        except checker.Rejected as reason:
+            return tuple(smle_check.check_certificate(self.text, self.tensors, self.block, self.files))
+        except smle_check.Rejected as reason:
             raise CertificateError(str(reason)) from None
 
     @cached_property
@@ -93,13 +95,13 @@ class Certificate:
     @property
     def domain(self) -> list[str]:
         """For which inputs it is proved, in words (of an accepted certificate)."""
-        return checker.domain_text(checker.Specification(self.document["specification"], self.block))
+        return domain_text(smle_check.Specification(self.document["specification"], self.block))
 
     def __str__(self) -> str:
         lines = [f"Certificate: {len(self.proved)} statements proved in exact arithmetic,"]
         lines += [f"  {line}" for line in self.domain]
         for item in self.proved:
-            lines.append(f"  {item.rule}: {item.where}: {item.sentence}  (margin {checker.approximate(item.margin)})")
+            lines.append(f"  {item.rule}: {item.where}: {item.sentence}  (margin {margin_text(item.margin)})")
         lines.append(f"Claim: {self.document['statement']['claim']}")
         return "\n".join([*lines, *_accuracy(self.files.get("model", b""))])
 
@@ -129,7 +131,7 @@ def shortened(names: list[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, checker.Tensor]:
+def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, smle_check.Tensor]:
     """Return weights as the checker would read them from the weight file."""
     names = {
         "f4": "F32",
@@ -145,12 +147,12 @@ def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, checker.Tensor
     result = {}
     for name, value in weights.items():
         array = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False)
-        result[name] = checker.Tensor(names[array.dtype.str[1:]], tuple(value.shape), array.tobytes())
+        result[name] = smle_check.Tensor(names[array.dtype.str[1:]], tuple(value.shape), array.tobytes())
     return result
 
 
 def _reordered(
-    parts: tuple[bytes, dict[str, checker.Tensor], bytes, dict[str, bytes]],
-) -> tuple[bytes, bytes, dict[str, checker.Tensor], dict[str, bytes]]:
+    parts: tuple[bytes, dict[str, smle_check.Tensor], bytes, dict[str, bytes]],
+) -> tuple[bytes, bytes, dict[str, smle_check.Tensor], dict[str, bytes]]:
     text, tensors, block, files = parts
     return text, block, tensors, files

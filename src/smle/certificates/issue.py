@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees import (
@@ -51,7 +51,7 @@ def issue(
     arrangement: Arrangement,
     over: Overapproximation,
     *,
-    tensors: dict[str, checker.Tensor],
+    tensors: dict[str, smle_check.Tensor],
     files: dict[str, bytes],
 ) -> Certificate:
     """Prove every rule for the frozen heads and return a certificate that the exact checker accepted.
@@ -75,10 +75,10 @@ def issue(
     nan_safe = "heads.fallback" not in tensors
     document: dict[str, Any] = {
         "format": "smle-certificate",
-        "version": checker.VERSION,
-        "statement": checker.STATEMENT,
+        "version": smle_check.VERSION,
+        "statement": smle_check.STATEMENT,
         "binds": {
-            "weights": checker.weights_digest(tensors),
+            "weights": smle_check.weights_digest(tensors),
             "block": hashlib.sha256(block).hexdigest() if block else None,
             **_digests(files),
         },
@@ -111,11 +111,11 @@ def _digests(files: dict[str, bytes]) -> dict[str, str | None]:
 
 
 def _sealed(
-    document: dict[str, Any], block: bytes, tensors: dict[str, checker.Tensor], files: dict[str, bytes]
+    document: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
 ) -> Certificate:
     """Add the digest, and let nothing out that the exact checker does not accept."""
-    document["digest"] = hashlib.sha256(checker.canonical(document)).hexdigest()
-    certificate = Certificate(checker.canonical(document) + b"\n", block, tensors, dict(files))
+    document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
+    certificate = Certificate(smle_check.canonical(document) + b"\n", block, tensors, dict(files))
     try:
         _ = certificate.proved
     except CertificateError as reason:

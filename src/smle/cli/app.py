@@ -18,9 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import smle
-from smle.certificates.checker import visible
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, SmleError
-from smle.exact import BINARY64, margin_text, round_down
+from smle_check.digits import margin_text
+from smle_check.floats import BINARY64, round_down
+from smle_check.names import visible
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -24,7 +24,7 @@ from smle.cli.app import (
 )
 from smle.cli.places import RequireCertificate, load_model, require_model
 from smle.errors import CertificateError
-from smle.exact import margin_text
+from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
     from smle.certificates.document import Proved
@@ -85,8 +85,8 @@ def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     from smle.certificates.agreement import assumptions_of
-    from smle.certificates.checker import STATEMENT
     from smle.errors import ModelFormatError
+    from smle_check import STATEMENT
 
     if not model.exists():
         raise ModelFormatError(f"Cannot read '{model}': no such file. Expected an ONNX file or a model folder.")
@@ -164,7 +164,6 @@ def export(
         from smle.errors import ModelFormatError
 
         require_model(model)
-        from smle.certificates import onnx_checker
         from smle.export.files import companion
         from smle.storage import require_writable
 
@@ -184,5 +183,4 @@ def export(
         if certificate is not None:
             out.print(f"Certificate: {certificate}", soft_wrap=True, markup=False)
             out.print(f"Check again: smle verify {quoted(output)}", soft_wrap=True, markup=False)
-            checker = quoted(onnx_checker.__file__)
-            out.print(f"  or: python3 {checker} {quoted(output)}", soft_wrap=True, markup=False)
+            out.print(f"  or: smle-check {quoted(output)}", soft_wrap=True, markup=False)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.certificates.checker import visible
 from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
 from smle.cli.places import require_model
-from smle.exact import margin_text
+from smle_check.digits import margin_text
+from smle_check.names import visible
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -27,7 +27,7 @@ from smle.cli.app import (
 from smle.cli.places import require_table
 from smle.cli.settings import TrainSettings
 from smle.errors import AccuracyWarning
-from smle.exact import margin_text
+from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,10 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.certificates.onnx_checker import EMBEDDING, FEATURES, OPSET
 from smle.errors import ModelFormatError
 from smle.export.door import require_onnx, require_onnxscript
 from smle.nn.network import Rescaled
+from smle_check.onnx.graph import OPSET
+from smle_check.onnx.program import EMBEDDING, FEATURES
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+import smle_check
 from smle.assurance import DeployedNetwork, certify, state_of
-from smle.certificates import checker, onnx_checker
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError, NotCertifiedError, RuleError
@@ -21,6 +21,7 @@ from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone, torch_ba
 from smle.export.graph import certified_program, graph_model, interface_of, plain_program
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
+from smle_check.onnx.check import FORMAT, VERSION
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
@@ -97,7 +98,7 @@ def write_network(
     return certificate
 
 
-def check_onnx(path: FilePath) -> onnx_checker.Result:
+def check_onnx(path: FilePath) -> smle_check.OnnxResult:
     """Check an ONNX file with the certificate beside it; return what is proved, matched and only asserted.
 
     The rules text in the certificate file, if there is one, is compiled again and must state what is proved.
@@ -108,19 +109,19 @@ def check_onnx(path: FilePath) -> onnx_checker.Result:
     return checked(path)[0]
 
 
-def checked(path: FilePath) -> tuple[onnx_checker.Result, Specification | None]:
+def checked(path: FilePath) -> tuple[smle_check.OnnxResult, Specification | None]:
     """Do what `check_onnx` does; also return the rules, if their text is in the certificate file."""
     try:
-        data, sealed = onnx_checker.read_files(os.fspath(path))
-        result = onnx_checker.check(data, sealed)
-        document = checker.read_json(sealed, "onnx certificate")
-    except checker.Rejected as reason:
+        data, sealed = smle_check.read_onnx(os.fspath(path))
+        result = smle_check.check_onnx(data, sealed)
+        document = smle_check.read_json(sealed, "onnx certificate")
+    except smle_check.Rejected as reason:
         raise CertificateError(str(reason)) from None
     if document["rules"] is None:
         return result, None
     files = {role: document[role].encode() for role in ("model", "rules") if document[role] is not None}
     block = base64.b64decode(document["block"] or "")
-    certificate = Certificate(checker.canonical(document["certificate"]), block, {}, files)
+    certificate = Certificate(smle_check.canonical(document["certificate"]), block, {}, files)
     try:
         spec = Specification.from_yaml(document["rules"] + "\n")
     except RuleError as error:
@@ -168,13 +169,13 @@ def _write(
     data = graph_model(face, program, backbone, titles).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:
-        onnx_checker.check(data, sealed)
-    except checker.Rejected as reason:
+        smle_check.check_onnx(data, sealed)
+    except smle_check.Rejected as reason:
         raise CertificateError(f"The exported model was not accepted: {reason}") from None
     _replace({path: data, companion(path): sealed})
 
 
-def _require_float32(tensors: dict[str, checker.Tensor]) -> None:
+def _require_float32(tensors: dict[str, smle_check.Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype not in ("F32", "U8") and not (tensor.dtype == "F64" and name.endswith("_float64")):
             raise CertificateError(
@@ -186,17 +187,17 @@ def _require_float32(tensors: dict[str, checker.Tensor]) -> None:
 def _sealed(certificate: Certificate, data: bytes) -> bytes:
     """Return the certificate file: digests of the ONNX file and of the model's certificate, and the latter itself."""
     document = {
-        "format": onnx_checker.FORMAT,
-        "version": onnx_checker.VERSION,
-        "onnx": onnx_checker.sha256(data),
-        "model_certificate": onnx_checker.sha256(certificate.text),
+        "format": FORMAT,
+        "version": VERSION,
+        "onnx": smle_check.sha256(data),
+        "model_certificate": smle_check.sha256(certificate.text),
         "certificate": certificate.document,
         "block": base64.b64encode(certificate.block).decode() if certificate.block else None,
         "model": _text(certificate, "model"),
         "rules": _text(certificate, "rules"),
     }
-    document["digest"] = onnx_checker.sha256(checker.canonical(document))
-    return checker.canonical(document) + b"\n"
+    document["digest"] = smle_check.sha256(smle_check.canonical(document))
+    return smle_check.canonical(document) + b"\n"
 
 
 def _text(certificate: Certificate, role: str) -> str | None:

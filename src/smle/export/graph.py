@@ -7,28 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import Certificate
-from smle.certificates.onnx_checker import (
-    BOOL,
-    EMBEDDING,
-    FEATURES,
-    FLOAT,
-    INT64,
-    OPSET,
-    STRING,
-    Constant,
-    Input,
-    Interface,
-    Output,
-    Program,
-    output_types,
-    program_of,
-)
 from smle.errors import ModelFormatError, RuleError
 from smle.export.backbone import Backbone
 from smle.export.door import require_onnx
 from smle.rules import Categorical, Choice, Label, Specification
+from smle_check.onnx.graph import BOOL, FLOAT, INT64, OPSET, STRING, Constant
+from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types, program_of
 
 __all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
 
@@ -67,7 +53,7 @@ def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
     return Interface(inputs, outputs_of(spec), monitor)
 
 
-def certified_program(face: Interface, certificate: Certificate, tensors: dict[str, checker.Tensor]) -> Program:
+def certified_program(face: Interface, certificate: Certificate, tensors: dict[str, smle_check.Tensor]) -> Program:
     """Return the program of a certified head.
 
     Raises:
@@ -77,11 +63,11 @@ def certified_program(face: Interface, certificate: Certificate, tensors: dict[s
     kind = document["program"]["bounds"]
     if document["program"]["precision"] != "float32" or kind not in ("constant", "affine"):
         raise ModelFormatError(f"Expected a float32 head with constant or affine bounds to export. Got {kind} bounds.")
-    stated = checker.Specification(document["specification"], certificate.block)
+    stated = smle_check.Specification(document["specification"], certificate.block)
     return program_of(face, stated, document["gate"]["regions"], document["program"]["clip"], tensors)
 
 
-def plain_program(face: Interface, tensors: dict[str, checker.Tensor]) -> Program:
+def plain_program(face: Interface, tensors: dict[str, smle_check.Tensor]) -> Program:
     """Return the program of a network without rules: one affine layer behind the backbone."""
     program = Program()
     known = program.encode(face.inputs)
@@ -118,7 +104,7 @@ def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Se
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="smle")
-    titles = {"active_rules": checker.canonical(list(rules)).decode()}
+    titles = {"active_rules": smle_check.canonical(list(rules)).decode()}
     helper.set_model_props(model, titles if rules else {"smle": "no rules, no certificate"})
     onnx.checker.check_model(model, full_check=False)
     return model

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from smle.errors import NotCertifiedError
-from smle.exact import exact
 from smle.guarantees import (
     Arrangement,
     Head,
@@ -39,6 +38,7 @@ from smle.nn.gate import Domain, Gate
 from smle.nn.limits import Block, Limits, half_spaces, limits
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
+from smle_check.floats import exact
 
 __all__ = ["corrected", "inputs_like"]
 

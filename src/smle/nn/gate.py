@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from smle.exact import BINARY32, BINARY64, Binary
 from smle.guarantees import Arrangement, domain_box, guard_rows
 from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
+from smle_check.floats import BINARY32, BINARY64, Binary
 
 __all__ = ["Domain", "Gate"]
 

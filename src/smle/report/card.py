@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import smle
-from smle.certificates import checker
+import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError
 from smle.report.judge import NO_RULES, REJECTED, Judgement
@@ -93,8 +93,8 @@ def _same_weights(data: bytes | None, record: ModelRecord) -> bool:
     if data is None:
         return False
     try:
-        found = checker.weights_digest(checker.read_weights(data))
-    except checker.Rejected:
+        found = smle_check.weights_digest(smle_check.read_weights(data))
+    except smle_check.Rejected:
         return False
     return found == _weights(record)
 
@@ -111,7 +111,7 @@ def _same_description(data: bytes | None, record: ModelRecord) -> bool:
 
 def _weights(record: ModelRecord) -> str:
     certificate = record.certificate
-    return checker.weights_digest(certificate.tensors if certificate is not None else tensors_of(record.weights))
+    return smle_check.weights_digest(certificate.tensors if certificate is not None else tensors_of(record.weights))
 
 
 def _digests(record: ModelRecord, place: Path | None) -> list[tuple[str, str, str]]:
@@ -158,14 +158,11 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
     digest = ""
     if certificate is not None:
         digest = text_of(_document(certificate).get("digest"))
-    digests.append(("checker.py", f"of smle {smle.__version__}", _sha(Path(checker.__file__).read_bytes())))
+    digests.append(("smle_check", f"the checker of smle {smle.__version__}, all files", _kernel_digest()))
     folder = shlex.quote(str(place)) if place is not None else "MODEL"
     commands = [
         ("the proof, and that rules.yaml says what was proved", f"smle verify {folder}"),
-        (
-            "the checker alone: one file, standard library only, nothing of smle is imported",
-            f"python3 -I -S checker.py {folder}",
-        ),
+        ("the checker alone: standard library only, nothing of smle is imported", f"smle-check {folder}"),
         ("the digests of this page", f"sha256sum {folder}/*"),
     ]
     lead = "Change a bit of any of these files and the certificate is void."
@@ -180,6 +177,13 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
         "commands": commands,
         "check_command": "" if judgement.verdict == NO_RULES else commands[0][1],
     }
+
+
+def _kernel_digest() -> str:
+    """Return the digest of the checker's sources: of the lines `digest  name` that sha256sum prints for them."""
+    root = Path(smle_check.__file__).parent
+    files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    return _sha("".join(f"{_sha((root / name).read_bytes())}  {name}\n" for name in files).encode())
 
 
 def _document(certificate: Certificate) -> Mapping[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.checker import comparison_text, term, visible
 from smle.certificates.document import Certificate, Proved
 from smle.guarantees import (
     Arrangement,
@@ -33,6 +32,8 @@ from smle.guarantees import (
 )
 from smle.report.wording import clause_text, exclusion_texts, row_text
 from smle.rules import Clause, Specification
+from smle_check.names import term, visible
+from smle_check.words import comparison_text
 
 __all__ = ["Corner", "Key", "Reader", "RuleVerdict", "Witnesses", "keyed", "keys_of", "rule_verdicts"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from smle.certificates import checker
+import smle_check
 from smle.certificates.agreement import assumptions_of
 from smle.certificates.document import Proved
 from smle.report import svg
@@ -33,6 +33,7 @@ from smle.report.wording import (
     short,
 )
 from smle.rules import Label, Specification
+from smle_check.digits import decimal
 
 __all__ = ["guarantee_view", "history_view", "ranges_view", "rules_view", "statements_view", "verdict_view"]
 
@@ -119,7 +120,7 @@ def rules_view(spec: Specification, verdicts: Sequence[RuleVerdict], measured: M
         "rules": rows,
         "rules_left_out": len(spec.rules) - len(rows),
         "labels": any(isinstance(output, Label) for output in spec.outputs),
-        "constants": [(name, checker.decimal(value)) for name, value in spec.constants],
+        "constants": [(name, decimal(value)) for name, value in spec.constants],
         "small_margin": any(v.margin is not None and v.margin < 1e-4 for v in verdicts),
     }
 
@@ -184,7 +185,7 @@ def _where(corner: Corner, verdict: RuleVerdict, spec: Specification) -> str:
 
 def guarantee_view(spec: Specification | None) -> dict[str, Any]:
     """Return claim, assumptions and limits in the words of the certificate format."""
-    statement: Mapping[str, Any] = checker.STATEMENT
+    statement: Mapping[str, Any] = smle_check.STATEMENT
     return {
         "claim": statement["claim"],
         "assumptions": [

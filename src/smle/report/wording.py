@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-import smle.exact
-from smle.exact import exact, rounded_text
 from smle.rules import Categorical, Clause, Row, Rule, Specification
 from smle.rules.expressions import decimal_text, quote_name
+from smle_check.digits import rounded_text
+from smle_check.floats import exact
 
 __all__ = [
     "about",
@@ -163,7 +163,7 @@ def about(value: float) -> str:
 
 def margin_text(margin: Fraction) -> str:
     """Return a margin with three digits, rounded down: never more than was proved."""
-    return _typeset(smle.exact.margin_text(margin))
+    return _typeset(margin_text(margin))
 
 
 def range_text(low: float, high: float, *, least: float = -math.inf, most: float = math.inf) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import smle
+import smle_check
 from smle.assurance import state_of
-from smle.certificates import checker
 from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
@@ -186,8 +186,8 @@ def _changed(model: SafeEstimator, record: ModelRecord) -> str:
     """Return what of a model in memory is not what its certificate speaks of, or nothing."""
     if record.certificate is None:
         return ""
-    certified = checker.weights_digest(record.certificate.tensors)
-    if checker.weights_digest(tensors_of(state_of(model.network_))) != certified:
+    certified = smle_check.weights_digest(record.certificate.tensors)
+    if smle_check.weights_digest(tensors_of(state_of(model.network_))) != certified:
         return "The network was"
     if record.certificate.files.get("model") != ModelRecord.description_bytes(record.description):
         return "The description was"

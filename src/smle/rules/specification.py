@@ -8,10 +8,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from smle.certificates.checker import twins, visible
 from smle.errors import RuleError
 from smle.rules.formula import CNF
 from smle.rules.polytope import Polytope
+from smle_check.names import twins, visible
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cached_property
 
-from smle.certificates.checker import looks, visible
 from smle.errors import RuleError
 from smle.rules.expressions import Name, Negative, Node, Num, Truth, quote, to_text
 from smle.rules.parser import did_you_mean
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput
+from smle_check.names import looks, visible
 
 __all__ = ["Vocabulary", "written"]
 

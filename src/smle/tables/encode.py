@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError
-from smle.exact import BINARY32, BINARY64, nearest
 from smle.rules import Categorical, Choice, NumericInput, Specification
 from smle.tables.whole import WHOLE_FLOAT32, as_objects, may_be_rounded, require_exact
+from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
     "column_names",

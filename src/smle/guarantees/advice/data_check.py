@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.exact import BINARY32, BINARY64, nearest
 from smle.guarantees.answers.membership import active, broken
 from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
 from smle.rules import Choice, NumericInput, Specification
+from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = ["DataCheck", "check_data"]
 

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError
-from smle.exact import BINARY64, round_down
 from smle.guarantees.answers.label_map import most_likely_labels
 from smle.guarantees.answers.membership import active, clause_holds
 from smle.guarantees.answers.polyhedra import Choices, nearest_in_union
 from smle.rules import Clause, Label, Literal, Specification
+from smle_check.floats import BINARY64, round_down
 
 __all__ = ["label_columns", "nearest_outputs", "to_scores"]
 

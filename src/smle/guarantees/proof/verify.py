@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from smle.exact import exact
 from smle.guarantees.answers import membership
 from smle.guarantees.proof.clause_lp import ClauseOptimum, clause_optimum
 from smle.guarantees.proof.closed_form import ClosedForm
@@ -37,6 +36,7 @@ from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
 from smle.rules import Clause, Specification
+from smle_check.floats import exact
 
 __all__ = ["Check", "replay", "verify", "verify_clauses"]
 

@@ -16,11 +16,11 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.exact import BINARY64, Binary
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize, priced_bound
 from smle.guarantees.regions.guard import FORMATS, GuardRow, domain_box
 from smle.rules import Linear, Specification
 from smle.solvers import LinearProgram, Status, solve
+from smle_check.floats import BINARY64, Binary
 
 __all__ = ["COMPLEMENT", "Multipliers", "Point", "Prover", "Refutation"]
 

@@ -16,11 +16,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from smle.exact import BINARY32, BINARY64, guard_slack, nearest, round_up
 from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.guard import stored_coefficient, threshold_above
 from smle.rules import Row, Specification
 from smle.solvers import LinearProgram, Session, Status, open_session, solve
+from smle_check.floats import BINARY32, BINARY64, guard_slack, nearest, round_up, threshold_above
 
 __all__ = ["Domain", "Region", "Support", "enlarged_rows"]
 
@@ -91,10 +90,7 @@ def _enlarged(row: Row, sizes: Array) -> float:
     if row.is_comparison:
         passed = (nearest(row.bound, BINARY32), nearest(nearest(row.bound, BINARY64), BINARY32))
         return float(max(passed))
-    dense = dict(row.coefficients)
-    coefficients = [dense.get(i, Fraction(0)) for i in range(len(sizes))]
-    stored = [stored_coefficient(q) for q in coefficients]
-    slack = guard_slack(coefficients, stored, [Fraction(float(s)) for s in sizes])
+    slack = guard_slack(dict(row.coefficients), [Fraction(float(s)) for s in sizes])
     threshold = threshold_above(row.bound + slack)
     # A little more than needed pays for coefficients that float64 cannot hold.
     return float(round_up(threshold + slack * Fraction(1025, 1024), BINARY64))

@@ -16,16 +16,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from smle.errors import RuleError
-from smle.exact import BINARY32, BINARY64, Binary, guard_slack, is_subnormal, nearest, round_up
 from smle.rules import Linear, Row, Specification
+from smle_check.floats import FORMATS, Binary, coefficient, constant, guard_slack, nearest, threshold_above
 
 if TYPE_CHECKING:
     from smle.guarantees.regions.arrangement import Arrangement
 
-__all__ = ["FORMATS", "GuardRow", "domain_box", "guard_row", "guard_rows", "stored_coefficient", "threshold_above"]
-
-FORMATS = (BINARY32, BINARY64)
-"""The formats in which inputs may be passed; every proof holds in each of them."""
+__all__ = ["FORMATS", "GuardRow", "domain_box", "guard_row", "guard_rows"]
 
 
 @dataclass(frozen=True)
@@ -78,15 +75,12 @@ def guard_row(row: Row, spec: Specification) -> GuardRow:
     """
     try:
         if row.is_comparison:
-            constants = tuple(_constant(row.bound, fmt) for fmt in FORMATS)
+            constants = tuple(constant(row.bound, fmt) for fmt in FORMATS)
             return GuardRow(row.coefficients, row.bound, row.strict, constants=constants)
-        exact_coefficients = tuple(q for _, q in row.coefficients)
-        stored = tuple(stored_coefficient(q) for q in exact_coefficients)
-        magnitudes = [
-            max(abs(nearest(end, fmt)) for fmt in FORMATS for end in (spec.lower[i], spec.upper[i]))
-            for i, _ in row.coefficients
-        ]
-        slack = guard_slack(exact_coefficients, stored, magnitudes)
+        stored = tuple(coefficient(q) for _, q in row.coefficients)
+        ends = zip(spec.lower, spec.upper, strict=True)
+        sizes = [max(abs(nearest(end, fmt)) for fmt in FORMATS for end in pair) for pair in ends]
+        slack = guard_slack(dict(row.coefficients), sizes)
         threshold = threshold_above(row.bound + slack)
     except OverflowError as error:
         names = ", ".join(spec.columns[i] for i, _ in row.coefficients)
@@ -104,29 +98,8 @@ def guard_rows(arrangement: Arrangement, spec: Specification) -> tuple[GuardRow,
 
 def _rounded(values: Sequence[Fraction], fmt: Binary) -> tuple[Fraction, ...]:
     try:
-        return tuple(_constant(value, fmt) for value in values)
+        return tuple(constant(value, fmt) for value in values)
     except OverflowError as error:
         raise RuleError(
             f"The range of an input is beyond float32 ({error}). State the input in another unit."
         ) from error
-
-
-def _constant(value: Fraction, fmt: Binary) -> Fraction:
-    """Return the constant that is stored for a comparison."""
-    result = nearest(value, fmt)
-    if is_subnormal(result, fmt):
-        raise OverflowError(f"{float(value):.6g} is too close to 0 for {fmt.name}")
-    return result
-
-
-def stored_coefficient(value: Fraction) -> Fraction:
-    """Return the stored coefficient of an oblique row: the nearest float32 number, 0 in place of subnormal ones."""
-    result = nearest(value, BINARY32)
-    return Fraction(0) if is_subnormal(result, BINARY32) else result
-
-
-def threshold_above(value: Fraction) -> Fraction:
-    """Return the smallest float32 number >= value that is 0 or normal."""
-    if abs(value) < BINARY32.smallest_normal:
-        return BINARY32.smallest_normal if value > 0 else Fraction(0)
-    return round_up(value, BINARY32)

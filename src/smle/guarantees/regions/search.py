@@ -12,11 +12,11 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.exact import BINARY64
 from smle.guarantees.regions.arrangement import Conflict, Implication
 from smle.guarantees.regions.conflicts import COMPLEMENT, Multipliers, Point, Prover, Refutation
 from smle.guarantees.regions.guard import GuardRow
 from smle.rules import Specification
+from smle_check.floats import BINARY64
 
 __all__ = ["CellSearch"]
 

@@ -5,7 +5,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from smle.exact import margin_text, rounded_text
 
 

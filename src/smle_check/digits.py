@@ -1,13 +1,18 @@
-"""Few digits of a rational, rounded to the side that is asked for: what is printed of a proof never says more."""
-
-from __future__ import annotations
+"""Rationals in few digits, rounded to the side that is asked for: what is printed of a proof never says more."""
 
 import math
 from fractions import Fraction
 
-__all__ = ["margin_text", "rounded_text"]
-
 _PLAIN = range(-5, 9)  # powers of ten of the first digit that are printed without an exponent
+
+
+def decimal(value: Fraction) -> str:
+    """Print a rational as a finite decimal if it is one of moderate length, else as a fraction."""
+    for digits in range(13):
+        if (value * 10**digits).denominator == 1:
+            sign, scaled = "-" if value < 0 else "", str(abs(int(value * 10**digits))).rjust(digits + 1, "0")
+            return sign + (scaled[:-digits] + "." + scaled[-digits:] if digits else scaled)
+    return str(value)
 
 
 def margin_text(margin: Fraction) -> str:

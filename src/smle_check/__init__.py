@@ -1,0 +1,44 @@
+"""The checker of smle: the trusted kernel. Standard library only, no solver, no tolerance.
+
+    smle-check MODEL            python -m smle_check MODEL            python3 -I -S src/smle_check MODEL
+
+What is proved, for the numbers in MODEL/model.safetensors or in an ONNX file: for every input in the domain and
+whatever the backbone computes (NaN and infinities included), the exact values of the float32 outputs of the deployed
+head satisfy every rule in the certificate; for any order of summation, with or without fused multiply-add.
+docs/certificate-format.md states the deployed program and the format; modules name its sections.
+
+Every inequality is checked in rationals, or in integers on a power-of-two grid. Whoever made the certificate is not
+trusted: multipliers are hints, obligations are derived here. Anything unexpected raises `Rejected`.
+"""
+
+from smle_check.check import check_certificate, read_folder
+from smle_check.command import Checked, check
+from smle_check.floats import BINARY32, BINARY64
+from smle_check.onnx.check import OnnxResult, check_onnx, read_onnx
+from smle_check.reading import Rejected, Tensor, canonical, read_json, read_weights, sha256, weights_digest
+from smle_check.specification import Specification
+from smle_check.statement import STATEMENT, VERSION
+from smle_check.words import Proved
+
+__all__ = [
+    "BINARY32",
+    "BINARY64",
+    "STATEMENT",
+    "VERSION",
+    "Checked",
+    "OnnxResult",
+    "Proved",
+    "Rejected",
+    "Specification",
+    "Tensor",
+    "canonical",
+    "check",
+    "check_certificate",
+    "check_onnx",
+    "read_folder",
+    "read_json",
+    "read_onnx",
+    "read_weights",
+    "sha256",
+    "weights_digest",
+]

@@ -1,0 +1,150 @@
+"""Binary floating point in exact rationals: rounding, and bounds on the errors of float32 sums (section 2).
+
+All bounds hold for every order of summation, with and without fused multiply-add, with gradual underflow and with
+flush-to-zero, for rounding to nearest.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from operator import mul
+from typing import NamedTuple, SupportsFloat
+
+from smle_check.reading import Rejected, require
+
+
+class Binary(NamedTuple):
+    """An IEEE 754 binary format: bits of the significand, and the range of exponents."""
+
+    name: str
+    precision: int
+    minimum_exponent: int
+    maximum_exponent: int
+
+    @property
+    def unit_roundoff(self) -> Fraction:
+        """Largest relative error of one rounding to nearest."""
+        return Fraction(1, 2**self.precision)
+
+    @property
+    def smallest_normal(self) -> Fraction:
+        """Smallest positive normal number."""
+        return Fraction(2) ** self.minimum_exponent
+
+    @property
+    def largest(self) -> Fraction:
+        """Largest finite number."""
+        return (2 - Fraction(1, 2 ** (self.precision - 1))) * Fraction(2) ** self.maximum_exponent
+
+
+BINARY32 = Binary("float32", 24, -126, 127)
+BINARY64 = Binary("float64", 53, -1022, 1023)
+FORMATS = (BINARY32, BINARY64)  # in which inputs may be passed; every proof holds in both
+U = BINARY32.unit_roundoff
+TINY = BINARY32.smallest_normal
+LARGEST = BINARY32.largest
+
+
+class OutOfRange(Rejected, OverflowError):
+    """A number that a format cannot hold."""
+
+
+def exact(value: SupportsFloat) -> Fraction:
+    """Return the exact value of a finite float.
+
+    Raises:
+        ValueError: If the value is NaN or infinite.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"Expected a finite number. Got {number}.")
+    return Fraction(number)
+
+
+def spacing(value: Fraction, fmt: Binary) -> Fraction:
+    """Return the distance between neighboring numbers of a format around a value."""
+    exponent = fmt.minimum_exponent
+    if value:
+        size = abs(value)
+        e = size.numerator.bit_length() - size.denominator.bit_length()
+        exponent = max(exponent, e if size >= Fraction(2) ** e else e - 1)
+    return Fraction(2) ** (exponent - fmt.precision + 1)
+
+
+def in_range(value: Fraction, fmt: Binary) -> Fraction:
+    """Return the value if it is not beyond the largest number of the format."""
+    if abs(value) > fmt.largest:
+        raise OutOfRange(f"number beyond the range of {fmt.name}")
+    return value
+
+
+def nearest(value: Fraction, fmt: Binary) -> Fraction:
+    """Round to the nearest number of a format, ties to even."""
+    grid = spacing(value, fmt)
+    return in_range(round(value / grid) * grid, fmt)
+
+
+def round_down(value: Fraction, fmt: Binary) -> Fraction:
+    """Round to the largest number of a format that is not above the value."""
+    grid = spacing(value, fmt)
+    return in_range(math.floor(value / grid) * grid, fmt)
+
+
+def round_up(value: Fraction, fmt: Binary) -> Fraction:
+    """Round to the smallest number of a format that is not below the value."""
+    return -round_down(-value, fmt)
+
+
+def constant(value: Fraction, fmt: Binary) -> Fraction:
+    """Round to nearest; refuse subnormal results: a runtime may treat them as zero, so they are never deployed."""
+    result = nearest(value, fmt)
+    if 0 < abs(result) < fmt.smallest_normal:
+        raise OutOfRange(f"{float(value):.6g} is too close to 0 for {fmt.name}")
+    return result
+
+
+def coefficient(value: Fraction) -> Fraction:
+    """Return the stored coefficient of an oblique row: the nearest float32 number, 0 in place of subnormal ones."""
+    result = nearest(value, BINARY32)
+    return result if abs(result) >= TINY else Fraction(0)
+
+
+def threshold_above(value: Fraction) -> Fraction:
+    """Return the smallest float32 number >= value that is 0 or normal."""
+    if abs(value) < TINY:
+        return TINY if value > 0 else Fraction(0)
+    return round_up(value, BINARY32)
+
+
+def upward(value: Fraction) -> Fraction:
+    """Round up to a multiple of 2^-200: a simpler number that is not smaller."""
+    return Fraction(math.ceil(value * 2**200), 2**200)
+
+
+def on_grid(numbers: Sequence[Fraction]) -> tuple[list[int], int]:
+    """Write dyadic numbers as integers times 2^-k; return the integers and k."""
+    k = max((v.denominator.bit_length() - 1 for v in numbers), default=0)
+    shifts = [k + 1 - v.denominator.bit_length() for v in numbers]
+    require(all(v.denominator << shift == 1 << k for v, shift in zip(numbers, shifts, strict=True)), "not dyadic")
+    return [v.numerator << shift for v, shift in zip(numbers, shifts, strict=True)], k
+
+
+def affine_error(weights: Sequence[Fraction], sizes: Sequence[Fraction], offset: Fraction, what: str) -> Fraction:
+    """Bound |fl(w.v + c) - (w.v + c)| for |v_j| <= sizes_j, in float32; all numbers are dyadic."""
+    n = len(weights)
+    require(n + 1 < 2**20 and n == len(sizes), f"{what}: sum too long")
+    growth = Fraction(n + 1, 2**24 - n - 1)
+    (w, i), (s, j) = on_grid([abs(v) for v in weights]), on_grid(sizes)
+    total = abs(offset) + Fraction(sum(map(mul, w, s)), 1 << (i + j))
+    tiny = TINY * (2 * n + 1 + Fraction(sum(w), 1 << i) + Fraction(sum(s), 1 << j)) * (1 + growth)
+    if (1 + growth) * total + tiny >= LARGEST:
+        raise OutOfRange(f"{what}: may overflow float32")
+    return growth * total + tiny
+
+
+def guard_slack(terms: Mapping[int, Fraction], sizes: Sequence[Fraction]) -> Fraction:
+    """Bound |fl(stored . cast(x)) - terms . x| for |x_k| <= sizes_k: coefficients, cast, products and sums."""
+    stored = {k: coefficient(v) for k, v in terms.items()}
+    cast = {k: U * sizes[k] + TINY for k in terms}
+    parts = sum((abs(terms[k] - stored[k]) * sizes[k] + abs(stored[k]) * cast[k] for k in terms), Fraction(0))
+    return parts + affine_error(list(stored.values()), [sizes[k] + cast[k] for k in terms], Fraction(0), "guard")

@@ -1,0 +1,1 @@
+"""Heads: what follows the model, and its worst case."""

@@ -1,0 +1,207 @@
+"""Heads behind a box: worst case over the clipped embedding (section 6)."""
+
+import math
+from fractions import Fraction
+from itertools import repeat
+from operator import add, mul
+
+from smle_check.floats import TINY, U, affine_error, on_grid, upward
+from smle_check.heads.packed import Packed
+from smle_check.kernel import bounded
+from smle_check.reading import Tensor, require, values
+from smle_check.specification import Literal, Row, Specification, exclusion
+
+Box = tuple[list[Fraction], list[Fraction]]  # low and high ends
+
+
+def over_box(slope: list[Fraction], box: Box) -> Fraction:
+    """Maximum of slope.x over a box; an empty slope is zero."""
+    ends = zip(slope, *box, strict=False)
+    return sum((max(s * low, s * high) for s, low, high in ends), Fraction(0))
+
+
+class Hidden:
+    """A hidden layer of bounds by a network over one box of inputs: h = relu(p), p = A v + a, between lines (6.1).
+
+    v is the input or the layer before. Any slopes in [0, 1] will do: below * p <= relu(p), and relu(p) - above * p is
+    convex, so largest at an end.
+    """
+
+    def __init__(
+        self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: tuple[float, ...],
+        previous: "Hidden | None" = None,
+    ) -> None:  # fmt: skip
+        self.weight, self.bias = layer
+        self.box, self.previous = box, previous
+        self.errors: list[Fraction] = []
+        self.reach: list[Fraction] = []
+        self.below, self.above, self.lift, self.bottom, self.top = [], [], [], [], []
+        sizes, errors = [max(abs(a), abs(b)) for a, b in zip(*box, strict=True)], [Fraction(0)] * len(box[0])
+        if previous is not None:
+            sizes, errors = previous.reach, previous.errors
+        for j, (row, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
+            below, above = slopes[2 * j], slopes[2 * j + 1]
+            require(0 <= below <= 1 and 0 <= above <= 1, "slopes: expected numbers in 0 .. 1")
+            ends = [bias - self.highest([-w for w in row]), bias + self.highest(row)]
+            self.below.append(Fraction(below))
+            self.above.append(Fraction(above))
+            self.lift.append(max(max(end, Fraction(0)) - self.above[j] * end for end in ends))
+            self.bottom.append(max(ends[0], Fraction(0)))
+            self.top.append(max(ends[1], Fraction(0)))
+            inherited = sum((abs(w) * e for w, e in zip(row, errors, strict=True)), Fraction(0))
+            error = affine_error(row, sizes, bias, "hidden layer of the bounds")
+            self.errors.append(upward(error + inherited + TINY))
+            self.reach.append(self.top[j] + self.errors[j])
+
+    def highest(self, row: list[Fraction]) -> Fraction:
+        """Bound row.v over the box from above, without rounding errors."""
+        if self.previous is None:
+            return over_box(row, self.box)
+        constant, slope = self.previous.back(row)
+        return constant + over_box(slope, self.box)
+
+    def back(self, q: list[Fraction]) -> tuple[Fraction, list[Fraction]]:
+        """Return (d, c) with q.h <= d + c.x on the box, without rounding errors."""
+        constant, slope = Fraction(0), [Fraction(0)] * len(self.weight[0])
+        for j, value in enumerate(q):
+            through = value * (self.above[j] if value > 0 else self.below[j])
+            constant += through * self.bias[j] + max(value, Fraction(0)) * self.lift[j]
+            slope = [s + through * w for s, w in zip(slope, self.weight[j], strict=True)]
+        if self.previous is None:
+            return constant, slope
+        more, slope = self.previous.back(slope)
+        return constant + more, slope
+
+
+class Bounds:
+    """Center and half-width of the clipped embedding, affine in x (or in h): any float evaluation lies inside."""
+
+    def __init__(
+        self, spec: Specification, tensors: dict[str, Tensor], kind: str, hidden: Hidden | None = None
+    ) -> None:
+        require("bounds.lower" in tensors, "weights: tensor 'bounds.lower' is missing")
+        self.hidden, self.box, span = hidden, (spec.low, spec.high), (spec.low, spec.high)
+        reach, errors = spec.reach, [Fraction(0)] * len(spec.inputs)
+        if hidden is not None:
+            self.box, span, reach, errors = hidden.box, (hidden.bottom, hidden.top), hidden.reach, hidden.errors
+        n, d = math.prod(tensors["bounds.lower"].shape), len(reach)
+        self.width, self.affine, self.arguments = n, kind != "constant", d
+        lower, upper = (values(tensors, f"bounds.{side}", "F32", (n,)) for side in ("lower", "upper"))
+        slopes: list[list[Fraction]] = [[], []]
+        if self.affine:
+            slopes = [values(tensors, f"bounds.{side}_slope", "F32", (n, d)) for side in ("lower", "upper")]
+        center, half, self.sizes = [], [], []
+        for i in range(n):
+            low_slope, high_slope = (s[i * d : (i + 1) * d] for s in slopes)  # empty if constant
+            extra = Fraction(0) if min(abs(lower[i]), abs(upper[i])) >= TINY else TINY
+            if self.affine:
+                inherited = [
+                    sum(abs(s) * e for s, e in zip(part, errors, strict=True)) for part in (low_slope, high_slope)
+                ]
+                low_error = affine_error(low_slope, reach, lower[i], "bounds") + inherited[0]
+                high_error = affine_error(high_slope, reach, upper[i], "bounds") + inherited[1]
+                extra = upward(TINY + max(low_error, high_error))
+            gap = [a - b for a, b in zip(low_slope, high_slope, strict=True)]
+            extra += max(Fraction(0), lower[i] - upper[i] + over_box(gap, span))
+            center.append((lower[i] + upper[i]) / 2)
+            half.append((upper[i] - lower[i]) / 2 + extra)
+            highest = upper[i] + over_box(high_slope, span)
+            lowest = lower[i] - over_box([-s for s in low_slope], span)
+            self.sizes.append(max(highest, -lowest, Fraction(0)) + 2 * extra)
+        self.center, self.center_grid = on_grid(center)
+        self.half, self.half_grid = on_grid(half)
+        center_slope, self.center_slope_grid = on_grid([(a + b) / 2 for a, b in zip(*slopes, strict=True)])
+        half_slope, self.half_slope_grid = on_grid([(b - a) / 2 for a, b in zip(*slopes, strict=True)])
+        # One column per argument; none if the bounds are constant.
+        self.center_slope = [center_slope[k::d] for k in range(d if self.affine else 0)]
+        self.half_slope = [half_slope[k::d] for k in range(d if self.affine else 0)]
+
+
+class Head:
+    """One head y = W z + V x + b: outputs at the center of the box, and the rounding error of each."""
+
+    def __init__(self, spec: Specification, bounds: Bounds, W: list[Fraction], V: list[Fraction], b: list[Fraction]):
+        n, d, m = bounds.width, len(spec.inputs), len(b)
+        self.spec, self.bounds = spec, bounds
+        flat, self.grid = on_grid(W)
+        self.W = [flat[i * n : (i + 1) * n] for i in range(m)]
+        self.V = [V[i * d : (i + 1) * d] for i in range(m)] if V else []
+        self.errors, self.middle, self.tilt = [], [], []
+        sizes = bounds.sizes + (spec.reach if V else [])
+        for i, row in enumerate(self.W):
+            weights = W[i * n : (i + 1) * n] + V[i * d : (i + 1) * d]
+            self.errors.append(upward(affine_error(weights, sizes, b[i], f"output {spec.outputs[i]!r}")))
+            self.middle.append(b[i] + self.dot(row, bounds.center, bounds.center_grid))
+            self.tilt.append([self.dot(row, column, bounds.center_slope_grid) for column in bounds.center_slope])
+
+    def dot(self, v: list[int], column: list[int], grid: int) -> Fraction:
+        """Inner product of a combination of rows with a vector that is on a grid of its own."""
+        return Fraction(sum(map(mul, v, column)), 1 << (self.grid + grid))
+
+    def worst(self, g: dict[int, Fraction]) -> tuple[Fraction, dict[int, Fraction]]:
+        """Bound g.y over the box: return (d, c) with g.y <= d + c.x, without rounding errors."""
+        box, scale = self.bounds, math.lcm(*(v.denominator for v in g.values()))
+        v = [0] * box.width
+        for j, value in g.items():
+            v = list(map(add, v, map(mul, repeat(int(value * scale)), self.W[j])))
+        size = list(map(abs, v))
+        constant = sum((value * self.middle[j] for j, value in g.items()), Fraction(0))
+        constant += self.dot(size, box.half, box.half_grid) / scale
+        q = [self.dot(size, column, box.half_slope_grid) / scale for column in box.half_slope]
+        for j, value in g.items():
+            q = [total + value * tilt for total, tilt in zip(q, self.tilt[j], strict=True)]
+        if box.hidden is not None:  # q is a combination of hidden units so far
+            more, q = box.hidden.back(q)
+            constant += more
+        slope = dict(enumerate(q))
+        for k in range(len(self.spec.inputs) if self.V else 0):
+            slope[k] = slope.get(k, Fraction(0)) + sum(value * self.V[j][k] for j, value in g.items())
+        return constant, {k: value for k, value in slope.items() if value}
+
+    def clause_bound(
+        self, clause: list[Literal], weights: list[Fraction], rows: list[Row], mu: list[Fraction]
+    ) -> Fraction:
+        """Bound sum_j lambda_j (g_j.y + s_j.x - h_j) over the polytope, rounding errors included (section 7)."""
+        g: dict[int, Fraction] = {}
+        s: dict[int, Fraction] = {}
+        for literal, weight in zip(clause, weights, strict=True):
+            for target, form in ((g, literal.y), (s, literal.x)):
+                for key, value in form.items():
+                    target[key] = target.get(key, Fraction(0)) + weight * value
+        constant, slope = self.worst(g)
+        constant -= sum(weight * literal.bound for literal, weight in zip(clause, weights, strict=True))
+        constant += sum(abs(value) * self.errors[j] for j, value in g.items())
+        constant += sum(abs(value) * (U * self.spec.sizes[k] + TINY) for k, value in s.items())
+        for key, value in s.items():
+            slope[key] = slope.get(key, Fraction(0)) + value
+        halfspaces = [(row.terms, row.closed) for row in rows]
+        return constant + bounded(slope, halfspaces, mu, *self.bounds.box)
+
+    def packed(self) -> Packed:
+        """Return the rows half-width x W, packed; for constant bounds without a pass-through."""
+        rows = [list(map(mul, row, self.bounds.half)) for row in self.W]
+        tops = [y + e for y, e in zip(self.middle, self.errors, strict=True)]
+        return Packed(rows, self.grid + self.bounds.half_grid, tops)
+
+    def exclusion_margin(self, pairs: list[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
+        """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k).
+
+        Return the least margin; of more than 1,000 pairs a lower bound of it.
+        """
+        packed = self.packed() if len(pairs) > 1000 and not self.bounds.affine and not self.V else None
+        least: list[Fraction] = []
+        worst, total = -1, 0  # the coarse bound that is nearest to zero, as numerator and denominator
+        for (h, k), first, second in zip(pairs, weights[::2], weights[1::2], strict=True):
+            require(0 <= first < math.inf and 0 <= second < math.inf and first + second > 0, "exclusions: multipliers")
+            (p, a), (q, b) = first.as_integer_ratio(), second.as_integer_ratio()
+            p, q = p * (max(a, b) // a), q * (max(a, b) // b)  # denominators are powers of two
+            if packed is not None and p + q <= 1 << 32 and (top := packed.bound(h, k, p, q)) < 0:
+                if top * total >= worst * (p + q):
+                    worst, total = top, p + q
+                continue
+            margin = -self.clause_bound(exclusion((h, k)), [Fraction(p), Fraction(q)], [], []) / (p + q)
+            require(margin > 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
+            least = [min([margin, *least])]
+        if packed is not None and total:
+            least.append(-Fraction(worst, total) * packed.unit)
+        return min(least, default=Fraction(0))

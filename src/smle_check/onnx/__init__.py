@@ -1,0 +1,1 @@
+"""ONNX files: is the head in the file the one that its certificate speaks of?"""

@@ -1,0 +1,180 @@
+"""From an ONNX file back to the certified tensors and the interface, and the comparison node by node."""
+
+import math
+import struct
+from typing import Any
+
+from smle_check.guard import guard_tensors
+from smle_check.onnx.graph import FLOAT, STRING, Graph, Node
+from smle_check.onnx.program import FEATURES, Input, Output, Program
+from smle_check.onnx.protobuf import name_of
+from smle_check.reading import Tensor, require
+from smle_check.specification import Specification
+
+
+def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
+    """Return the named inputs that make the certified columns, in their order."""
+    groups = {group[0]: group for group in one_hot}
+    whole: frozenset[int] = frozenset()
+    if "domain.whole" in graph.constants:
+        _, data = graph.numbers("domain.whole", "I64")
+        whole = frozenset(struct.unpack(f"<{len(data) // 8}q", data))  # a set: hostile files must be refused quickly
+    result: list[Input] = []
+    column = 0
+    while column < len(columns):
+        base = f"inputs/{len(result)}/"
+        name, fill, default = columns[column], None, 0
+        categories: tuple[str, ...] = ()
+        if column in groups:
+            group = groups[column]
+            require(group == list(range(column, column + len(group))), "onnx: categories that are not in order")
+            labels = [columns[c] for c in group]
+            prefixes = [name[:i] for i, c in enumerate(name) if c == "=" and name[:i] in graph.inputs]
+            found = [p for p in prefixes if all(label.startswith(p + "=") for label in labels)]
+            require(bool(found), f"onnx: no input for the categories of {name[:80]!r}")
+            name, categories = found[0], tuple(label[len(found[0]) + 1 :] for label in labels)
+            otherwise = graph.floats(base + "otherwise", (1, len(group)))
+            bits = struct.unpack(f"<{len(group)}f", otherwise)
+            default = bits.index(max(bits))
+        elif base + "fill" in graph.constants:
+            fill = graph.floats(base + "fill", (1, 1))
+            require(math.isfinite(*struct.unpack("<f", fill)), "onnx: NaN or infinity for missing values")
+        expected = STRING if categories else FLOAT
+        require(name in graph.inputs, f"onnx: no input {name[:80]!r}")
+        kind, shape = graph.inputs[name]
+        require(
+            kind == expected and len(shape) == 2 and shape[1] == 1, f"onnx: input {name[:80]!r}: wrong type or shape"
+        )
+        blank = base + "known" in graph.constants
+        result.append(Input(name, categories, fill, default, blank, column in whole and not categories))
+        column += max(1, len(categories))
+    require(len({item.name for item in result}) == len(result), "onnx: an input is used twice")
+    return tuple(result)
+
+
+def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, ...]:
+    """Return the named outputs that the certified targets (name, kind) make, in their order."""
+    operators = {name: node.op for node, _ in graph.nodes for name in node.outputs}
+    result: list[Output] = []
+    column = 0
+    while column < len(targets):
+        name, kind = targets[column]
+        if kind != "score":
+            result.append(Output(kind, name))
+            column += 1
+            continue
+        base = f"choices/{len(result)}/"
+        data = graph.constant(base + "options", "STRING").data
+        options = tuple(name_of(option, "option") for option in data if isinstance(option, bytes))
+        require(len(options) > 1 and name.endswith("=" + options[0]), f"onnx: options of {name[:80]!r} differ")
+        choice = name[: -len(options[0]) - 1]
+        stated = [target for target, _ in targets[column : column + len(options)]]
+        require(stated == [f"{choice}={option}" for option in options], f"onnx: options of {choice[:80]!r} differ")
+        pick = operators.get(base + "index", "")
+        require(pick in ("ArgMax", "ArgMin"), f"onnx: choice {choice[:80]!r} is picked by neither ArgMax nor ArgMin")
+        result.append(Output("choice", choice, options, pick))
+        column += len(options)
+    return tuple(result)
+
+
+def read_tensors(graph: Graph, spec: Specification, gated: list[int], clip: str, kind: str) -> dict[str, Tensor]:
+    """Rebuild the certified tensors from the initializers; those of domain and gate are what the rules prescribe."""
+    d, m = len(spec.inputs), len(spec.outputs)
+    rows = bounded_work(graph, spec, gated, "gate")
+    tensors = guard_tensors(spec, gated)
+    signatures = read_signatures(graph, rows, len(gated))
+    tensors["gate.signatures"] = signatures
+    heads, regions = signatures.shape
+    free = not any(signatures.data[(heads - 1) * regions :]) and regions == len(spec.regions)
+    tensors.update(read_heads(graph, heads - free, free, m, d, affine=kind == "affine"))
+    if clip == "clamp":
+        tensors["heads.fallback"] = read_fallback(graph, heads - free, free, m, signatures)
+    return tensors
+
+
+def bounded_work(graph: Graph, spec: Specification, regions: list[int], name: str) -> int:
+    """Return how many half-spaces some regions use. The file must be as large as the gate that they prescribe."""
+    used = {r for g in regions for r in spec.regions[g]}
+    oblique = sum(len(spec.rows[r].terms) > 1 for r in used)
+    if oblique:
+        graph.floats(f"{name}.coefficients", (oblique, len(spec.inputs)))
+    if used and f"{name}.limits.0" not in graph.constants:
+        graph.floats(f"{name}.members", (len(regions), len(used)))
+    return len(used)
+
+
+def read_signatures(graph: Graph, rows: int, regions: int) -> Tensor:
+    """Return the gate's signatures: one row of bits per head."""
+    if not regions:
+        return Tensor("U8", (1, 0), b"")
+    require(rows > 0, "onnx: gated regions without half-spaces")
+    if "gate.match" not in graph.constants:  # one region, active or not, needs no search
+        require(regions == 1, "onnx: no initializer 'gate.match'")
+        return Tensor("U8", (2, 1), b"\x01\x00")
+    shape, data = graph.numbers("gate.match", "F32")
+    require(len(shape) == 2 and shape[0] == regions and shape[1] > 1, "onnx: gate.match: wrong shape")
+    width = shape[1]
+    numbers = struct.unpack(f"<{regions * width}f", data)
+    bits = [numbers[g * width + c] for c in range(width - 1) for g in range(regions)]
+    require(set(bits) <= {-1.0, 1.0}, "onnx: gate.match: expected ones")
+    return Tensor("U8", (width - 1, regions), bytes(int(bit > 0) for bit in bits))
+
+
+def read_heads(graph: Graph, count: int, free: bool, m: int, d: int, *, affine: bool) -> dict[str, Tensor]:
+    """Return bounds and heads in the shapes that the certificate speaks of."""
+    shape = graph.constant("heads.weight", "F32").shape
+    require(count > 0 and len(shape) == 2 and shape[0] == count * m, "onnx: heads.weight: wrong shape")
+    n = shape[1]
+
+    def stored(name: str, actual: tuple[int, ...], *certified: int) -> None:
+        result[name] = Tensor("F32", certified or actual, graph.floats(name, actual))
+
+    result: dict[str, Tensor] = {}
+    stored("heads.weight", (count * m, n), count, m, n)
+    stored("heads.bias", (count * m,), count, m)
+    if "heads.passthrough" in graph.constants:
+        stored("heads.passthrough", (count * m, d), count, m, d)
+    if free:
+        stored("free.weight", (m, n))
+        stored("free.bias", (m,))
+    for side in ("lower", "upper"):
+        if graph.constant(f"bounds.{side}", "F32").shape == ():
+            result[f"bounds.{side}"] = Tensor("F32", (n,), graph.floats(f"bounds.{side}", ()) * n)
+        else:
+            stored(f"bounds.{side}", (n,))
+        if affine:
+            stored(f"bounds.{side}_slope", (n, d))
+    return result
+
+
+def read_fallback(graph: Graph, count: int, free: bool, m: int, signatures: Tensor) -> Tensor:
+    """Return the safe outputs of the certified heads."""
+    if signatures.data == b"\x01\x00":
+        rows = graph.floats("heads.fallback", (1, m))
+        rows += b"" if free else graph.floats("heads.fallback.second", (1, m))
+    else:
+        rows = graph.floats("heads.fallback", (count + free, m))
+    return Tensor("F32", (count, m), rows[: 4 * count * m])
+
+
+def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Node]:
+    """Compare the graph with the program; return the nodes that are left: those of the backbone."""
+    for name, constant in program.constants.items():
+        require(graph.constants.get(name) == constant, f"onnx: initializer {name!r} is not that of the certified head")
+    made = {name: (node, plain) for node, plain in graph.nodes for name in node.outputs}
+    for expected in program.nodes:
+        node, plain = made.get(expected.outputs[0], (None, False))
+        require(node == expected and plain, f"onnx: node {expected.outputs[0]!r} is not that of the certified head")
+    require(list(graph.outputs) == list(outputs), "onnx: the outputs are not those of the certified head")
+    for name, (kind, shape) in outputs.items():
+        found, sizes = graph.outputs[name]
+        fits = found == kind and len(sizes) == len(shape) and sizes[1:] == shape[1:]
+        require(fits, f"onnx: output {name[:80]!r}: wrong type or shape")
+    ours = {name for node in program.nodes for name in node.outputs}
+    require(ours.isdisjoint(graph.declared), "onnx: value_info for names of the certified head")
+    rest = [node for node, _ in graph.nodes if ours.isdisjoint(node.outputs)]
+    require(len(rest) + len(program.nodes) == len(graph.nodes), "onnx: nodes of the head and others are mixed up")
+    forbidden = (ours | set(program.constants)) - {FEATURES}
+    for node in rest:
+        require(forbidden.isdisjoint(node.inputs), f"onnx: {node.op[:40]} is added behind or into the certified head")
+    return rest

@@ -1,0 +1,132 @@
+"""What is claimed: inputs, outputs, half-spaces, regions, rules; and the domain of the proof (section 3)."""
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from smle_check.floats import BINARY32, BINARY64, FORMATS, Binary, constant, guard_slack, nearest, threshold_above
+from smle_check.names import require_distinct, term, visible
+from smle_check.reading import fields, index, items, number, read_block, require, sparse, text
+
+
+class Row(NamedTuple):
+    """One half-space of the input space, as the deployed guard treats it."""
+
+    terms: dict[int, Fraction]  # exact coefficients
+    bound: Fraction  # as stated
+    strict: bool
+    closed: Fraction  # terms . x32 <= closed wherever the guard (or the rule) says inside
+    compared: dict[Binary, tuple[Fraction, bool]]  # per input format: bound and strictness on x as passed
+
+
+class Literal(NamedTuple):
+    """y . outputs + x . inputs <= bound (or <)."""
+
+    y: dict[int, Fraction]
+    x: dict[int, Fraction]
+    bound: Fraction
+    strict: bool
+
+
+class Rule(NamedTuple):
+    """Regions (by number) => all clauses (OR of literals) and exclusions (pairs of labels)."""
+
+    name: str
+    regions: list[int]
+    clauses: list[list[Literal]]
+    exclusions: list[tuple[int, int]]
+
+
+def exclusion(pair: tuple[int, int]) -> list[Literal]:
+    """Return the clause "not both labels"."""
+    return [Literal({label: Fraction(1)}, {}, Fraction(0), True) for label in pair]
+
+
+class Specification:
+    """What is claimed: inputs, outputs, half-spaces, regions, rules; and the domain of the proof."""
+
+    def __init__(self, data: Any, block: bytes) -> None:
+        inputs, one_hot, outputs, rows, regions, rules = fields(
+            data, "inputs one_hot outputs rows regions rules", "specification"
+        )
+        self.inputs, self.lower, self.upper, names = [], [], [], []
+        for entry in items(inputs, "inputs"):
+            name, lower, upper = fields(entry, "name lower upper", "input")
+            names.append(text(name, "input name"))
+            self.inputs.append(term(name))
+            self.lower.append(number(lower, "input range"))
+            self.upper.append(number(upper, "input range"))
+            require(self.lower[-1] <= self.upper[-1], f"input {self.inputs[-1]!r}: empty range")
+        self.outputs = []
+        for entry in items(outputs, "outputs"):
+            name, kind = fields(entry, "name kind", "output")
+            require(kind in ("number", "label", "score"), "output: unknown kind")
+            names.append(text(name, "output name"))
+            self.outputs.append(term(name))
+        d, m = len(self.inputs), len(self.outputs)
+        require(d > 0 and m > 0, "specification: no inputs or no outputs")
+        require_distinct(names, "name")
+        # The cast of an input in the domain lies in [low, high], whichever float format it came in.
+        self.low = [min(nearest(v, BINARY32), nearest(nearest(v, BINARY64), BINARY32)) for v in self.lower]
+        self.high = [max(nearest(v, BINARY32), nearest(nearest(v, BINARY64), BINARY32)) for v in self.upper]
+        self.passed = {f: ([constant(v, f) for v in self.lower], [constant(v, f) for v in self.upper]) for f in FORMATS}
+        ends = list(zip(*(end for box in self.passed.values() for end in box), strict=True))
+        self.sizes: list[Fraction] = [max(map(abs, column)) for column in ends]  # of x as passed
+        self.reach = [max(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]  # of x cast to float32
+        self.rows = [self.row(entry, d) for entry in items(rows, "rows")]
+        grouped: set[int] = set()
+        self.groups: list[list[int]] = []
+        for group in items(one_hot, "one_hot"):
+            members = [index(i, d, "one_hot") for i in items(group, "one_hot")]
+            require(len(set(members)) == len(members) > 1, "one_hot: expected different inputs")
+            require(grouped.isdisjoint(members), "one_hot: groups overlap")
+            grouped.update(members)
+            self.groups.append(members)
+            require(all(self.lower[i] == 0 and self.upper[i] == 1 for i in members), "one_hot: expected 0/1 inputs")
+            for sign in (1, -1):  # exactly one member is 1: exact in every format
+                form, bound = {i: Fraction(sign) for i in members}, Fraction(sign)
+                self.rows.append(Row(form, bound, False, bound, dict.fromkeys(FORMATS, (bound, False))))
+        stated = len(self.rows) - 2 * len(one_hot)
+        self.stated = stated
+        self.regions = [[index(i, stated, "region") for i in items(r, "region")] for r in items(regions, "regions")]
+        require(all(sorted(set(r)) == r for r in self.regions), "region: rows must increase")
+        self.rules = [self.rule(entry, d, m, block) for entry in items(rules, "rules")]
+        require_distinct((entry["name"] for entry in rules), "rule name")
+
+    def row(self, entry: Any, d: int) -> Row:
+        """Read a half-space and derive what the guard's answer says about x (section 5)."""
+        terms_data, bound_data, strict = fields(entry, "terms bound strict", "row")
+        terms, bound = sparse(terms_data, d, "row"), number(bound_data, "row")
+        require(isinstance(strict, bool) and bool(terms) and all(terms.values()), "row: malformed")
+        if len(terms) == 1:  # a comparison is exact, on the input as passed
+            require(abs(next(iter(terms.values()))) == 1, "row: a comparison has the coefficient 1 or -1")
+            passed = {f: (constant(bound, f), strict) for f in FORMATS}
+            closed = max(nearest(v, BINARY32) for v, _ in passed.values())
+            return Row(terms, bound, strict, closed, passed)
+        slack = guard_slack(terms, self.sizes)
+        enlarged = threshold_above(bound + slack) + slack
+        return Row(terms, bound, strict, enlarged, dict.fromkeys(FORMATS, (enlarged, False)))
+
+    def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
+        """Read a rule."""
+        name, regions, clauses, exclusions = fields(entry, "name regions clauses exclusions", "rule")
+        name = visible(text(name, "rule name"))
+        where = [index(r, len(self.regions), f"rule {name!r}") for r in items(regions, f"rule {name!r}")]
+        parsed = []
+        for clause in items(clauses, f"rule {name!r}"):
+            literals = []
+            for literal in items(clause, "clause"):
+                y, x, bound, strict = fields(literal, "y x bound strict", "literal")
+                require(isinstance(strict, bool), "literal: strict must be true or false")
+                literals.append(
+                    Literal(sparse(y, m, "literal"), sparse(x, d, "literal"), number(bound, "literal"), strict)
+                )
+            require(bool(literals), f"rule {name!r}: empty clause")
+            parsed.append(literals)
+        pairs: list[tuple[int, int]] = []
+        if exclusions is not None:
+            offset, count = fields(exclusions, "offset count", "exclusions")
+            flat = read_block(block, offset, count, "I", "exclusions")
+            pairs = list(zip(flat[::2], flat[1::2], strict=True))
+            require(all(h < k < m for h, k in pairs), f"rule {name!r}: exclusions must be pairs h < k of outputs")
+        require(bool(where) and bool(parsed or pairs), f"rule {name!r}: no region or nothing required")
+        return Rule(name, where, parsed, pairs)

@@ -1,0 +1,124 @@
+"""What the checkers print. Nothing here is part of a proof."""
+
+import sys
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import NamedTuple
+
+from smle_check.digits import decimal, margin_text
+from smle_check.names import escaped, is_plain, term, visible
+from smle_check.obligations import Obligation
+from smle_check.specification import Literal, Specification
+from smle_check.statement import STATEMENT
+
+
+def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
+    """Print a linear form."""
+    parts = []
+    for key, value in terms.items():
+        size = "" if abs(value) == 1 else f"{decimal(abs(value))} * "
+        parts.append(f"{'-' if value < 0 else '+'} {size}{names[key]}")
+    joined = " ".join(parts).removeprefix("+ ")
+    return "-" + joined[2:] if joined.startswith("- ") else joined or "0"
+
+
+def comparison_text(terms: dict[int, Fraction], bound: Fraction, strict: bool, names: list[str]) -> str:
+    """Print terms <= bound; a form that starts with a minus is turned around."""
+    flip = bool(terms) and next(iter(terms.values())) < 0
+    sign = -1 if flip else 1
+    operator = (">" if flip else "<") + ("" if strict else "=")
+    return f"{linear_text({k: sign * v for k, v in terms.items()}, names)} {operator} {decimal(sign * bound)}"
+
+
+def sentence_of_row(spec: Specification, row: int) -> str:
+    """Print a half-space in the names of the inputs."""
+    terms, bound, strict, _, _ = spec.rows[row]
+    return comparison_text(terms, bound, strict, spec.inputs)
+
+
+def sentence_of_literal(spec: Specification, literal: Literal) -> str:
+    """Print a literal in the names of outputs and inputs."""
+    m = len(spec.outputs)
+    terms = {**literal.y, **{m + k: v for k, v in literal.x.items()}}
+    return comparison_text(terms, literal.bound, literal.strict, spec.outputs + spec.inputs)
+
+
+def domain_text(spec: Specification, formats: str = "float32 and float64") -> list[str]:
+    """Say for which inputs the proof holds: every part of the domain that it uses."""
+    grouped = {k for group in spec.groups for k in group}
+    lines = [
+        f"for all {name} in [{decimal(spec.lower[k])}, {decimal(spec.upper[k])}]"
+        for k, name in enumerate(spec.inputs)
+        if k not in grouped
+    ]
+    for group in spec.groups:
+        lines.append(
+            f"for all inputs in which exactly one of {', '.join(spec.inputs[k] for k in group)} is 1, the others 0"
+        )
+    return [
+        *lines,
+        f"for all {formats} numbers there; the ends of a range are read as the nearest numbers of the format",
+    ]
+
+
+def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] | None) -> list[str]:
+    """Say what the proof assumes, and what was declared beside it: whole numbers, stand-ins (None: not known here)."""
+    lines = list(STATEMENT["assumptions"])
+    if whole:
+        lines.append(
+            f"Inputs declared as whole numbers are whole: {', '.join(map(term, whole))}. The proof does not use it; "
+            "between them a rule may be read as if it began at the next one."
+        )
+    for name, value in stand_ins or []:
+        lines.append(
+            f"A missing value of {term(name)} is replaced by {visible(value)} before the model sees it. The proof does "
+            "not use it: the rules hold for that value."
+        )
+    facts = [("which inputs are whole numbers", whole), ("what stands in for missing values", stand_ins)]
+    unknown = [words for words, known in facts if known is None]
+    if unknown:
+        lines.append(f"Not stated here, and not used by the proof: {' and '.join(unknown)}. The rules file says it.")
+    return lines
+
+
+class Proved(NamedTuple):
+    """One proved clause (or block of exclusions) in words: head, rule, where it binds, what holds, by which margin."""
+
+    head: int
+    rule: str
+    where: str
+    sentence: str
+    margin: Fraction
+
+
+def described(spec: Specification, obligation: Obligation, margin: Fraction) -> Proved:
+    """Say what was proved."""
+    rule = spec.rules[obligation.rule]
+    rows = " and ".join(sentence_of_row(spec, row) for row in obligation.rows)
+    if obligation.clause is not None:
+        sentence = " or ".join(sentence_of_literal(spec, literal) for literal in rule.clauses[obligation.clause])
+    else:
+        names = [f"not ({spec.outputs[h]} and {spec.outputs[k]})" for h, k in rule.exclusions[:3]]
+        more = f" and {len(rule.exclusions) - 3:,} more exclusions" if len(rule.exclusions) > 3 else ""
+        sentence = "; ".join(names) + more
+    return Proved(obligation.head, rule.name, f"where {rows}" if rows else "everywhere", sentence, margin)
+
+
+def failed_text(spec: Specification, obligation: Obligation, reason: str) -> str:
+    """Say what was not proved, and why."""
+    item = described(spec, obligation, Fraction(0))
+    return f"rule {item.rule!r}, head {item.head}, {item.where}: {item.sentence}: {reason}"
+
+
+def proved_text(item: Proved) -> str:
+    """Print one proved statement."""
+    rule = item.rule.replace("'", escaped("'"))
+    return f"proved: rule '{rule}': {item.where}: {item.sentence}   (margin {margin_text(item.margin)})"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines. What is not plainly visible, or cannot be written, is escaped, also in names inside of reasons."""
+    for line in lines:
+        safe = "".join(c if is_plain(c) or c == "\\" else escaped(c) for c in line)
+        encoding = sys.stdout.encoding or "utf-8"
+        print(safe.encode(encoding, "backslashreplace").decode(encoding))
