@@ -42,8 +42,8 @@ def project(
     with reported():
         require_model(model)
         from smle.cli.train import require_fitting, split
-        from smle.diagnosis import conflicts_explained
         from smle.estimators import load, project_model
+        from smle.guarantees.diagnose import conflicts_explained
         from smle.rules import Specification
         from smle.storage import require_replaceable
         from smle.tables.files import read_table, text_columns

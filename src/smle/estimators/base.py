@@ -16,7 +16,6 @@ from sklearn.utils.validation import _check_sample_weight
 
 from smle.assurance import certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
-from smle.diagnosis import conflicts_explained
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
@@ -25,6 +24,7 @@ from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, rebuild
 from smle.guarantees.arrangement import Arrangement
 from smle.guarantees.cells import arrange
+from smle.guarantees.diagnose import conflicts_explained
 from smle.nn.backbones import MLP
 from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate

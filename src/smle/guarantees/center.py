@@ -164,7 +164,8 @@ def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, w
     if width is not None:
         raise ContradictionError(
             f"The rules {listed} leave no room together: some combination of outputs is pinned to one value, or so "
-            f"nearly that rounded numbers find no place. Leave a band of at least {width:.1g}."
+            f"nearly that rounded numbers find no place. Leave a band of at least {width:.1g}; where they contradict "
+            "each other, `smle rules` shows it."
         )
     raise ContradictionError(
         f"No single affine answer satisfies the rules {listed} where they are active together. "

@@ -7,7 +7,8 @@ represent a requirement is what a search in floats found, and is worded so.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -27,7 +28,7 @@ from smle.guarantees.requirement import Polytopes, requirement_of
 from smle.guarantees.wording import point_text
 from smle.rules import Specification
 
-__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "diagnose"]
+__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose"]
 
 _SECONDS = 20.0
 """After this long, no further rule is tested for redundancy."""
@@ -81,6 +82,16 @@ def diagnose(
         data=data,
         untested=(*untested, *left),
     )
+
+
+@contextmanager
+def conflicts_explained(spec: Specification) -> Iterator[None]:
+    """Say of contradictory rules which are the fewest that clash, and where."""
+    try:
+        yield
+    except ContradictionError as error:
+        severe = [finding.text for finding in diagnose(spec).findings if finding.severe]
+        raise ContradictionError(severe[0] if severe else str(error)) from error
 
 
 def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untested]]:
