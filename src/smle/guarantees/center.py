@@ -163,8 +163,8 @@ def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, w
     listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
     if width is not None:
         raise ContradictionError(
-            f"The rules {listed} leave no room together. They contradict each other (`smle rules` shows where), or some "
-            "combination of outputs is pinned to one value, or so nearly that rounded numbers find no place. "
+            f"The rules {listed} leave no room together. They contradict each other (`smle rules` shows where), or "
+            "some combination of outputs is pinned to one value, or so nearly that rounded numbers find no place. "
             f"Leave a band of at least {width:.1g}."
         )
     raise ContradictionError(
