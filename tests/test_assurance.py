@@ -116,7 +116,7 @@ def test_nothing_is_corrected_or_projected_that_the_exact_checker_does_not_accep
     with pytest.raises(NotCertifiedError):
         assurance.project(network)
 
-    def broken(*_: object) -> SafeNetwork:
+    def broken(*_: object, **__: object) -> SafeNetwork:
         network.hold(unsafe)
         return network
 
@@ -151,7 +151,7 @@ outputs: [y]
 rules: [{name: cap, when: a >= 0.5, then: y <= 1}]
 """)
     torch.manual_seed(0)
-    rows = np.column_stack([np.linspace(0, 1, 50), np.linspace(100, 200, 50)])
+    rows = np.column_stack([np.linspace(0, 1, 80), np.linspace(100, 200, 80)])
     model, x = nn.Linear(2, 1), torch.tensor(rows, dtype=torch.float32)
     by_place = smle.correct(model, spec, rows)(x)
     by_name = smle.correct(model, spec, pd.DataFrame({"b": rows[:, 1], "a": rows[:, 0]}))(x)

@@ -1,6 +1,6 @@
 """Neural networks that are proved to obey rules.
 
-Public names are loaded on first use, so that `smle.certificates.checker` imports neither torch nor NumPy.
+Public names are loaded on first use: importing smle loads neither torch nor NumPy.
 """
 
 from importlib import import_module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
-from smle.guarantees import Verdicts
+from smle.guarantees import Verdicts, conflicts_explained
 from smle.guarantees import project as project_heads
 from smle.guarantees import verify as verify_overapproximation
 from smle.nn.clip import eager
@@ -181,7 +182,8 @@ def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayL
     """Make a model obey rules without training: a network that answers as the model, corrected where rules ask it.
 
     Where no rule applies the answers are the model's, bit for bit (but a zero may change its sign, and beside an output
-    that is NaN, infinite or near the end of float32 the others may become NaN). Where rules apply, answers that they
+    that is NaN, infinite or near the end of float32 the others may become NaN). Outside a border with several inputs,
+    such as `a + b <= 1`, a band of the width of float32 rounding counts as inside. Where rules apply, answers that they
     allow stay within float32 rounding, others move to the border. Labels that exclude or imply each other: those that
     lose are pushed far below zero, as the nearest allowed answers to the examples say. Of other rules with alternatives
     (`or`, `!=`) one convex part is kept, fitted to the examples: answers outside it move although the rule allows them.
@@ -192,25 +194,33 @@ def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayL
         model: Maps inputs (batch, d) to outputs (batch, m) in float32, in the order of `spec.columns` and
             `spec.targets` (logits for labels, scores for choices).
         spec: The rules, without inputs in `then`.
-        examples: Inputs (rows, d) that show which outputs occur, some of them wherever a rule applies; a table is
+        examples: Inputs (rows, d) that show which outputs occur, at least 30 wherever a rule applies; a table is
             read by the names of its columns. No targets.
 
     Returns:
-        The network in eval mode, accepted by the exact checker; nothing in it is left to train.
+        The network in eval mode, accepted by the exact checker; nothing in it is left to train. Its `correction`,
+        which `print(network)` shows, counts the answers to the examples that moved although the rules allow them.
+
+    Warns:
+        UserWarning: If few examples lie where a rule applies, or many allowed answers moved.
 
     Raises:
         ValueError: If rules mention inputs in `then`, or limit more combinations of the outputs at once than are
             independent; if examples, or the model's answers to them, have the wrong shape or are not finite; if a
             rule applies to no example.
         TypeError: If the model is not in float32.
-        ContradictionError: If rules leave no room together.
+        ContradictionError: If rules leave no room together; names the fewest that clash, and where.
         NotCertifiedError: If they leave no room for rounding, or the exact checker does not accept the network.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected a torch module. Got {type(model).__name__}.")
     if column_names(examples) is not None:
         examples = encode_inputs(spec, examples)
-    return _accepted(corrected(model, spec, examples))
+    with conflicts_explained(spec):
+        network = _accepted(corrected(model, spec, examples, measure=True))
+    for warning in () if network.correction is None else network.correction.warnings():
+        warnings.warn(warning, stacklevel=2)
+    return network
 
 
 def _accepted(network: SafeNetwork) -> SafeNetwork:

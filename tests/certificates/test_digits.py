@@ -5,7 +5,8 @@ from fractions import Fraction
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from smle.exact import margin_text, rounded_text
+
+from smle_check.digits import margin_text, rounded_text
 
 
 @given(st.fractions(), st.integers(-400, 400), st.integers(1, 17))

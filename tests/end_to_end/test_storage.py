@@ -66,7 +66,7 @@ def test_rules_must_be_those_of_the_certificate(braking_folder):
     import hashlib
     import json
 
-    from smle.certificates.checker import canonical
+    from smle_check import canonical
 
     rules = braking_folder / "rules.yaml"
     rules.write_text(rules.read_text().replace("brake >= 0.8", "brake >= 0.81"))

@@ -509,3 +509,15 @@ def test_noticing_a_change_takes_microseconds(table):
     for _ in range(1000):
         model._require_as_certified()
     assert time.process_time() - start < 0.2  # 15 ms on the machine where this was written
+
+
+def test_an_exchanged_network_is_not_served(table, tmp_path):
+    X, y, _ = table
+    model, other = (
+        SafeRegressor(Specification.from_yaml(GATED), **{**QUICK, "random_state": seed}).fit(X, y) for seed in (0, 1)
+    )
+    model.network_ = other.network_
+    with pytest.raises(NotCertifiedError, match="was changed"):
+        model.predict(X)
+    with pytest.raises(NotCertifiedError, match="weights changed"):
+        model.save(tmp_path / "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from smle.assurance import certify, correct, verify
+from smle.assurance import certify, correct, project, verify
 from smle.errors import ContradictionError, RuleError
 from smle.export import check_onnx, write_network
 from smle.guarantees.answers.nearest import label_columns, nearest_outputs
@@ -233,12 +234,13 @@ def test_answers_beyond_what_was_seen_are_limited_to_the_widened_range_in_region
     spec = spec_of("outputs: [p, q]\nrules:\n  - {name: r, when: a >= 0, then: p <= 100}\n")
     model = nn.Linear(2, 2, bias=False).requires_grad_(False)
     model.weight.copy_(torch.tensor([[0.0, 1.0], [0.0, -1.0]]))
-    examples = torch.tensor([[0.5, -0.1], [0.5, 0.1]])  # outputs from -0.1 to 0.1
+    examples = torch.tensor([[0.5, -0.1], [0.5, 0.1]] * 15)  # outputs from -0.1 to 0.1
     network = correct(model, spec, examples)
     X = torch.tensor([[0.5, 1.0], [0.5, 0.25], [-0.5, 1.0]])
     np.testing.assert_allclose(answers(network, X), [[0.3, -0.3], [0.25, -0.25], [1, -1]], atol=2e-4)
 
 
+@pytest.mark.filterwarnings("ignore:Where:UserWarning")  # one convex part of alternatives may be a small one
 @settings(deadline=None, max_examples=25)
 @given(
     st.integers(0, 10**6),
@@ -341,6 +343,91 @@ def test_arrays_and_tensors_are_the_same_examples() -> None:
     model = wild_model(2)
     first, second = (correct(model, spec, x) for x in (X, X.numpy().tolist()))
     np.testing.assert_array_equal(answers(first, X), answers(second, X))
+
+
+# --- what is said about it
+
+EITHER = "outputs: [p, q]\nrules:\n  - {name: r, when: a >= 0, then: p <= -0.5 or p >= 0.5}\n"
+
+
+def test_the_correction_counts_allowed_answers_that_moved() -> None:
+    spec, X = spec_of(EITHER), inputs(900)
+    model = nn.Linear(2, 2, bias=False).requires_grad_(False)
+    model.weight.copy_(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))  # p = b: a quarter on either side is allowed
+    with pytest.warns(UserWarning, match=r"Where 'r' alone applies, \d+ of \d+ answers to the examples moved although"):
+        network = correct(model, spec, X)
+    inside, allowed = X[:, 0] >= 0, X[:, 1].abs() >= 0.5
+    moved = (network(X) - model(X)).abs().amax(dim=1) > 1e-5
+    (place,) = network.correction.places
+    assert place.rules == ("r",)
+    assert (place.examples, place.allowed) == (inside.sum(), (inside & allowed).sum())
+    assert place.moved == (inside & allowed & moved).sum() > 0.2 * place.allowed
+    assert place.farthest == pytest.approx((network(X) - model(X))[inside & allowed].abs().max().item())
+    assert network.correction.outside == (~inside).sum()
+    assert network.correction.share == place.moved / place.allowed
+    assert f"of {place.allowed} that obeyed {place.moved} moved ({network.correction.share:.1%})" in repr(network)
+    assert copy.deepcopy(network).correction == network.correction
+    assert project(network).correction is None  # its heads may be others
+
+
+@pytest.mark.parametrize("text", RULES.values(), ids=RULES)
+def test_plain_limits_move_nothing_that_they_allow(text: str) -> None:
+    correction = corrected(text)[2].correction
+    assert correction.share == 0
+    assert sum(place.examples for place in correction.places) + correction.outside == 400
+    assert sum(place.examples - place.allowed for place in correction.places) > 0
+
+
+@pytest.mark.parametrize("name", ["labels that imply", "choices"])
+def test_labels_and_choices_count_as_decisions(name: str) -> None:
+    spec, model = spec_of(ALTERNATIVES[name]), wild_model(3)
+    X = inputs(400, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = correct(model, spec, X)
+    before, after = answers(model, X), answers(network, X)
+    decide = (lambda y: y >= 0) if name != "choices" else (lambda y: y.argmax(axis=1)[:, None])
+    other = (decide(before) != decide(after)).any(axis=1)
+    assert sum(place.moved for place in network.correction.places) == (other & ~breaking(spec, X, before)).sum()
+
+
+def test_few_examples_are_said_aloud() -> None:
+    spec, model = spec_of(RULES["one region"]), wild_model(2)
+    outside, inside = inputs(100) - torch.tensor([1.0, 0.0]), inputs(30).abs() * 0.5 + 0.2
+    with pytest.warns(UserWarning, match=r"Few examples \(29\) lie where 'r' alone applies.*at least 30"):
+        correct(model, spec, torch.cat([outside.clamp(min=-1), inside[:29]]))
+    correct(model, spec, torch.cat([outside.clamp(min=-1), inside]))  # warnings are errors here
+    rules = RULES["one region"] + "  - {name: s, when: b >= 0.9, then: q <= 1}\n"
+    with pytest.warns(
+        UserWarning, match=r"Few examples \(\d\) lie where 'r', 's' apply together \(and 1 more such place"
+    ):
+        correct(model, spec_of(rules), inputs(150))
+
+
+def test_in_the_slack_of_an_oblique_border_answers_are_corrected_and_beyond_they_are_the_models() -> None:
+    spec = spec_of("outputs: [p]\nrules:\n  - {name: r, when: a + 2 * b >= 0.3, then: p >= 5}\n")
+    model = nn.Linear(2, 1).requires_grad_(False)
+    network = correct(model, spec, inputs(200))
+    a = torch.linspace(-1, 1, 2001)
+    for distance, mine in ((1e-8, False), (1e-5, True)):  # the exact condition holds for none of these points
+        X = torch.stack([a.double(), (0.3 - distance - a.double()) / 2], dim=1)
+        y, original = network(X), model(X.float())
+        assert not breaking(spec, X, original.numpy()).any()
+        assert bool((y == original).all()) is mine
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "labels: [p, q]\nrules:\n  - {name: on, when: a >= 0, then: p}\n  - {name: off, when: a <= 0.5, then: not p}\n",
+        "choices: {c: [x, y]}\nrules:\n  - {name: on, then: c == x}\n  - {name: off, when: b >= 0, then: c == y}\n",
+        "outputs: [p, q]\nrules:\n  - {name: on, then: p >= 1}\n  - {name: off, when: b >= 0, then: p <= 0.5}\n",
+    ],
+    ids=["labels", "choices", "numbers"],
+)
+def test_contradicting_rules_are_named_with_an_input(rules: str) -> None:
+    with pytest.raises(ContradictionError, match=r"Rules 'on' and 'off' cannot hold together: .*, for example at a="):
+        correct(wild_model(2), spec_of(rules), inputs(200))
 
 
 # --- refusals

@@ -4,8 +4,9 @@ Other rooms import these names from here, and nothing from the rooms inside.
 """
 
 from smle.guarantees.advice.compare import compare
+from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis
-from smle.guarantees.advice.tables import conflicts_explained, diagnose
+from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken
 from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores

@@ -33,6 +33,7 @@ from smle.guarantees import (
     point_text,
     requirement_of,
 )
+from smle.nn.correction import measured
 from smle.nn.duels import Duels, duels, turned_pairs
 from smle.nn.gate import Domain, Gate
 from smle.nn.limits import Block, Limits, half_spaces, limits
@@ -51,12 +52,17 @@ _ADVICE = f"Train it under these rules instead {_INSTEAD}, or state fewer rules.
 
 
 def corrected(
-    model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike, *, fold: bool = False
+    model: nn.Module,
+    spec: Specification,
+    examples: Tensor | npt.ArrayLike,
+    *,
+    fold: bool = False,
+    measure: bool = False,
 ) -> SafeNetwork:
     """Return the corrected network, proved in floats; `smle.correct` has it checked exactly.
 
     `fold`: linear layers at the end become one in any case, although answers where no rule applies are then rounded
-    in another way than the model's.
+    in another way than the model's. `measure`: note what happened to the answers to the examples.
     """
     _require_outputs_only(spec)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -91,6 +97,8 @@ def corrected(
         first += len(block.c)
     passed = torch.eye(m, layer.out_features), torch.zeros(m)
     network.hold(replace(over, heads=tuple(heads)), passed if free else None)
+    if measure:
+        network.correction = measured(network, features, outputs)
     return network.requires_grad_(False).to(device)
 
 

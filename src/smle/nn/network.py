@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from smle.nn.network_bounds import NetworkBox
 from smle.nn.precision import Float32Only
 from smle.nn.shapes import moving_shapes
 from smle.rules import Specification
+
+if TYPE_CHECKING:
+    from smle.nn.correction import Correction
 
 __all__ = ["Rescale", "Rescaled", "SafeNetwork", "last_linear", "moves_with_inputs"]
 
@@ -117,6 +120,7 @@ class SafeNetwork(Float32Only):
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.held = False
+        self.correction: Correction | None = None
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         needs = cell_needs(spec, self.arrangement, prefer=prefer, outer=bounds == "network")
         self.box = self._make_box(bounds, embedding, frame, needs if gauge else [])
@@ -313,7 +317,7 @@ class SafeNetwork(Float32Only):
         self.adopt(over)
         if free is not None:
             self.heads.assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
-        self.held = True
+        self.held, self.correction = True, None
 
     @torch.no_grad()
     def adopt(self, over: Overapproximation) -> None:
@@ -322,6 +326,10 @@ class SafeNetwork(Float32Only):
         if heads:
             V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
             self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
+
+    def extra_repr(self) -> str:
+        """Return what `smle.correct` did to its examples, if it made this network."""
+        return "" if self.correction is None else str(self.correction)
 
     def get_extra_state(self) -> Tensor:
         """Return whether heads are held, for `state_dict`."""

@@ -7,13 +7,15 @@ represent a requirement is what a search in floats found, and is worded so.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.errors import ContradictionError
 from smle.guarantees.advice.consistency import EXPANDED_PAIRS, Consistency
 from smle.guarantees.advice.data_check import DataCheck, check_data
 from smle.guarantees.advice.decide import HalfSpace, Undecided
@@ -27,7 +29,7 @@ from smle.guarantees.regions.obligations import binding_rules
 from smle.guarantees.regions.requirement import Polytopes, requirement_of
 from smle.rules import Specification
 
-__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "diagnose_arrays"]
+__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
 
 _SECONDS = 20.0
 """After this long, no further rule is tested for redundancy."""
@@ -75,6 +77,16 @@ def diagnose_arrays(
         data=data,
         untested=(*untested, *left),
     )
+
+
+@contextmanager
+def conflicts_explained(spec: Specification) -> Iterator[None]:
+    """Say of contradictory rules which are the fewest that clash, and where."""
+    try:
+        yield
+    except ContradictionError as error:
+        severe = [finding.text for finding in diagnose_arrays(spec).findings if finding.severe]
+        raise ContradictionError(severe[0] if severe else str(error)) from error
 
 
 def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untested]]:

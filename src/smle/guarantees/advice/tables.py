@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from smle.errors import ContradictionError
 from smle.guarantees.advice.diagnose import diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis
 from smle.rules import Choice, Specification
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 
-__all__ = ["conflicts_explained", "diagnose"]
+__all__ = ["diagnose"]
 
 
 def diagnose(specification: Specification | str | PathLike[str], X: Any = None, y: Any = None) -> Diagnosis:
@@ -43,13 +40,3 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
         picked = encode_choices(choice, y)
         parts.append(picked if choice.pick == "max" else 1.0 - picked)  # scores that pick what the table says
     return diagnose_arrays(spec, inputs, np.concatenate(parts, axis=1))
-
-
-@contextmanager
-def conflicts_explained(spec: Specification) -> Iterator[None]:
-    """Say of contradictory rules which are the fewest that clash, and where."""
-    try:
-        yield
-    except ContradictionError as error:
-        severe = [finding.text for finding in diagnose(spec).findings if finding.severe]
-        raise ContradictionError(severe[0] if severe else str(error)) from error

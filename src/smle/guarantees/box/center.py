@@ -163,8 +163,9 @@ def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, w
     everywhere = _without_bits(spec, arrangement)
     if width is not None:
         raise ContradictionError(
-            f"The rules {listed} leave no room together: some combination of outputs is pinned to one value, or so "
-            f"nearly that rounded numbers find no place. Leave a band of at least {width:.1g}.{everywhere}"
+            f"The rules {listed} leave no room together. They contradict each other (`smle rules` shows where), or "
+            "some combination of outputs is pinned to one value, or so nearly that rounded numbers find no place. "
+            f"Leave a band of at least {width:.1g}.{everywhere}"
         )
     raise ContradictionError(
         f"No single affine answer satisfies the rules {listed} where they are active together. "

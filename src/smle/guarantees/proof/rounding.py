@@ -1,4 +1,4 @@
-"""The rounding bounds of `smle.exact.rounding` in float64, rounded up a little, for many rows at once."""
+"""The rounding bounds of `smle_check.floats` in float64, rounded up a little, for many rows at once."""
 
 from __future__ import annotations
 

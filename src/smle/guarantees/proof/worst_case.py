@@ -5,7 +5,7 @@ where v < 0; what remains is an affine function c.x + d over the region, plus th
 
     |sum_j lambda_j g_j| . E + |sum_j lambda_j s_j| . (2^-24 |x|)
 
-of the deployed float32 program (`smle.exact.rounding`). Everything is float64 with a deduction for its own
+of the deployed float32 program (`smle_check.floats`). Everything is float64 with a deduction for its own
 errors; the exact checker has the last word.
 """
 
