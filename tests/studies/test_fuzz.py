@@ -174,6 +174,9 @@ def test_mutations_repeat_themselves_and_keep_some_files_readable():
             except checker.Rejected:
                 continue
         assert readable > 3, name
+    named = TARGETS["protobuf"].seeds()["braking"].replace(b"backbone/embedding", b"\xff" * 18)
+    for i in range(60):
+        assert isinstance(mutated_onnx(named, random.Random(i), [named]), bytes)
     assert len(_FILES) == 5  # the second byte of a folder's input counts in fives
 
 
