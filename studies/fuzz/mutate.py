@@ -129,9 +129,20 @@ def mutated_onnx(data: bytes, rng: random.Random, others: Sequence[bytes] = (b""
         model.ParseFromString(data)
     except Exception:  # noqa: BLE001 - already no model
         return mutated(data, rng, others)
-    nodes, constants = model.graph.node, model.graph.initializer
-    if rng.random() < 0.2 or not nodes or not constants:
+    if rng.random() < 0.2 or not model.graph.node or not model.graph.initializer:
         return mutated(data, rng, others)
+    try:
+        _change_graph(model, rng)
+        made: bytes = model.SerializeToString(deterministic=True)
+    except ValueError:  # names that are no UTF-8
+        return mutated(data, rng, others)
+    return made
+
+
+def _change_graph(model: Any, rng: random.Random) -> None:
+    import onnx
+
+    nodes, constants = model.graph.node, model.graph.initializer
     node, other, tensor = rng.choice(nodes), rng.choice(nodes), rng.choice(constants)
     kind = rng.randrange(9)
     if kind == 0:
@@ -164,5 +175,3 @@ def mutated_onnx(data: bytes, rng: random.Random, others: Sequence[bytes] = (b""
         value = rng.choice([*model.graph.input, *model.graph.output])
         value.name = rng.choice((value.name, tensor.name, "other"))
         value.type.tensor_type.elem_type = rng.choice((1, 1, 7, 8, 9, 11))
-    made: bytes = model.SerializeToString(deterministic=True)
-    return made

@@ -6,22 +6,21 @@ import hashlib
 import importlib.util
 import os
 import random
-import signal
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+
+from studies.bench.peer_env import within
 
 __all__ = ["Outcome", "fuzz", "replay"]
 
 LIMIT = 20
-"""Seconds after which an input counts as hanging; seeds take milliseconds."""
+"""Seconds of processor time after which an input counts as hanging; seeds take milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -63,23 +62,28 @@ def replay(target: str, data: bytes) -> str:
     from studies.fuzz.targets import TARGETS, Defect
 
     try:
-        with _alarm(LIMIT):
+        with within(LIMIT):
             TARGETS[target].run(data)
     except Defect as defect:
         return str(defect)
-    except TimeoutError:
-        return f"not done after {LIMIT} seconds"
+    except TimeoutError as error:
+        return str(error)
     except (Exception, RecursionError):  # noqa: BLE001 - also a defect of the target itself
         return traceback.format_exc(limit=-3)
     return ""
 
 
 def _note(output: Path, data: bytes, reason: str, defects: dict[Path, str]) -> None:
-    """Keep an input unless the same thing was found already."""
-    if reason not in defects.values() and len(defects) < 100:
+    """Keep an input unless the same thing, but for numbers in the message, was found already."""
+    known = {_kind(other) for other in defects.values()}
+    if _kind(reason) not in known and len(known) < 100:
         place = output / hashlib.sha256(data).hexdigest()[:16]
         place.write_bytes(data)
         defects[place] = reason
+
+
+def _kind(reason: str) -> str:
+    return re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f]*\b|b?'[^']*'", "#", reason)
 
 
 def _plain(target: str, seconds: float, output: Path, seed: int) -> Outcome:
@@ -149,17 +153,3 @@ def _executed(said: str) -> int:
 def _said(said: str) -> str:
     lines = [line for line in said.splitlines() if "ERROR" in line or "Defect" in line]
     return lines[0] if lines else said[-300:]
-
-
-@contextmanager
-def _alarm(seconds: int) -> Iterator[None]:
-    def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
