@@ -20,7 +20,6 @@ from smle.guarantees.proof.closed_form import ClosedForm
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.network_boxes import Boxes
 from smle.guarantees.proof.overapproximation import Head, NetworkBounds, Overapproximation
-from smle.guarantees.proof.refine import refine
 from smle.guarantees.proof.verdict import (
     ExclusionVerdicts,
     Holds,
@@ -74,10 +73,6 @@ def verify(over: Overapproximation, spec: Specification, arrangement: Arrangemen
                 verdicts = verify_clauses(over_region, head, envelope, polytope)
             else:
                 verdicts = [boxes.verify(clause, head, judge=_judge) for clause in over_region]
-            verdicts = [
-                refine(verdict, clause, head, bounds=over.bounds, region=polytope)
-                for verdict, clause in zip(verdicts, over_region, strict=True)
-            ]
             items.extend(
                 (Obligation(c, i, j, region), verdict) for (i, j, _), verdict in zip(clauses, verdicts, strict=True)
             )
