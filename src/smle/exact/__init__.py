@@ -2,7 +2,7 @@
 
 from smle.exact.decimals import margin_text, rounded_text
 from smle.exact.floats import BINARY32, BINARY64, Binary, exact, nearest, previous, round_down, round_up
-from smle.exact.rounding import affine_error, gamma, guard_slack, head_error
+from smle.exact.rounding import affine_error, gamma, guard_slack
 
 __all__ = [
     "BINARY32",
@@ -12,7 +12,6 @@ __all__ = [
     "exact",
     "gamma",
     "guard_slack",
-    "head_error",
     "margin_text",
     "nearest",
     "previous",

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from smle.exact.floats import BINARY32, Binary
 
-__all__ = ["affine_error", "gamma", "guard_slack", "head_error"]
+__all__ = ["affine_error", "gamma", "guard_slack"]
 
 
 def gamma(roundings: int, fmt: Binary = BINARY32) -> Fraction:
@@ -35,17 +35,6 @@ def affine_error(
     if (1 + growth) * size + tiny > fmt.largest:
         raise OverflowError(f"The affine map may overflow {fmt.name}.")
     return growth * size + tiny
-
-
-def head_error(
-    weights: Sequence[Fraction],
-    embedding: Sequence[Fraction],
-    passthrough: Sequence[Fraction],
-    inputs: Sequence[Fraction],
-    bias: Fraction,
-) -> Fraction:
-    """Bound the error of one output W z + V x + b of a head (theory: E_i)."""
-    return affine_error([*weights, *passthrough], [*embedding, *inputs], bias)
 
 
 def guard_slack(

@@ -61,11 +61,6 @@ class Solution:
     def __bool__(self) -> bool:
         raise TypeError("A solution has no truth value; compare its status, for example with Status.OPTIMAL.")
 
-    @property
-    def optimal(self) -> bool:
-        """Whether the solver claims an optimum (a claim, not a proof)."""
-        return self.status is Status.OPTIMAL
-
 
 def infeasibility(problem: LinearProgram | QuadraticProgram, x: Array) -> float:
     """Return the largest violation of a row or a bound at x, in the problem's own units."""

@@ -60,14 +60,13 @@ class HeadResult:
 
     * `head`: the float32 head, or None if none was found; `reason` says why.
     * `value`: the objective at the float32 head; `optimum`: at the QP's own optimum, before rounding.
-    * `rounds`: QPs solved; `retraction`: 1 if the rounded optimum was safe as it was, less if it was drawn back.
+    * `rounds`: QPs solved.
     """
 
     head: Head | None
     value: float = float("nan")
     optimum: float = float("nan")
     rounds: int = 0
-    retraction: float = 1.0
     reason: str = ""
 
 
@@ -330,7 +329,7 @@ def _deploy(
             head = replace(head, fallback=problem.central_output(_head(layout, middle, current)))
         if problem.safe(head, margin):
             value = objective.value(_parameters(head, layout))
-            return HeadResult(head, value, best.value, solved, alpha)
+            return HeadResult(head, value, best.value, solved)
     reason = "the rounded optimum could not be proved" if center is not None else "no center is strictly safe"
     return HeadResult(None, optimum=best.value, rounds=solved, reason=reason)
 

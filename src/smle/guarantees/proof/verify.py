@@ -231,7 +231,7 @@ def _several(literals: Literals, head: HeadNumbers, envelope: Envelope, support:
     if optimum.x is None or optimum.z is None:
         return Unknown(f"the LP failed: {optimum.solution.status} ({optimum.solution.message})")
     if optimum.value < -1e3 * trust - 1e-7 * abs(margin):
-        return Unknown("the solver's optimum could not be reproduced by its multipliers", claimed_margin=-optimum.value)
+        return Unknown("the solver's optimum could not be reproduced by its multipliers")
     return NotProved(optimum.x, optimum.z, min(margin, 0.0), multipliers)
 
 
