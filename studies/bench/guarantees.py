@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 import smle_check
 from smle.certificates.document import tensors_of
-from smle.guarantees.box.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import pdcg
 from smle.guarantees.box.projection import nearest_safe_head
@@ -28,10 +28,11 @@ from smle.guarantees.proof.worst_case import Envelope, Literals
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.geometry import Domain, Region, Support
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
-from smle.solvers import QuadraticProgram, Sparse, available_backends, infeasibility, solve
+from smle.solvers import BACKENDS, QuadraticProgram, infeasibility, solve
 from smle_check.heads import box
 from smle_check.reading import values
 from studies.bench.harness import BenchResult, Plot, Table, interleaved
+from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp
 
 __all__ = ["run"]
 
@@ -298,14 +299,12 @@ def _back_ends(quick: bool) -> Table:
             task = HeadProblem.of(over, spec, arrangement, 0)
             layout = task.layout(head)
             safe = robust_rows(task.rows(task.weights(head), head), task.envelope, layout)
-            index, total = np.arange(layout.size, dtype=np.intp), safe.A.shape[1]
+            total = safe.A.shape[1]
             start = np.zeros(total)
             start[: layout.size] = layout.pack(head.W.astype(np.float64), None, head.b.astype(np.float64))
-            P = Sparse(index, index, np.ones(layout.size), (total, total))
+            P = sparse.diags(np.arange(total) < layout.size, format="csr", dtype=float)
             program = QuadraticProgram(P, -start, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
-            for backend in available_backends(QuadraticProgram):
-                if backend == "daqp" and total > 700:
-                    continue  # dense and active-set: minutes
+            for backend in BACKENDS[QuadraticProgram]:
                 before = time.perf_counter()
                 found = solve(program, backend=backend, time_limit=20.0)
                 seconds = time.perf_counter() - before

@@ -32,19 +32,7 @@ __all__ = [
     "write",
 ]
 
-_PACKAGES = (
-    "smle",
-    "numpy",
-    "scipy",
-    "torch",
-    "highspy",
-    "piqp",
-    "clarabel",
-    "daqp",
-    "osqp",
-    "pyscipopt",
-    "onnxruntime",
-)
+_PACKAGES = ("smle", "numpy", "scipy", "torch", "highspy", "piqp", "clarabel", "pyscipopt", "onnxruntime")
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,21 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 
-from smle.guarantees.box.counterexample import exclusion_counterexample_milp, linear_counterexample_milp
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_projection_miqp
+from smle.guarantees.box.pdcg import Memory, memory_clauses
 from smle.guarantees.box.robust import Layout
 from smle.guarantees.proof.overapproximation import Head, Overapproximation
 from smle.guarantees.proof.worst_case import Literals
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
-from smle.solvers import QuadraticProgram, Solution, Sparse, solve
+from smle.solvers import QuadraticProgram, Solution, solve
 from smle.training.enforcement import PDCG
 from studies.bench.harness import BenchResult, Table, interleaved
 from studies.bench.inference import undisturbed
+from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp, memory_projection_miqp
 
 __all__ = ["run"]
 
@@ -246,10 +247,10 @@ def _memory_qp(theta: Array, points: Memory, problem: HeadProblem, *, layout: La
     features = np.append(z, 1.0)
     required = memory_clauses(points, problem, like=head, tolerance=1e-6)
     A = np.vstack([np.einsum("km,s->kms", g, features).reshape(len(g), -1) for _, g, _ in required])
-    index, size = np.arange(layout.size, dtype=np.intp), layout.size
+    size = layout.size
     return solve(
         QuadraticProgram(
-            Sparse(index, index, np.ones(size), (size, size)), -theta, A, np.full(len(A), -np.inf),
+            sparse.identity(size, format="csr"), -theta, A, np.full(len(A), -np.inf),
             np.concatenate([right for *_, right in required]), np.full(size, -np.inf), np.full(size, np.inf),
         )
     )  # fmt: skip

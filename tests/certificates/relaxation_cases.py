@@ -53,8 +53,8 @@ def hat_bounds(n: int = 2) -> NetworkBounds:
     """Bounds that rise and fall: a single box proves little about them."""
     weight = np.array([[1.0, 0.25], [-1.0, 0.5], [0.5, 1.0]], "f4")
     lower = np.array([[-0.5, -0.25, 0.0], [0.25, 0.5, -0.5]], "f4")[:n]
-    return NetworkBounds.shared(
-        [Layer(weight, np.array([0.0, 0.125, -0.25], "f4"))],
+    return NetworkBounds(
+        (Layer(weight, np.array([0.0, 0.125, -0.25], "f4")),),
         Layer(lower, np.array([-0.5, -0.75], "f4")[:n]),
         Layer(lower + np.array([0.125, 0.25, 0.0], "f4"), np.array([0.5, 0.25], "f4")[:n]),
     )
@@ -121,7 +121,7 @@ def tent() -> Package:
     second = Layer(np.array([[-1, -1, 0], [-0.25, 0, 1]], "f4"), np.array([0.75, -0.25], "f4"))
     lower = Layer(np.array([[-0.5, 0.25]], "f4"), np.array([-0.125], "f4"))
     upper = Layer(np.array([[1.0, 0.5]], "f4"), np.array([0.125], "f4"))
-    bounds = NetworkBounds.shared([first, second], lower, upper)
+    bounds = NetworkBounds((first, second), lower, upper)
     W, V = np.array([[1.0]], "f4"), np.array([[0.25, 0.0]], "f4")
     reached = worst(bounds, W, V, square())
     assert reached is not None
@@ -149,7 +149,7 @@ def fractions(array: np.ndarray) -> Any:
 def worst(bounds: NetworkBounds, W: np.ndarray, V: np.ndarray | None, sides: list[Line]) -> Fraction | None:
     """Maximum of W z + V x (one output) over the polygon and the box of z; None if the polygon is empty."""
     stored = {name: fractions(value) for name, value in bounds.stored().items()}
-    layers = [(stored[f"hidden.{i}.weight"], stored[f"hidden.{i}.bias"]) for i in range(len(bounds.lower) - 1)]
+    layers = [(layer.weight, layer.bias) for layer in bounds.hidden]
     v, direct = fractions(W)[0], fractions(np.zeros((1, 2)) if V is None else V)[0]
     best: Fraction | None = None
     for x in candidates(layers, sides):

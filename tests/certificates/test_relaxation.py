@@ -19,12 +19,11 @@ import torch
 from builder import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from relaxation_cases import MADE, Package, doubts, everywhere, hat_bounds, labels, wedge
+from relaxation_cases import MADE, Package, doubts, everywhere, labels, wedge
 
 import smle_check
-from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
-from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.guarantees.proof.overapproximation import Layer, NetworkBounds
 from smle.guarantees.regions.cells import arrange
 from smle.nn.head import DeployedHead
 from smle.rules import Specification
@@ -114,23 +113,16 @@ def test_deployed_program_keeps_the_rules(name: str) -> None:
                         assert rule.requirement.holds([Fraction(float(v)) for v in out], point), (row, out)
 
 
-def test_other_networks_are_refused_with_the_reason() -> None:
-    spec = Specification.from_yaml(
-        "inputs: {a: [-1, 1], b: [-1, 1]}\noutputs: [y]\nrules: [{name: top, then: y <= 9}]\n"
-    )
-    rng = np.random.default_rng(0)
+def test_networks_that_do_not_fit_together_are_refused() -> None:
+    def layer(outputs: int, inputs: int) -> Layer:
+        return Layer(np.zeros((outputs, inputs)), np.zeros(outputs))
 
-    def layers(*widths: int) -> tuple[Layer, ...]:
-        return tuple(Layer(rng.normal(size=(o, i)), rng.normal(size=o)) for i, o in itertools.pairwise(widths))
-
-    without = NetworkBounds(layers(2, 1), layers(2, 1))
-    apart = NetworkBounds(layers(2, 3, 1), layers(2, 3, 1))
-    arrangement = arrange(spec)
-    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"))
-    for bounds in (without, apart):
-        over = Overapproximation(bounds, (head,) * len(arrangement.cells))
-        with pytest.raises(NotCertifiedError, match="share their hidden layers"):
-            issue(spec, arrangement, over, tensors={}, files={})
+    with pytest.raises(ValueError, match="at least one hidden layer"):
+        NetworkBounds((), layer(1, 2), layer(1, 2))
+    with pytest.raises(ValueError, match="fit together"):
+        NetworkBounds((layer(3, 2),), layer(1, 2), layer(1, 2))
+    with pytest.raises(ValueError, match="as many lower as upper"):
+        NetworkBounds((layer(3, 2),), layer(1, 3), layer(2, 3))
 
 
 # --- Laws of the relaxation ------------------------------------------------------------------------------------------
@@ -451,6 +443,5 @@ def test_six_hundred_changed_models() -> None:
 def test_old_checkers_cannot_misread_the_kind() -> None:
     """`program.bounds` is what older checkers look at, and they refuse what they do not know."""
     assert json.loads(made("everywhere").text)["program"]["bounds"] == "network"
-    assert hat_bounds().is_shared
     assert wedge().check()
     assert labels().check()

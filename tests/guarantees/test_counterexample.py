@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import smle.guarantees.box.counterexample as module
-from smle.guarantees.box.counterexample import (
-    exclusion_counterexample,
-    exclusion_counterexample_milp,
-    linear_counterexample,
-    linear_counterexample_milp,
-    plain_numbers,
-)
+from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
-from smle.guarantees.proof.worst_case import Envelope, Literals
+from smle.guarantees.proof.worst_case import Literals
 from smle.guarantees.regions.geometry import Domain, Region, Support
 from smle.solvers import Solution, Status
+from studies.formulations import (
+    ReachModel,
+    exclusion_counterexample_milp,
+    linear_counterexample_milp,
+    plain_envelope,
+    plain_numbers,
+)
 
 DOMAIN = Domain(np.zeros(1), np.ones(1), np.ones(1))
 BOX = ConstantBounds([0.0], [1.0])
@@ -34,7 +34,7 @@ def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
     head = Head([[1.0], [-1.0]], [0.0, 1.0])
     both = rows(([1.0, 0.0], 0.5), ([0.0, 1.0], 0.7))
     search = linear_counterexample(
-        both, plain_numbers(head), Envelope.plain(BOX, DOMAIN), Support(Region.whole(DOMAIN))
+        both, plain_numbers(head), plain_envelope(BOX, DOMAIN), Support(Region.whole(DOMAIN))
     )
     assert search.found is not None
     assert search.found.strength == pytest.approx(0.5)
@@ -45,7 +45,7 @@ def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
 def test_a_margin_makes_touching_a_counterexample() -> None:
     head = Head([[1.0]], [0.0])
     touching = rows(([1.0], 1.0))
-    arguments = (touching, plain_numbers(head), Envelope.plain(BOX, DOMAIN), Support(Region.whole(DOMAIN)))
+    arguments = (touching, plain_numbers(head), plain_envelope(BOX, DOMAIN), Support(Region.whole(DOMAIN)))
     assert linear_counterexample(*arguments).none_exists
     found = linear_counterexample(*arguments, margin=1e-3).found
     assert found is not None
@@ -56,7 +56,7 @@ def test_an_exclusion_is_broken_where_both_are_positive() -> None:
     """y = (z - 0.3, 0.9 - z): min is largest, 0.3, at z = 0.6."""
     head = Head([[1.0], [-1.0]], [-0.3, 0.9])
     whole = Region.whole(DOMAIN)
-    fast = exclusion_counterexample(PAIR, plain_numbers(head), Envelope.plain(BOX, DOMAIN), whole).found
+    fast = exclusion_counterexample(PAIR, plain_numbers(head), plain_envelope(BOX, DOMAIN), whole).found
     slow = exclusion_counterexample_milp(PAIR, BOX, head, whole).found
     for found in (fast, slow):
         assert found is not None
@@ -68,7 +68,7 @@ def test_an_exclusion_is_broken_where_both_are_positive() -> None:
 def test_a_logit_of_zero_counts_as_predicted() -> None:
     head = Head([[1.0], [0.0]], [-1.0, 0.0])
     whole = Region.whole(DOMAIN)
-    assert exclusion_counterexample(PAIR, plain_numbers(head), Envelope.plain(BOX, DOMAIN), whole).found is not None
+    assert exclusion_counterexample(PAIR, plain_numbers(head), plain_envelope(BOX, DOMAIN), whole).found is not None
     assert exclusion_counterexample_milp(PAIR, BOX, head, whole).found is not None
 
 
@@ -85,7 +85,7 @@ def test_crossing_bounds_give_the_upper_one_as_deployed() -> None:
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.OPTIMAL], ids=lambda s: s.name)
 def test_a_failing_milp_is_no_answer(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.ReachModel, "solve", lambda *_, **__: Solution(status, message="injected"))
+    monkeypatch.setattr(ReachModel, "solve", lambda *_, **__: Solution(status, message="injected"))
     head = Head([[1.0], [-1.0]], [0.0, 1.0])
     search = linear_counterexample_milp(rows(([1.0, 0.0], 0.5)), BOX, head, Region.whole(DOMAIN))
     assert search.found is None

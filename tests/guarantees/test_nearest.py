@@ -15,7 +15,8 @@ from smle.guarantees.answers.label_map import EPSILON, heaviest_independent_set,
 from smle.guarantees.answers.membership import broken
 from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
-from smle.solvers import MixedIntegerProgram, MixedIntegerQuadraticProgram, QuadraticProgram, Status, solve
+from smle.solvers import MixedIntegerProgram, QuadraticProgram, Status, solve
+from studies.scip import solve_miqp
 
 F = Fraction
 
@@ -144,7 +145,7 @@ def test_labels_equal_brute_force(few, m, count, clauses, seed):
     clauses = [[(label % m, on) for label, on in clause] for clause in clauses]
     probabilities = generator.uniform(0, 1, (3, m)).round(2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("smle.guarantees.label_map._FEW", few)
+        patch.setattr("smle.guarantees.answers.label_map._FEW", few)
         result = most_likely_labels(probabilities, pairs, clauses)
     for p, found in zip(probabilities, result, strict=True):
         best = -np.inf
@@ -255,14 +256,12 @@ def by_miqp(choices, y, h):
     A[:k, :m], A[:k, m:] = choices.G, big * np.eye(k)
     for c, clause in enumerate(choices.clauses):
         A[k + c, m + np.array(clause)] = 1.0
-    P = np.zeros((m + k, m + k))
-    P[:m, :m] = 2 * np.eye(m)
     lower = np.concatenate([np.full(k, -np.inf), np.ones(len(choices.clauses))])
     upper = np.concatenate([h - choices.G @ y + big, np.full(len(choices.clauses), np.inf)])
     box = np.concatenate([np.full(m, 50.0), np.ones(k)])
     whole = np.arange(m + k) >= m
     low = np.where(whole, 0.0, -50.0)
-    found = solve(MixedIntegerQuadraticProgram(P, np.zeros(m + k), A, lower, upper, low, box, whole), backend="scip")
+    found = solve_miqp(np.where(whole, 0.0, 2.0), np.zeros(m + k), (A, lower, upper), low, box, whole)
     assert found.status in (Status.OPTIMAL, Status.INFEASIBLE)
     return found.objective if found.status is Status.OPTIMAL else np.inf
 

@@ -8,23 +8,22 @@ import numpy as np
 import pytest
 from guarantee_instances import Instance, random_instance, random_over
 
-from smle.guarantees.box.counterexample import (
-    _ascend,
-    exclusion_counterexample,
-    exclusion_counterexample_milp,
-    linear_counterexample,
-    linear_counterexample_milp,
-    plain_numbers,
-)
+from smle.guarantees.box.counterexample import _ascend, exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.milp import worst_clause_milp
 from smle.guarantees.proof.overapproximation import AffineBounds, Head
 from smle.guarantees.proof.verdict import Holds, NotProved
 from smle.guarantees.proof.verify import verify_clauses
 from smle.guarantees.proof.worst_case import Envelope, Literals
 from smle.guarantees.regions.geometry import Domain, Region, Support
 from smle.solvers import LinearProgram, Status, solve
+from studies.formulations import (
+    exclusion_counterexample_milp,
+    linear_counterexample_milp,
+    plain_envelope,
+    plain_numbers,
+    worst_clause_milp,
+)
 
 MANY = pytest.mark.parametrize(
     "seeds", [range(30), pytest.param(range(30, 150), marks=pytest.mark.slow)], ids=["some", "many"]
@@ -39,7 +38,7 @@ def plain(instance: Instance) -> tuple[Envelope, Region, Literals]:
     region = Region.of(instance.arrangement, instance.spec, [1], domain=domain)
     clauses = [clause for rule in instance.spec.rules for clause in rule.requirement.clauses]
     m = len(instance.spec.targets)
-    return Envelope.plain(bounds, domain), region, Literals.of(clauses, m, len(domain.low))  # type: ignore[arg-type]
+    return plain_envelope(bounds, domain), region, Literals.of(clauses, m, len(domain.low))  # type: ignore[arg-type]
 
 
 @MANY
@@ -73,7 +72,7 @@ def test_exclusion_search_has_the_optimum_of_the_papers_milp(affine: bool, seeds
         head = type(head)(head.W, head.b - rng.uniform(0, 6), V=head.V)
         domain = Domain.of(instance.spec)
         region = Region.of(instance.arrangement, instance.spec, [1], domain=domain)
-        envelope = Envelope.plain(over.bounds, domain)  # type: ignore[arg-type]
+        envelope = plain_envelope(over.bounds, domain)  # type: ignore[arg-type]
         fast = exclusion_counterexample(PAIRS, plain_numbers(head), envelope, region)
         slow = exclusion_counterexample_milp(PAIRS, over.bounds, head, region)
         assert (fast.found is None) == (slow.found is None)

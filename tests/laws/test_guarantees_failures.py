@@ -9,7 +9,6 @@ import pytest
 from guarantee_instances import random_instance
 
 import smle.guarantees.proof.clause_lp as clause_lp
-import smle.guarantees.proof.refine as refine_module
 import smle.guarantees.regions.geometry as geometry
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import pdcg
@@ -89,21 +88,6 @@ def test_a_lying_lp_never_makes_a_clause_hold(monkeypatch: pytest.MonkeyPatch) -
 
 def _unpack(instance):  # type: ignore[no-untyped-def]
     return instance.over, instance.spec, instance.arrangement
-
-
-@pytest.mark.parametrize("status", FAILURES, ids=lambda s: s.name)
-def test_a_failing_milp_is_unknown(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> tuple[Solution, None, None]:
-        return Solution(status, message="injected"), None, None
-
-    monkeypatch.setattr(refine_module, "worst_clause_milp", fail)
-    unknown = 0
-    for seed in range(10):
-        instance = random_instance(seed, affine=True, degenerate=True)
-        for _, verdict in verify(*_unpack(instance)):
-            assert isinstance(verdict, Holds | Unknown | NotProved)
-            unknown += isinstance(verdict, Unknown)
-    assert unknown
 
 
 @pytest.mark.parametrize("status", FAILURES, ids=lambda s: s.name)

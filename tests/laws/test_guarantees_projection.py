@@ -7,12 +7,13 @@ import pytest
 from guarantee_instances import Instance, random_instance
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_projection, memory_projection_miqp, pdcg
+from smle.guarantees.box.pdcg import Memory, memory_projection, pdcg
 from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
 from smle.guarantees.box.refitting import Samples, logistic_loss, refit, softmax_loss, squared_error
 from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.overapproximation import Head
-from smle.solvers import MixedIntegerQuadraticProgram, QuadraticProgram, Sparse, Status, available_backends, solve
+from smle.solvers import QuadraticProgram, Status, solve
+from studies.formulations import memory_projection_miqp
 
 MANY = pytest.mark.parametrize(
     "seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.slow)], ids=["some", "many"]
@@ -68,8 +69,7 @@ def test_projection_satisfies_kkt(seeds: range) -> None:
         weights, layout = problem.weights(head), problem.layout(head)
         safe = robust_rows(problem.rows(weights, head), problem.envelope, layout)
         start = np.concatenate([theta(head, problem), np.zeros(safe.A.shape[1] - layout.size)])
-        index = np.arange(layout.size, dtype=np.intp)
-        P = Sparse(index, index, np.ones(layout.size), (len(start), len(start)))
+        P = np.diag((np.arange(len(start)) < layout.size).astype(float))
         program = QuadraticProgram(P, -start, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
         found = solve(program)
         if found.status is not Status.OPTIMAL:
@@ -77,9 +77,9 @@ def test_projection_satisfies_kkt(seeds: range) -> None:
         assert found.x is not None
         assert found.row_duals is not None
         assert found.column_duals is not None
-        gradient = P.times(found.x) - start
-        assert np.abs(gradient - safe.A.transpose_times(found.row_duals) - found.column_duals).max() < 1e-6
-        rows = safe.A.times(found.x)
+        gradient = P @ found.x - start
+        assert np.abs(gradient - safe.A.T @ found.row_duals - found.column_duals).max() < 1e-6
+        rows = safe.A @ found.x
         inactive = (rows < safe.row_upper - 1e-5) & (rows > safe.row_lower + 1e-5)
         assert np.abs(found.row_duals[inactive]).max(initial=0.0) < 1e-5
 
@@ -147,8 +147,7 @@ def test_pdcg_converges_with_one_counterexample_in_memory(affine: bool) -> None:
     assert ended < 4
 
 
-@pytest.mark.parametrize("backend", available_backends(MixedIntegerQuadraticProgram))
-def test_branching_over_the_memory_equals_the_papers_miqp(backend: str) -> None:
+def test_branching_over_the_memory_equals_the_papers_miqp() -> None:
     compared = 0
     for seed in range(4):
         head, problem = parts(random_instance(seed, literals=2, n=1, passthrough=False, inputs=False))
@@ -162,7 +161,7 @@ def test_branching_over_the_memory_equals_the_papers_miqp(backend: str) -> None:
         start = theta(head, problem)
         ours = memory_projection(start, memory, problem, layout=layout, like=head, tolerance=1e-4)
         theirs = memory_projection_miqp(
-            start, memory, problem, layout=layout, like=head, tolerance=1e-4, big=60.0, backend=backend, time_limit=200
+            start, memory, problem, layout=layout, like=head, tolerance=1e-4, big=60.0, time_limit=200
         )
         assert ours.status is Status.OPTIMAL
         assert theirs.status is Status.OPTIMAL

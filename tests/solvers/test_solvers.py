@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import SimpleNamespace
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tomllib
+from scipy.sparse import coo_matrix, csr_matrix
 
-from smle.errors import MissingDependencyError
 from smle.solvers import (
+    BACKENDS,
     LinearProgram,
     MixedIntegerProgram,
-    MixedIntegerQuadraticProgram,
     QuadraticProgram,
     Solution,
-    Sparse,
     Status,
-    available_backends,
     farkas_gap,
     infeasibility,
     open_session,
@@ -37,11 +36,11 @@ def random_qp(seed: int, *, sparse: bool = False) -> QuadraticProgram:
     lower = np.where(rng.random(m) < 0.3, -INF, A @ x0 - 0.1)
     lower[0] = upper[0]
     box = np.where(rng.random(n) < 0.5, -INF, x0 - 0.5)
-    wrap = Sparse.from_dense if sparse else np.asarray
+    wrap = csr_matrix if sparse else np.asarray
     return QuadraticProgram(wrap(P), rng.normal(size=n), wrap(A), lower, upper, box, x0 + 0.5)
 
 
-@pytest.mark.parametrize("backend", available_backends(QuadraticProgram))
+@pytest.mark.parametrize("backend", BACKENDS[QuadraticProgram])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_quadratic_optimum_satisfies_kkt(backend: str, sparse: bool) -> None:
     for seed in range(8):
@@ -53,10 +52,10 @@ def test_quadratic_optimum_satisfies_kkt(backend: str, sparse: bool) -> None:
         assert found.column_duals is not None
         assert infeasibility(problem, found.x) < 1e-7
         assert found.objective == pytest.approx(problem.value(found.x), abs=1e-6)
-        gradient = problem.hessian.times(found.x) + problem.q
-        stationarity = gradient - problem.matrix.transpose_times(found.row_duals) - found.column_duals
+        gradient = problem.P @ found.x + problem.q
+        stationarity = gradient - problem.A.T @ found.row_duals - found.column_duals
         assert np.abs(stationarity).max() < 1e-5
-        rows = problem.matrix.times(found.x)
+        rows = problem.A @ found.x
         slack = np.where(found.row_duals > 0, rows - problem.row_lower, problem.row_upper - rows)
         held = np.abs(found.row_duals) > 1e-5
         assert np.abs((found.row_duals * slack)[held]).max(initial=0.0) < 1e-5
@@ -99,8 +98,7 @@ def test_unbounded_and_empty_problems_are_read() -> None:
     assert solve(boxed).objective == pytest.approx(-2.0)
 
 
-@pytest.mark.parametrize("backend", available_backends(MixedIntegerProgram))
-def test_mixed_integer_optimum_equals_enumeration(backend: str) -> None:
+def test_mixed_integer_optimum_equals_enumeration() -> None:
     for seed in range(10):
         rng = np.random.default_rng(seed)
         c, A = rng.normal(size=4), rng.normal(size=(2, 4))
@@ -108,28 +106,11 @@ def test_mixed_integer_optimum_equals_enumeration(backend: str) -> None:
         problem = MixedIntegerProgram(c, A, np.full(2, -INF), upper, np.zeros(4), np.ones(4), np.ones(4, bool))
         points = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
         feasible = points[(points @ A.T <= upper + 1e-9).all(axis=1)]
-        found = solve(problem, backend=backend)
+        found = solve(problem)
         assert found.objective == pytest.approx((feasible @ c).min(), abs=1e-6)
 
 
-@pytest.mark.parametrize("backend", available_backends(MixedIntegerQuadraticProgram))
-def test_mixed_integer_quadratic_optimum_equals_enumeration(backend: str) -> None:
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        q = np.concatenate([rng.normal(size=2), 0.1 * rng.normal(size=2)])
-        A = np.hstack([rng.normal(size=(2, 2)), -np.eye(2)])
-        lower, upper = np.array([-5.0, -5, 0, 0]), np.array([5.0, 5, 1, 1])
-        P = np.diag([1.0, 1, 0, 0])
-        problem = MixedIntegerQuadraticProgram(P, q, A, np.full(2, -INF), np.zeros(2), lower, upper, [0, 0, 1, 1])
-        values = []
-        for binary in np.array(np.meshgrid([0.0, 1], [0.0, 1])).reshape(2, -1).T:
-            low, high = lower.copy(), upper.copy()
-            low[2:] = high[2:] = binary
-            values.append(solve(QuadraticProgram(P, q, A, np.full(2, -INF), np.zeros(2), low, high)).objective)
-        assert solve(problem, backend=backend).objective == pytest.approx(min(values), abs=1e-5)
-
-
-@pytest.mark.parametrize("backend", available_backends(QuadraticProgram))
+@pytest.mark.parametrize("backend", BACKENDS[QuadraticProgram])
 def test_contradictory_rows_are_never_optimal(backend: str) -> None:
     bad = QuadraticProgram(np.eye(2), [0, 0], [[1, 1], [1, 1]], [1, -INF], [INF, 0], [-INF] * 2, [INF] * 2)
     found = solve(bad, backend=backend)
@@ -137,10 +118,8 @@ def test_contradictory_rows_are_never_optimal(backend: str) -> None:
     assert found.x is None
 
 
-@pytest.mark.parametrize("backend", ["piqp", "clarabel", "osqp", "daqp", "highs"])
+@pytest.mark.parametrize("backend", BACKENDS[QuadraticProgram])
 def test_a_session_solves_again_like_a_fresh_solve(backend: str) -> None:
-    if backend not in available_backends(QuadraticProgram):
-        pytest.skip(f"{backend} is not installed")
     problem = random_qp(3)
     session = open_session(problem, backend=backend)
     session.solve()
@@ -176,18 +155,10 @@ def test_a_crash_of_a_back_end_is_an_outcome(monkeypatch: pytest.MonkeyPatch) ->
     assert "out of luck" in found.message
 
 
-def test_a_missing_back_end_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "smle.solvers.gurobi", raising=False)
-    monkeypatch.setitem(sys.modules, "gurobipy", None)
-    problem = LinearProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0])
-    with pytest.raises(MissingDependencyError, match="pip install gurobipy"):
-        solve(problem, backend="gurobi")
-
-
 def test_a_back_end_for_another_kind_is_refused() -> None:
     problem = LinearProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0])
     with pytest.raises(ValueError, match="expected a back-end among"):
-        solve(problem, backend="osqp")
+        solve(problem, backend="piqp")
 
 
 def test_a_time_limit_is_a_limit() -> None:
@@ -221,7 +192,7 @@ def test_a_solution_has_no_truth_value() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1.0], [[1.0, 2.0, 3.0]], [0.0], [1.0], [0.0], [1.0]), "expected 1 columns"),
+        (([1.0], [[1.0, 2.0, 3.0]], [0.0], [1.0], [0.0], [1.0]), "expected a matrix with 1 columns"),
         (([1.0, np.nan], [[1.0, 2.0]], [0.0], [1.0], [0.0, 0.0], [1.0, 1.0]), "objective"),
         (([1.0, 1.0], [[1.0, np.inf]], [0.0], [1.0], [0.0, 0.0], [1.0, 1.0]), "finite coefficients"),
         (([1.0, 1.0], [[1.0, 1.0]], [np.nan], [1.0], [0.0, 0.0], [1.0, 1.0]), "row_lower"),
@@ -237,20 +208,18 @@ def test_an_asymmetric_hessian_is_refused() -> None:
         QuadraticProgram([[1, 1], [0, 1]], [0, 0], np.zeros((0, 2)), [], [], [0, 0], [1, 1])
 
 
-def test_sparse_matrices_add_up_repeated_positions() -> None:
-    matrix = Sparse(np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([1.0, 2.0, 4.0]), (2, 2))
-    assert matrix.dense().tolist() == [[0.0, 3.0], [4.0, 0.0]]
-    starts, indices, values = matrix.compressed(by_column=False)
-    assert (starts.tolist(), indices.tolist(), values.tolist()) == ([0, 1, 2], [1, 0], [3.0, 4.0])
-    assert matrix.times(np.array([1.0, 2.0])).tolist() == [6.0, 4.0]
-    assert matrix.transpose_times(np.array([1.0, 2.0])).tolist() == [8.0, 3.0]
-    with pytest.raises(ValueError, match="outside"):
-        Sparse(np.array([2]), np.array([0]), np.array([1.0]), (2, 2))
+@pytest.mark.parametrize("backend", BACKENDS[QuadraticProgram])
+def test_repeated_positions_of_a_sparse_matrix_add_up(backend: str) -> None:
+    rows = coo_matrix(([1.0, 2.0, 4.0], ([0, 0, 1], [1, 1, 0])), (2, 2))
+    half = coo_matrix(([0.5, 0.5, 1.0], ([0, 0, 1], [0, 0, 1])), (2, 2))
+    problem = QuadraticProgram(half, [0, 0], rows, [3.0, 4.0], [INF, INF], [-INF] * 2, [INF] * 2)
+    assert solve(problem, backend=backend).x == pytest.approx([1.0, 1.0], abs=1e-6)
 
 
-def test_scip_words_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    scip = pytest.importorskip("smle.solvers.scip")
-    problem = MixedIntegerProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0], [1])
-    session = scip.Adaptor(problem)
-    silent = SimpleNamespace(getStatus=lambda: "something new", getNSols=lambda: 0)
-    assert session._read(silent, []).status is Status.ERROR
+def test_every_back_end_is_a_dependency() -> None:
+    """A fallback must not depend on which extras happen to be installed."""
+    stated = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[<>=;\[ ]", item)[0] for item in stated}
+    packages = {"highs": "highspy", "piqp": "piqp", "clarabel": "clarabel"}
+    assert {packages[name] for choices in BACKENDS.values() for name in choices} <= names
+    assert "scipy" in names

@@ -59,11 +59,6 @@ def issue(
     Raises:
         NotCertifiedError: If a rule cannot be proved; the message names it and says by how much it is missed.
     """
-    if isinstance(over.bounds, NetworkBounds) and not over.bounds.is_shared:
-        raise NotCertifiedError(
-            "Bounds by networks can be certified if both networks share their hidden layers. Use NetworkBounds.shared, "
-            "or constant or affine bounds."
-        )
     verdicts = verify(over, spec, arrangement)
     _require_proved(verdicts, spec)
     block = bytearray()

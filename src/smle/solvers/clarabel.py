@@ -8,8 +8,8 @@ from typing import Any
 import clarabel
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from smle.solvers.conversion import scipy_columns
 from smle.solvers.problems import QuadraticProgram
 from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status
@@ -41,11 +41,9 @@ class Adaptor(Session):
     """A quadratic program in Clarabel's form: A x + s = b with s in a product of cones."""
 
     def __init__(self, problem: QuadraticProgram, *, time_limit: float | None = None) -> None:
-        from scipy import sparse
-
         self._problem, self._q = problem, problem.q
         n = problem.size[1]
-        rows, eye = scipy_columns(problem.A), sparse.identity(n, format="csc")
+        rows, eye = sparse.csr_matrix(problem.A), sparse.identity(n, format="csr")
         equal = problem.row_lower == problem.row_upper
         self._parts = [
             (equal, 1.0, rows, problem.row_upper),
@@ -54,14 +52,14 @@ class Adaptor(Session):
             (np.isfinite(problem.upper), 1.0, eye, problem.upper),
             (np.isfinite(problem.lower), -1.0, eye, problem.lower),
         ]
-        stacked = [sign * matrix.tocsr()[mask] for mask, sign, matrix, _ in self._parts]
+        stacked = [sign * matrix[mask] for mask, sign, matrix, _ in self._parts]
         self._A = sparse.vstack(stacked).tocsc() if stacked else sparse.csc_matrix((0, n))
         self._b = np.concatenate([sign * side[mask] for mask, sign, _, side in self._parts])
         count = int(equal.sum())
         self._cones: list[Any] = [clarabel.ZeroConeT(count)] if count else []
         if len(self._b) > count:
             self._cones.append(clarabel.NonnegativeConeT(len(self._b) - count))
-        self._P = sparse.triu(scipy_columns(problem.P)).tocsc()
+        self._P = sparse.triu(problem.P).tocsc()
         settings = clarabel.DefaultSettings()
         settings.verbose = False
         settings.max_threads = 1

@@ -13,8 +13,9 @@ from typing import Any
 import highspy
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from smle.solvers.problems import LinearProgram, MixedIntegerProgram, QuadraticProgram
+from smle.solvers.problems import LinearProgram, Matrix, MixedIntegerProgram, QuadraticProgram
 from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status, farkas_gap
 
@@ -139,18 +140,26 @@ def _model(problem: LinearProgram | MixedIntegerProgram | QuadraticProgram) -> h
     lp.col_cost_ = problem.q if isinstance(problem, QuadraticProgram) else problem.objective
     lp.col_lower_, lp.col_upper_ = problem.lower, problem.upper
     lp.row_lower_, lp.row_upper_ = problem.row_lower, problem.row_upper
-    starts, indices, values = problem.matrix.compressed(by_column=False)
+    starts, indices, values = _by_rows(problem.A)
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = starts, indices, values
     if isinstance(problem, MixedIntegerProgram):
         kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
         lp.integrality_ = [kinds[int(mark)] for mark in problem.integrality]
     if isinstance(problem, QuadraticProgram):
-        hessian = problem.hessian
-        lower = hessian.rows >= hessian.columns
-        triangle = type(hessian)(hessian.rows[lower], hessian.columns[lower], hessian.values[lower], (n, n))
         model.hessian_.dim_ = n
         model.hessian_.format_ = highspy.HessianFormat.kTriangular
-        starts, indices, values = triangle.compressed(by_column=True)
+        # By columns the lower triangle: by rows the upper one, because P is symmetric.
+        starts, indices, values = _by_rows(sparse.triu(problem.P).tocsr())
         model.hessian_.start_, model.hessian_.index_, model.hessian_.value_ = starts, indices, values
     return model
+
+
+def _by_rows(matrix: Matrix) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Array]:
+    """Return (starts, columns, values) of the nonzero entries, row by row."""
+    if sparse.issparse(matrix):
+        return matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data
+    rows, columns = np.nonzero(matrix)
+    starts = np.zeros(len(matrix) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(rows, minlength=len(matrix)), out=starts[1:])
+    return starts, columns.astype(np.int32), matrix[rows, columns]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import piqp
+from scipy import sparse
 
-from smle.solvers.conversion import dense_columns, scipy_columns
-from smle.solvers.problems import QuadraticProgram
+from smle.solvers.problems import Matrix, QuadraticProgram
 from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status
 
@@ -45,16 +45,16 @@ class Adaptor(Session):
         self._problem = problem
         self._equal = problem.row_lower == problem.row_upper
         m, n = problem.size
-        filled = len(problem.matrix.values) / max(1, m * n)
-        dense = n <= _DENSE_LIMIT and (isinstance(problem.A, np.ndarray) or filled > _DENSE_SHARE)
+        given = isinstance(problem.A, np.ndarray)
+        dense = n <= _DENSE_LIMIT and (given or problem.A.nnz > _DENSE_SHARE * max(1, m * n))
         self._solver: Any = piqp.DenseSolver() if dense else piqp.SparseSolver()
         settings = self._solver.settings
         settings.eps_abs = settings.eps_rel = _TOLERANCE
         settings.eps_duality_gap_abs = settings.eps_duality_gap_rel = _TOLERANCE
         settings.max_iter = 500
-        rows = dense_columns(problem.A) if dense else scipy_columns(problem.A)
+        rows, hessian = (_dense(part) if dense else sparse.csc_matrix(part) for part in (problem.A, problem.P))
         self._solver.setup(
-            dense_columns(problem.P) if dense else scipy_columns(problem.P),
+            hessian,
             problem.q,
             rows[self._equal],
             problem.row_lower[self._equal],
@@ -89,3 +89,8 @@ class Adaptor(Session):
             message=message,
             backend="piqp",
         )
+
+
+def _dense(matrix: Matrix) -> Array:
+    """Return a dense matrix in column-major order."""
+    return np.asfortranarray(matrix.toarray() if sparse.issparse(matrix) else matrix)

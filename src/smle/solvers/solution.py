@@ -61,16 +61,10 @@ class Solution:
     def __bool__(self) -> bool:
         raise TypeError("A solution has no truth value; compare its status, for example with Status.OPTIMAL.")
 
-    @property
-    def optimal(self) -> bool:
-        """Whether the solver claims an optimum (a claim, not a proof)."""
-        return self.status is Status.OPTIMAL
-
 
 def infeasibility(problem: LinearProgram | QuadraticProgram, x: Array) -> float:
     """Return the largest violation of a row or a bound at x, in the problem's own units."""
-    matrix = problem.A
-    rows = matrix @ x if isinstance(matrix, np.ndarray) else matrix.times(x)
+    rows = problem.A @ x
     parts = (
         np.maximum(problem.row_lower - rows, rows - problem.row_upper),
         np.maximum(problem.lower - x, x - problem.upper),
@@ -83,7 +77,7 @@ def farkas_gap(problem: LinearProgram, ray: Array) -> float:
 
     The value is computed in floats; rays with an infinite part give -inf.
     """
-    direction = problem.matrix.transpose_times(ray)
+    direction = problem.A.T @ ray
     side = np.where(ray > 0, problem.row_lower, problem.row_upper)
     corner = np.where(direction > 0, problem.upper, problem.lower)
     used, moved = ray != 0, direction != 0

@@ -1,7 +1,6 @@
 """Training: enforcement of the rules during training, the loop, checkpoints."""
 
 from smle.training.batches import split_rows
-from smle.training.chunks import ParquetBatches
 from smle.training.enforcement import PDCG, Enforcement, ExactProjection, Gauge
 from smle.training.loop import train
 from smle.training.options import EpochInfo, History, TrainingOptions
@@ -14,7 +13,6 @@ __all__ = [
     "ExactProjection",
     "Gauge",
     "History",
-    "ParquetBatches",
     "RefitResult",
     "TrainingOptions",
     "refit_network",

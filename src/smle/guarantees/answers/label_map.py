@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from smle.guarantees.answers.membership import excluded
-from smle.solvers import MixedIntegerProgram, Sparse, Status, solve
+from smle.solvers import MixedIntegerProgram, Status, solve
 
 __all__ = ["EPSILON", "heaviest_independent_set", "most_likely_labels", "weights_of"]
 
@@ -209,10 +210,14 @@ def _by_program(weights: Array, pairs: npt.NDArray[np.int32], clauses: Sequence[
         lower.append(need)
     first = len(lower)
     count = len(pairs)
-    A = Sparse(
-        np.concatenate([np.array(rows, dtype=np.intp), np.repeat(np.arange(first, first + count), 2)]),
-        np.concatenate([np.array(cols, dtype=np.intp), pairs.reshape(-1).astype(np.intp)]),
-        np.concatenate([np.array(values, dtype=np.float64), np.full(2 * count, -1.0)]),
+    A = sparse.csr_matrix(
+        (
+            np.concatenate([np.array(values, dtype=np.float64), np.full(2 * count, -1.0)]),
+            (
+                np.concatenate([np.array(rows, dtype=np.intp), np.repeat(np.arange(first, first + count), 2)]),
+                np.concatenate([np.array(cols, dtype=np.intp), pairs.reshape(-1).astype(np.intp)]),
+            ),
+        ),
         (first + count, m),
     )
     found = solve(

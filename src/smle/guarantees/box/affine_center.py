@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from smle.guarantees.box.center_search import MINIMUM_ROOM, Found
 from smle.guarantees.regions.geometry import Region, Support
 from smle.guarantees.regions.requirement import PlainClause, Requirement
-from smle.solvers import LinearProgram, QuadraticProgram, Sparse, Status, solve
+from smle.solvers import LinearProgram, Matrix, QuadraticProgram, Status, solve
 
 __all__ = ["AffineSearch", "clause_weights", "evaluate_affine"]
 
@@ -244,14 +245,10 @@ class _RobustProgram:
         self.bounds.append(bound)
         return len(self.bounds) - 1
 
-    def _matrix(self) -> Sparse:
+    def _matrix(self) -> Matrix:
         rows, cols, values = zip(*self.triplets, strict=True) if self.triplets else ((), (), ())
-        return Sparse(
-            np.array(rows, dtype=np.intp),
-            np.array(cols, dtype=np.intp),
-            np.array(values, dtype=np.float64),
-            (len(self.bounds), self.n),
-        )
+        places = np.array(rows, dtype=np.intp), np.array(cols, dtype=np.intp)
+        return sparse.csr_matrix((np.array(values, dtype=np.float64), places), (len(self.bounds), self.n))
 
     def _limits(self, low_room: float, high_room: float) -> tuple[Array, Array]:
         lower = np.where(self.free, -np.inf, 0.0)
@@ -272,8 +269,7 @@ class _RobustProgram:
         weight = np.zeros(self.n)
         weight[: self.m] = 1.0
         weight[self.m : self.m + self.m * self.c] = 0.1
-        span = np.arange(self.n)
-        P = Sparse(span, span, np.maximum(weight, 1e-8), (self.n, self.n))
+        P = sparse.diags(np.maximum(weight, 1e-8), format="csr")
         q = np.zeros(self.n)
         q[: self.m] = -target / self.unit
         lower, upper = self._limits(room, np.inf)

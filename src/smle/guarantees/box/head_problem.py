@@ -16,7 +16,14 @@ from smle.guarantees.proof.network_boxes import cut_region, exclusion_clause
 from smle.guarantees.proof.overapproximation import Bounds, Head, NetworkBounds, Overapproximation
 from smle.guarantees.proof.verdict import Holds
 from smle.guarantees.proof.verify import Check, fallback_room
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, rounding_margin, worst_case
+from smle.guarantees.proof.worst_case import (
+    Envelope,
+    HeadNumbers,
+    HiddenEnvelope,
+    Literals,
+    rounding_margin,
+    worst_case,
+)
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
@@ -91,7 +98,7 @@ class HeadProblem:
         """Return the same obligations under other bounds of the same kind."""
         envelope = Envelope.of(bounds, self.domain)
         if isinstance(bounds, NetworkBounds):
-            boxes = [Envelope.of_networks(bounds, p.region.domain, *p.region.tight_box()[:2]) for p in self.parts]
+            boxes: list[Envelope] = [HiddenEnvelope.over(bounds, *p.region.tight_box()[:2]) for p in self.parts]
         else:
             boxes = [envelope] * len(self.parts)
         parts = [replace(part, envelope=box) for part, box in zip(self.parts, boxes, strict=True)]

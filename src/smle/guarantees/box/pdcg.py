@@ -4,8 +4,8 @@ Strongest counterexample, FIFO memory of n_xs points (x, z), nearest head over t
 memory linear rules give a QP (equation polytopes_projection) and exclusions an MIQP (equation mutex_projection).
 
 With P the identity and few rows the QP is solved through its dual, whose size is the number of rows, and the MIQP by
-branching on which literal of a broken clause is to hold: the same optimum as the paper's big-M formulation, which is
-kept as a reference (`memory_projection_miqp`). Tolerances follow the supplement: the projection is asked for slightly
+branching on which literal of a broken clause is to hold: the same optimum as the paper's big-M formulation
+(studies/formulations.py). Tolerances follow the supplement: the projection is asked for slightly
 more than the search checks. The rounding of the deployed float32 program counts as part of the tolerance.
 """
 
@@ -24,9 +24,9 @@ from smle.guarantees.box.robust import Layout
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.overapproximation import Head
 from smle.guarantees.proof.worst_case import HeadNumbers, Literals, rounding_margin
-from smle.solvers import MixedIntegerQuadraticProgram, QuadraticProgram, Solution, Sparse, Status, solve
+from smle.solvers import QuadraticProgram, Solution, Status, solve
 
-__all__ = ["Pdcg", "memory_projection", "memory_projection_miqp", "pdcg", "strongest_counterexample"]
+__all__ = ["Pdcg", "memory_clauses", "memory_features", "memory_projection", "pdcg", "strongest_counterexample"]
 
 Array = npt.NDArray[np.float64]
 
@@ -163,7 +163,7 @@ def _searches(part: Part, problem: HeadProblem, numbers: HeadNumbers, plain: Hea
     return searches
 
 
-def _features(points: Memory, layout: Layout) -> Array:
+def memory_features(points: Memory, layout: Layout) -> Array:
     """Return (z, x if it passes through, 1) for every point, (points, stride)."""
     rows = []
     for x, z, _ in points.points:
@@ -198,7 +198,7 @@ def memory_projection(
     Single literals are rows of the root; a broken clause with several literals is branched on. Reaching the node
     limit gives LIMIT, with the best parameters found so far.
     """
-    features = _features(points, layout)
+    features = memory_features(points, layout)
     gram = features @ features.T
     required = memory_clauses(points, problem, like=like, tolerance=tolerance)
     root = [(i, g[0], float(right[0])) for i, g, right in required if len(right) == 1]
@@ -318,57 +318,3 @@ def _parameters(
         if weight:
             table -= weight * np.outer(g, features[i])
     return table.reshape(-1)
-
-
-def memory_projection_miqp(
-    theta: Array, points: Memory, problem: HeadProblem, *, layout: Layout, like: Head, tolerance: float,
-    big: float, backend: str | None = None, time_limit: float | None = None,
-) -> Solution:  # fmt: skip
-    """Solve the same problem as the paper's MIQP: `g.y <= right + M (1 - I)`, one of the I of a clause must be 1.
-
-    Single literals have no binary. `x` of the solution are the parameters.
-    """
-    features = _features(points, layout)
-    required = memory_clauses(points, problem, like=like, tolerance=tolerance)
-    size, binaries = layout.size, sum(len(right) for *_, right in required if len(right) > 1)
-    rows: list[Array] = []
-    lower: list[float] = []
-    upper: list[float] = []
-    at = size
-    for i, g, right in required:
-        block = np.zeros((len(right), size + binaries))
-        block[:, :size] = np.einsum("km,s->kms", g, features[i]).reshape(len(right), size)
-        several = len(right) > 1
-        if several:
-            block[np.arange(len(right)), at + np.arange(len(right))] = big
-            choice = np.zeros(size + binaries)
-            choice[at : at + len(right)] = 1.0
-            at += len(right)
-        rows.extend(block)
-        lower.extend([-np.inf] * len(right))
-        upper.extend(right + (big if several else 0.0))
-        if several:
-            rows.append(choice)
-            lower.append(1.0)
-            upper.append(np.inf)
-    index = np.arange(size, dtype=np.intp)
-    total = size + binaries
-    program = MixedIntegerQuadraticProgram(
-        Sparse(index, index, np.ones(size), (total, total)),
-        np.concatenate([-theta, np.zeros(binaries)]),
-        np.array(rows),
-        np.array(lower),
-        np.array(upper),
-        np.concatenate([np.full(size, -np.inf), np.zeros(binaries)]),
-        np.concatenate([np.full(size, np.inf), np.ones(binaries)]),
-        np.concatenate([np.zeros(size, dtype=bool), np.ones(binaries, dtype=bool)]),
-    )
-    found = solve(program, backend=backend, time_limit=time_limit)
-    constant = 0.5 * float(theta @ theta)
-    return Solution(
-        found.status,
-        x=None if found.x is None else found.x[:size],
-        objective=found.objective + constant,
-        message=found.message,
-        backend=found.backend,
-    )

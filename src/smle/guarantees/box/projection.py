@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows
@@ -22,7 +23,7 @@ from smle.guarantees.proof.verdict import Verdicts
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import Specification
-from smle.solvers import LinearProgram, QuadraticProgram, Solution, Sparse, Status, available_backends, solve
+from smle.solvers import LinearProgram, Matrix, QuadraticProgram, Solution, Status, solve
 
 __all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "project", "safe_head"]
 
@@ -39,20 +40,18 @@ _PAIR_ROUNDS = 20
 class Objective:
     """1/2 theta' P theta + q . theta over the parameters of one head (layout of `robust.Layout`), plus a constant."""
 
-    P: Sparse
+    P: Matrix
     q: Array
     constant: float = 0.0
 
     @classmethod
     def distance(cls, theta: Array) -> Objective:
         """Half the squared distance to given parameters."""
-        index = np.arange(len(theta), dtype=np.intp)
-        eye = Sparse(index, index, np.ones(len(theta)), (len(theta), len(theta)))
-        return cls(eye, -theta, 0.5 * float(theta @ theta))
+        return cls(sparse.identity(len(theta), format="csr"), -theta, 0.5 * float(theta @ theta))
 
     def value(self, theta: Array) -> float:
         """Evaluate the objective."""
-        return float(0.5 * (theta @ self.P.times(theta)) + self.q @ theta) + self.constant
+        return float(0.5 * (theta @ (self.P @ theta)) + self.q @ theta) + self.constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +60,13 @@ class HeadResult:
 
     * `head`: the float32 head, or None if none was found; `reason` says why.
     * `value`: the objective at the float32 head; `optimum`: at the QP's own optimum, before rounding.
-    * `rounds`: QPs solved; `retraction`: 1 if the rounded optimum was safe as it was, less if it was drawn back.
+    * `rounds`: QPs solved.
     """
 
     head: Head | None
     value: float = float("nan")
     optimum: float = float("nan")
     rounds: int = 0
-    retraction: float = 1.0
     reason: str = ""
 
 
@@ -267,27 +265,22 @@ def _unit(rows: Sequence[RobustRow]) -> float:
     return 1.0 if largest == 0 or 1 / _USUAL <= largest <= _USUAL else float(2.0 ** np.round(np.log2(largest)))
 
 
-def _in_unit(objective: Objective, unit: float) -> tuple[Array, Array]:
-    """Return the numbers of P and q for parameters in another unit, divided by the largest curvature."""
+def _in_unit(objective: Objective, unit: float) -> tuple[Matrix, Array]:
+    """Return P and q for parameters in another unit, divided by the largest curvature."""
     if unit == 1.0:
-        return objective.P.values, objective.q
-    curvature = float(np.abs(objective.P.values).max(initial=0.0)) or 1.0
-    return objective.P.values / curvature, objective.q / (curvature * unit)
+        return objective.P, objective.q
+    curvature = float(np.abs(objective.P.data).max(initial=0.0)) or 1.0
+    return objective.P / curvature, objective.q / (curvature * unit)
 
 
 def _unconstrained(objective: Objective, unit: float) -> Solution:
-    if len(objective.P.values) == len(objective.q):
-        return Solution(Status.OPTIMAL, x=-objective.q / objective.P.values)
-    values, q = _in_unit(objective, unit)
+    diagonal = objective.P.diagonal()
+    if objective.P.nnz == len(diagonal) and diagonal.all():  # nothing beside it
+        return Solution(Status.OPTIMAL, x=-objective.q / diagonal)
+    P, q = _in_unit(objective, unit)
     found = solve(
         QuadraticProgram(
-            replace(objective.P, values=values),
-            q,
-            np.zeros((0, len(q))),
-            np.zeros(0),
-            np.zeros(0),
-            np.full(len(q), -np.inf),
-            np.full(len(q), np.inf),
+            P, q, np.zeros((0, len(q))), np.zeros(0), np.zeros(0), np.full(len(q), -np.inf), np.full(len(q), np.inf)
         )
     )
     return found if found.x is None else replace(found, x=unit * found.x)
@@ -295,16 +288,15 @@ def _unconstrained(objective: Objective, unit: float) -> Solution:
 
 def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) -> Solution:
     total, size = safe.A.shape[1], layout.size
-    values, linear = _in_unit(objective, unit)
-    P = Sparse(objective.P.rows, objective.P.columns, values, (total, total))
+    curvature, linear = _in_unit(objective, unit)
+    P = sparse.block_diag([curvature, sparse.csr_matrix((total - size, total - size))], format="csr")
     q = np.concatenate([linear, np.zeros(total - size)])
     ends = (end / unit for end in (safe.row_lower, safe.row_upper, safe.lower, safe.upper))
     problem = QuadraticProgram(P, q, safe.A, *ends)
     found = solve(problem)
     if found.status is not Status.OPTIMAL:
-        for other in available_backends(QuadraticProgram)[1:2]:
-            second = solve(problem, backend=other, time_limit=30.0)
-            found = second if second.status is Status.OPTIMAL else found
+        second = solve(problem, backend="clarabel", time_limit=30.0)
+        found = second if second.status is Status.OPTIMAL else found
     return found if found.x is None else replace(found, x=unit * found.x)
 
 
@@ -337,7 +329,7 @@ def _deploy(
             head = replace(head, fallback=problem.central_output(_head(layout, middle, current)))
         if problem.safe(head, margin):
             value = objective.value(_parameters(head, layout))
-            return HeadResult(head, value, best.value, solved, alpha)
+            return HeadResult(head, value, best.value, solved)
     reason = "the rounded optimum could not be proved" if center is not None else "no center is strictly safe"
     return HeadResult(None, optimum=best.value, rounds=solved, reason=reason)
 
@@ -358,23 +350,10 @@ def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, nea
     scale = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
     required = _requirement_positions(rows, small)
     # Further unknowns: the room t, shared by the rows that state a requirement, and |parameter - near|.
-    index = np.arange(size, dtype=np.intp)
-    below, above = safe.A.shape[0] + index, safe.A.shape[0] + size + index
-    A = Sparse(
-        np.concatenate([safe.A.rows, required, below, below, above, above]),
-        np.concatenate(
-            [
-                safe.A.columns,
-                np.full(len(required), total, dtype=np.intp),
-                index,
-                total + 1 + index,
-                index,
-                total + 1 + index,
-            ]
-        ),
-        np.concatenate([safe.A.values, np.ones(len(required)), *[np.ones(size)] * 3, -np.ones(size)]),
-        (safe.A.shape[0] + 2 * size, total + 1 + size),
-    )
+    room = np.zeros((safe.A.shape[0], 1))
+    room[required] = 1.0
+    parameters, eye = sparse.eye(size, total), sparse.identity(size)
+    A = sparse.bmat([[safe.A, room, None], [parameters, None, eye], [parameters, None, -eye]], format="csr")
     target = np.zeros(size)
     if near is not None:
         _, V, b = layout.unpack(near)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.projection import HeadResult, Objective, safe_head
@@ -22,7 +23,6 @@ from smle.guarantees.proof.verdict import Verdicts
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import Specification
-from smle.solvers import Sparse
 
 __all__ = ["LocalLoss", "Refit", "Samples", "logistic_loss", "refit", "softmax_loss", "squared_error"]
 
@@ -184,10 +184,7 @@ def quadratic_objective(head: Head, samples: Samples, local: LocalLoss, ridge: f
         gram[np.arange(stride), np.arange(stride)] += tie
         blocks.append(gram)
         q[j] = design.T @ local.gradient[:, j] - gram @ theta[j]
-    index = np.arange(stride, dtype=np.intp)
-    rows = np.concatenate([np.repeat(index, stride) + j * stride for j in range(m)])
-    columns = np.concatenate([np.tile(index, stride) + j * stride for j in range(m)])
-    P = Sparse(rows, columns, np.concatenate([b.reshape(-1) for b in blocks]), (m * stride, m * stride))
+    P = sparse.block_diag(blocks, format="csr")
     flat = theta.reshape(-1)
-    constant = local.value - float(0.5 * (flat @ P.times(flat)) + q.reshape(-1) @ flat)
+    constant = local.value - float(0.5 * (flat @ (P @ flat)) + q.reshape(-1) @ flat)
     return Objective(P, q.reshape(-1), constant)

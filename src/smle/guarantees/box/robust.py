@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from smle.guarantees.proof.worst_case import Envelope, HiddenEnvelope
 from smle.guarantees.regions.geometry import Region
-from smle.solvers import Sparse
+from smle.solvers import Matrix
 
 __all__ = ["Layout", "RobustRow", "RobustRows", "robust_rows"]
 
@@ -88,7 +89,7 @@ class Layout:
 class RobustRows:
     """`row_lower <= A (theta, auxiliary) <= row_upper` and `lower <= ... <= upper`: the safe heads."""
 
-    A: Sparse
+    A: Matrix
     row_lower: Array
     row_upper: Array
     lower: Array
@@ -124,9 +125,8 @@ class _Builder:
             for i in range(3)
         )
         nonzero = values != 0
-        matrix = Sparse(
-            rows[nonzero].astype(np.intp), columns[nonzero].astype(np.intp), values[nonzero], (self.rows, self.columns)
-        )
+        places = rows[nonzero].astype(np.intp), columns[nonzero].astype(np.intp)
+        matrix = sparse.csr_matrix((values[nonzero], places), (self.rows, self.columns))
         lower = np.concatenate([np.full(size, -np.inf), *self.column_lower])
         return RobustRows(
             matrix,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals
 from smle.guarantees.regions.geometry import TINY, Region, U
-from smle.solvers import LinearProgram, Solution, Sparse, Status, solve
+from smle.solvers import LinearProgram, Solution, Status, solve
 
 __all__ = ["ClauseOptimum", "clause_optimum", "clause_program"]
 
@@ -90,7 +90,7 @@ def clause_program(literals: Literals, head: HeadNumbers, envelope: Envelope, re
     low = np.concatenate([np.zeros(d + n), -np.ones(m + d), [-np.inf]])
     high = np.concatenate([np.ones(d + n + m + d), [np.inf]])
     right = np.concatenate(upper)
-    problem = LinearProgram(objective, Sparse.from_dense(np.vstack(A)), np.full(len(right), -np.inf), right, low, high)
+    problem = LinearProgram(objective, np.vstack(A), np.full(len(right), -np.inf), right, low, high)
     return ClauseProgram(problem, scale, span, widths, domain.low)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.proof.overapproximation import Head, NetworkBounds
-from smle.guarantees.proof.refine import bounds_at
 from smle.guarantees.proof.relaxation import bisect, bisected, halves
 from smle.guarantees.proof.verdict import Cut, Holds, Leaf, NotProved, Verdict
 from smle.guarantees.proof.worst_case import Envelope, HiddenEnvelope, Literals
@@ -49,7 +48,7 @@ class Boxes:
         key = low.tobytes() + high.tobytes()
         if key not in self._known:
             domain = Domain(low, high, self._region.domain.sizes)
-            envelope = Envelope.of_networks(self._bounds, domain, low, high)
+            envelope = HiddenEnvelope.over(self._bounds, low, high)
             self._known[key] = envelope, replace(self._region, domain=domain)
         return self._known[key]
 
@@ -105,7 +104,7 @@ class Boxes:
         if verdict.multipliers is None or not (region.A @ x <= region.a + 1e-9 * np.abs(region.a)).all():
             return verdict
         literals = Literals.of(clause, len(head.b), len(x))
-        lower, upper = bounds_at(self._bounds, x)
+        lower, upper = self._bounds.at(x)
         v = (verdict.multipliers.weights @ literals.g) @ head.W
         z = np.where(v > 0, upper, np.minimum(lower, upper))
         y = head.W @ z + head.b + (0 if head.V is None else head.V @ x)

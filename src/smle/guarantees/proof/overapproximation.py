@@ -6,7 +6,7 @@ Arrays are the float32 numbers that are deployed; nothing here is a torch tensor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -83,26 +83,28 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class NetworkBounds:
-    """l(x) and u(x) by two small networks of dense layers with ReLU between them (none after the last).
+    """l(x) = lower(h(x)) and u(x) = upper(h(x)) with h the hidden layers, at least one, ReLU after each.
 
-    They may cross: where l > u the deployed clip gives u. What can be deployed and certified are two networks that
-    share all layers but the last (`shared`).
+    Where `lower <= upper` number by number the bounds cannot cross, because h >= 0. Otherwise they may: where l > u the
+    deployed clip gives u.
     """
 
-    lower: tuple[Layer, ...]
-    upper: tuple[Layer, ...]
+    hidden: tuple[Layer, ...]
+    lower: Layer
+    upper: Layer
 
-    @classmethod
-    def shared(cls, hidden: Sequence[Layer], lower: Layer, upper: Layer) -> NetworkBounds:
-        """Return l(x) = lower(h(x)) and u(x) = upper(h(x)) with h the hidden layers, ReLU after each.
-
-        Where `lower <= upper` number by number, the bounds cannot cross, because h >= 0.
-        """
-        return cls((*hidden, lower), (*hidden, upper))
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise ValueError("Expected at least one hidden layer. Got none.")
+        for first, second in pairwise((*self.hidden, self.lower)):
+            if second.weight.shape[1] != first.weight.shape[0]:
+                raise ValueError("Expected layers that fit together. Got different widths.")
+        if self.lower.weight.shape != self.upper.weight.shape:
+            raise ValueError("Expected as many lower as upper bounds. Got different shapes.")
 
     @classmethod
     def of_stored(cls, arrays: Mapping[str, npt.ArrayLike]) -> NetworkBounds:
-        """Return shared networks from arrays by their names in the model file.
+        """Return bounds from arrays by their names in the model file.
 
         `hidden.0.weight` (k, d), `hidden.0.bias` (k,), further hidden layers; `lower`, `upper` (n,) and `lower_slope`,
         `upper_slope` (n, k).
@@ -112,47 +114,29 @@ class NetworkBounds:
             return Layer(np.asarray(arrays[weight], np.float32), np.asarray(arrays[bias], np.float32))
 
         count = sum(name.startswith("hidden.") for name in arrays) // 2
-        hidden = [layer(f"hidden.{i}.weight", f"hidden.{i}.bias") for i in range(count)]
-        return cls.shared(hidden, layer("lower_slope", "lower"), layer("upper_slope", "upper"))
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether both networks have the same hidden layers, at least one."""
-        return len(self.lower) == len(self.upper) > 1 and all(
-            first is second or (np.array_equal(first.weight, second.weight) and np.array_equal(first.bias, second.bias))
-            for first, second in zip(self.lower[:-1], self.upper[:-1], strict=True)
-        )
+        hidden = tuple(layer(f"hidden.{i}.weight", f"hidden.{i}.bias") for i in range(count))
+        return cls(hidden, layer("lower_slope", "lower"), layer("upper_slope", "upper"))
 
     def stored(self) -> dict[str, Array]:
-        """Return the arrays of `of_stored`.
-
-        Raises:
-            ValueError: If the networks do not share their hidden layers.
-        """
-        if not self.is_shared:
-            raise ValueError("Expected networks that share their hidden layers. Got other ones.")
+        """Return the arrays of `of_stored`."""
         arrays: dict[str, Array] = {}
-        for i, layer in enumerate(self.lower[:-1]):
+        for i, layer in enumerate(self.hidden):
             arrays |= {f"hidden.{i}.weight": layer.weight, f"hidden.{i}.bias": layer.bias}
-        for name, last in (("lower", self.lower[-1]), ("upper", self.upper[-1])):
+        for name, last in (("lower", self.lower), ("upper", self.upper)):
             arrays |= {name: last.bias, f"{name}_slope": last.weight}
         return arrays
 
-    def __post_init__(self) -> None:
-        for layers in (self.lower, self.upper):
-            if not layers:
-                raise ValueError("Expected networks with at least one layer. Got none.")
-            for first, second in pairwise(layers):
-                if second.weight.shape[1] != first.weight.shape[0]:
-                    raise ValueError("Expected layers that fit together. Got different widths.")
-        shapes = {(layers[0].weight.shape[1], layers[-1].weight.shape[0]) for layers in (self.lower, self.upper)}
-        if len(shapes) != 1:
-            raise ValueError("Expected both networks to have the same inputs and outputs. Got different ones.")
+    def at(self, x: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return (l(x), u(x)) in float64 as stated, not widened and perhaps crossing."""
+        for layer in self.hidden:
+            x = np.maximum(layer.weight.astype(np.float64) @ x + layer.bias, 0.0)
+        lower, upper = (last.weight.astype(np.float64) @ x + last.bias for last in (self.lower, self.upper))
+        return lower, upper
 
     @property
     def width(self) -> int:
         """Number of embedding units."""
-        return int(self.lower[-1].weight.shape[0])
+        return len(self.lower.bias)
 
 
 Bounds = ConstantBounds | AffineBounds | NetworkBounds

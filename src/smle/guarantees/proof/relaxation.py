@@ -1,8 +1,7 @@
 """Bounds computed by small ReLU networks: intervals, affine relaxations and rounding, layer by layer.
 
-Intervals of every unit come first (bound tightening); a unit whose sign is open is relaxed by a line below and a
-line above its ReLU. The result is an affine function below l and one above u, valid on a box of inputs, so that all
-that works for affine bounds works for networks, conservatively.
+A unit whose sign is open on a box of inputs is relaxed by a line below and a line above its ReLU. The result is an
+affine function below l and one above u, so that all that works for affine bounds works for networks, conservatively.
 """
 
 from __future__ import annotations
@@ -16,69 +15,17 @@ import numpy.typing as npt
 from smle.guarantees.proof.overapproximation import Layer
 from smle.guarantees.proof.rounding import affine_errors
 
-__all__ = ["Affine", "HiddenLayer", "bisect", "bisected", "halves", "network_error", "relax", "unit_intervals"]
+__all__ = ["HiddenLayer", "bisect", "bisected", "halves"]
 
 Array = npt.NDArray[np.float64]
 _TINY = 2.0**-126
 _UP = 1.0 + 1e-9
 
 
-@dataclass(frozen=True, eq=False)
-class Affine:
-    """slope x + offset. Shapes: slope (k, d), offset (k,)."""
-
-    slope: Array
-    offset: Array
-
-    def over(self, low: Array, high: Array) -> Array:
-        """Return the maximum over a box, (k,)."""
-        top: Array = self.offset + np.maximum(self.slope * low, self.slope * high).sum(axis=1)
-        return top
-
-
-def unit_intervals(layers: Sequence[Layer], low: Array, high: Array) -> list[tuple[Array, Array]]:
-    """Return (lowest, highest) value before each ReLU and of the outputs, over a box of inputs.
-
-    The better of interval arithmetic and the affine relaxation of what lies below, unit by unit.
-    """
-    intervals: list[tuple[Array, Array]] = []
-    bottom, top = low, high
-    for depth, layer in enumerate(layers):
-        weight, bias = layer.weight.astype(np.float64), layer.bias.astype(np.float64)
-        positive, negative = np.maximum(weight, 0), np.minimum(weight, 0)
-        lowest = positive @ bottom + negative @ top + bias
-        highest = positive @ top + negative @ bottom + bias
-        if depth:
-            below, above = _back(layers[: depth + 1], intervals)
-            slack = 1e-12 * (np.abs(lowest) + np.abs(highest))
-            lowest = np.maximum(lowest, -Affine(-below.slope, -below.offset).over(low, high) - slack)
-            highest = np.minimum(highest, above.over(low, high) + slack)
-        intervals.append((lowest, highest))
-        bottom, top = np.maximum(lowest, 0), np.maximum(highest, 0)
-    return intervals
-
-
-def relax(layers: Sequence[Layer], low: Array, high: Array) -> tuple[Affine, Affine]:
-    """Return affine functions below and above a network's outputs on a box of inputs."""
-    intervals = unit_intervals(layers, low, high)
-    return _back(layers, intervals[:-1])
-
-
-def _back(layers: Sequence[Layer], intervals: Sequence[tuple[Array, Array]]) -> tuple[Affine, Affine]:
-    """Substitute layer by layer, from the outputs back to the inputs, keeping one side of every ReLU."""
-    sides = []
-    for sign in (1.0, -1.0):  # the function below, then minus the function above
-        slope = sign * layers[-1].weight.astype(np.float64)
-        offset = sign * layers[-1].bias.astype(np.float64)
-        for layer, (lowest, highest) in zip(layers[-2::-1], reversed(intervals[: len(layers) - 1]), strict=True):
-            upper_slope, upper_offset, lower_slope = _relu_lines(lowest, highest)
-            positive, negative = np.maximum(slope, 0), np.minimum(slope, 0)
-            offset = offset + negative @ upper_offset
-            slope = positive * lower_slope + negative * upper_slope
-            offset = offset + slope @ layer.bias.astype(np.float64)
-            slope = slope @ layer.weight.astype(np.float64)
-        sides.append(Affine(sign * slope, sign * offset))
-    return sides[0], sides[1]
+def _highest(slope: Array, low: Array, high: Array) -> Array:
+    """Return max slope.x over a box. Shapes: slope (k, d) -> (k,)."""
+    top: Array = np.maximum(slope * low, slope * high).sum(axis=1)
+    return top
 
 
 def _relu_lines(lowest: Array, highest: Array) -> tuple[Array, Array, Array]:
@@ -93,21 +40,6 @@ def _relu_lines(lowest: Array, highest: Array) -> tuple[Array, Array, Array]:
     upper_offset = np.where(open_, -highest * lowest / width, 0.0) * (1 + 1e-12)
     lower_slope = np.clip(2 * upper_slope - 0.5, 0.0, 1.0)
     return upper_slope, upper_offset, lower_slope
-
-
-def network_error(layers: Sequence[Layer], sizes: Array, errors: Array | None = None) -> Array:
-    """Bound |fl(network(x)) - network(x)| of the float32 program for |x| <= sizes, (outputs,).
-
-    A unit inherits |weight| times the errors below it and adds its own rounding; ReLU adds none.
-    """
-    error = np.zeros(len(sizes)) if errors is None else errors
-    size = sizes
-    for layer in layers:
-        weight, bias = np.abs(layer.weight.astype(np.float64)), layer.bias.astype(np.float64)
-        grown = size + error
-        error = (weight @ error + affine_errors(weight, grown, bias)) * (1 + 1e-12)
-        size = weight @ size + np.abs(bias)
-    return error
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +76,11 @@ class HiddenLayer:
         weight, bias = layer.weight.astype(np.float64), layer.bias.astype(np.float64)
         if previous is None:
             sizes, inherited = np.maximum(np.abs(low), np.abs(high)), np.zeros(len(bias))
-            tops = [Affine(side, np.zeros(len(bias))).over(low, high) for side in (weight, -weight)]
+            tops = [_highest(side, low, high) for side in (weight, -weight)]
         else:
             sizes, inherited = previous.sizes, np.abs(weight) @ previous.errors
             parts = [previous.back(side) for side in (weight, -weight)]
-            tops = [Affine(slope, offset).over(low, high) for offset, slope in parts]
+            tops = [offset + _highest(slope, low, high) for offset, slope in parts]
         doubt = 2.0**-48 * (1 + weight.shape[1]) * (np.abs(weight) @ sizes + np.abs(bias))
         lowest, highest = bias - tops[1] - doubt, bias + tops[0] + doubt
         above, _, below = _relu_lines(lowest, highest)

@@ -100,10 +100,9 @@ class Violated(_NoTruth):
 
 @dataclass(frozen=True, eq=False)
 class Unknown(_NoTruth):
-    """No answer. `claimed_margin` is what a solver said without multipliers that reproduce it, if anything."""
+    """No answer."""
 
     reason: str
-    claimed_margin: float | None = None
 
 
 Verdict = Holds | NotProved | Violated | Unknown

@@ -19,7 +19,6 @@ from smle.guarantees.proof.closed_form import ClosedForm
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.network_boxes import Boxes
 from smle.guarantees.proof.overapproximation import Head, NetworkBounds, Overapproximation
-from smle.guarantees.proof.refine import refine
 from smle.guarantees.proof.verdict import (
     ExclusionVerdicts,
     Holds,
@@ -74,10 +73,6 @@ def verify(over: Overapproximation, spec: Specification, arrangement: Arrangemen
                 verdicts = verify_clauses(over_region, head, envelope, polytope)
             else:
                 verdicts = [boxes.verify(clause, head, judge=_judge) for clause in over_region]
-            verdicts = [
-                refine(verdict, clause, head, bounds=over.bounds, region=polytope)
-                for verdict, clause in zip(verdicts, over_region, strict=True)
-            ]
             items.extend(
                 (Obligation(c, i, j, region), verdict) for (i, j, _), verdict in zip(clauses, verdicts, strict=True)
             )
@@ -236,7 +231,7 @@ def _several(literals: Literals, head: HeadNumbers, envelope: Envelope, support:
     if optimum.x is None or optimum.z is None:
         return Unknown(f"the LP failed: {optimum.solution.status} ({optimum.solution.message})")
     if optimum.value < -1e3 * trust - 1e-7 * abs(margin):
-        return Unknown("the solver's optimum could not be reproduced by its multipliers", claimed_margin=-optimum.value)
+        return Unknown("the solver's optimum could not be reproduced by its multipliers")
     return NotProved(optimum.x, optimum.z, min(margin, 0.0), multipliers)
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, NetworkBounds
-from smle.guarantees.proof.relaxation import Affine, HiddenLayer, network_error, relax
+from smle.guarantees.proof.overapproximation import Bounds, ConstantBounds, Head, NetworkBounds
+from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.rounding import LARGEST, affine_errors
 from smle.guarantees.regions.geometry import TINY, Domain, Region, Support, U, enlarged_rows
 from smle.rules import Clause
@@ -49,12 +49,12 @@ class Envelope:
 
     @classmethod
     def of(cls, bounds: Bounds, domain: Domain) -> Envelope:
-        """Return the widened box of constant or affine bounds.
+        """Return the widened box; of networks, the affine one around it.
 
         Where l > u the deployed clip gives u; the box is widened by the largest l - u over the domain.
         """
         if isinstance(bounds, NetworkBounds):
-            return cls.of_networks(bounds, domain, domain.low, domain.high)
+            return HiddenEnvelope.over(bounds, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         if isinstance(bounds, ConstantBounds):
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
@@ -70,36 +70,6 @@ class Envelope:
         top = np.maximum(upper + domain.over(high_slope), -lower + domain.over(-low_slope))
         sizes = (np.maximum(top, 0.0) + 2 * extra) * _UP
         return cls(lower - extra, upper + extra, low_slope, high_slope, sizes, extra)
-
-    @classmethod
-    def plain(cls, bounds: ConstantBounds | AffineBounds, domain: Domain) -> Envelope:
-        """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
-        lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
-        nothing = np.zeros(len(lower))
-        if isinstance(bounds, ConstantBounds):
-            return cls(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
-        slopes = bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64)
-        sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
-        return cls(lower, upper, *slopes, sizes, nothing)
-
-    @classmethod
-    def of_networks(cls, bounds: NetworkBounds, domain: Domain, low: Array, high: Array) -> Envelope:
-        """Return an affine box around bounds computed by networks, valid for x in [low, high].
-
-        Where l > u the clip gives u: the lower side is widened until it is below what lies below u, too.
-        """
-        if bounds.is_shared:
-            return HiddenEnvelope.over(bounds, low, high)
-        below, _ = relax(bounds.lower, low, high)
-        below_high, above = relax(bounds.upper, low, high)
-        rounding = np.maximum(network_error(bounds.lower, domain.sizes), network_error(bounds.upper, domain.sizes))
-        gap = Affine(below.slope - below_high.slope, below.offset - below_high.offset).over(low, high)
-        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
-        sizes = (
-            np.maximum(above.over(low, high), Affine(-below.slope, -below.offset).over(low, high)) + 2 * extra
-        ) * _UP
-        sizes = np.maximum(sizes, 0.0)
-        return cls(below.offset - extra, above.offset + extra, below.slope, above.slope, sizes, extra)
 
     def worst(self, v: Array) -> tuple[Array, Array | None]:
         """Return (d, c) with max v.z = d + c.x over the box. Shapes: v (k, n) -> (k,), (k, inputs) or None."""
@@ -123,7 +93,7 @@ class Envelope:
 
 @dataclass(frozen=True, eq=False)
 class HiddenEnvelope(Envelope):
-    """The box of bounds that share hidden layers (h: the last), affine in h; around it, unit by unit, one affine in x.
+    """The box of bounds by a network (h: its last hidden layer), affine in h; around it, unit by unit, one affine in x.
 
     The worst case of a combination v of units is found in h first, where units add up and cancel, and only then
     brought back to x: never worse than the box in x. Shapes: base_lower, base_upper (n,), maps (n, k).
@@ -138,10 +108,9 @@ class HiddenEnvelope(Envelope):
     @classmethod
     def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenEnvelope:
         """Return the box for x in [low, high], widened by the rounding of the deployed networks."""
-        hidden = HiddenLayer.over(bounds.lower[:-1], low, high)
+        hidden = HiddenLayer.over(bounds.hidden, low, high)
         (lower_map, lower), (upper_map, upper) = (
-            (layers[-1].weight.astype(np.float64), layers[-1].bias.astype(np.float64))
-            for layers in (bounds.lower, bounds.upper)
+            (last.weight.astype(np.float64), last.bias.astype(np.float64)) for last in (bounds.lower, bounds.upper)
         )
         rounding = np.maximum(
             affine_errors(lower_map, hidden.sizes, lower) + np.abs(lower_map) @ hidden.errors,
