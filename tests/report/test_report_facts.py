@@ -15,6 +15,7 @@ from smle.exact import exact
 from smle.report import svg
 from smle.report.measured import measure
 from smle.report.ranges import output_ranges
+from smle.report.data_view import accuracy_view
 from smle.report.recorded import history_of, scores_of, training_of
 from smle.report.sentences import words
 from smle.report.statements import Reader, Witnesses, keyed, keys_of, rule_verdicts
@@ -263,6 +264,7 @@ _JSON = st.recursive(
         | st.dictionaries(
             st.sampled_from(
                 ["rows", "cells", "loss", "score", "columns", "edges", "bins", "validation_loss", "best_epoch"]
+                + ["outputs", "name", "rare", "recall", "side", "concern", "where", "plain"]
             ),
             inner,
             max_size=4,
@@ -276,6 +278,7 @@ _JSON = st.recursive(
 @settings(max_examples=60, deadline=None)
 def test_whatever_model_json_records_is_no_error(description):
     scores_of(description)
+    accuracy_view(description, None)
     training_of(description)
     history = history_of(description)
     if history is not None:
