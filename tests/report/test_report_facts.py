@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from smle.certificates.agreement import arrangement_of
 from smle.exact import exact
 from smle.report import svg
+from smle.report.data_view import accuracy_view
 from smle.report.measured import measure
 from smle.report.ranges import output_ranges
-from smle.report.data_view import accuracy_view
 from smle.report.recorded import history_of, scores_of, training_of
 from smle.report.sentences import words
 from smle.report.statements import Reader, Witnesses, keyed, keys_of, rule_verdicts
@@ -257,19 +257,11 @@ def test_words_and_formulas():
     assert formula(other.rules[0], other) == "a − 2 · `place=home` < 0 ∧ place ≠ farm"
 
 
+_KEYS = ["rows", "cells", "loss", "score", "columns", "edges", "bins", "validation_loss", "best_epoch", "outputs"]
+_KEYS += ["name", "rare", "recall", "side", "concern", "where", "plain"]
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ["rows", "cells", "loss", "score", "columns", "edges", "bins", "validation_loss", "best_epoch"]
-                + ["outputs", "name", "rare", "recall", "side", "concern", "where", "plain"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=4),
     max_leaves=20,
 )
 
