@@ -220,7 +220,8 @@ def _structural(gap: _Gap, found: Compared, model: FittedModel, rules: Sequence[
             f"rule '{spec.rules[split[0]].name}' allows separate ranges, and a head uses one of them. Say in `when` "
             "which range holds where, or use smle.baselines.postprocess, which knows all"
         )
-    if not isinstance(spec.outputs[gap.output], Number) and getattr(model, "enforcement", "") != "correct":
+    corrected = getattr(model, "enforcement", "") == "correct"
+    if rules and not isinstance(spec.outputs[gap.output], Number) and not corrected:
         yield (
             f"{_named(spec, rules)} tie{'s' if len(rules) == 1 else ''} labels or options together, and a head decides "
             "them by one convex piece of what is allowed. Try enforcement='correct', which moves only answers that "
