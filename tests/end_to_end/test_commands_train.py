@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
@@ -330,3 +331,56 @@ def test_a_killed_run_leaves_the_old_model(files):
     process.kill()
     process.communicate()
     assert {p.name: p.read_bytes() for p in (files / "m").iterdir()} == before
+
+
+CAPPED = """
+inputs: {w: [2, 250], a: [0, 1]}
+outputs: [y]
+rules:
+  - {name: per weight, then: 0 <= y <= 0.05 * w}
+  - {name: cap, then: y <= 4}
+"""
+
+
+@pytest.mark.parametrize("twin", ["--twin", "--no-twin"])
+def test_a_model_that_is_no_good_is_called_so(tmp_path, twin):
+    rng = np.random.default_rng(0)
+    w, a = rng.uniform(2, 250, 800), rng.uniform(0, 1, 800)
+    y = np.minimum(0.05 * w, 4) * (0.3 + 0.6 * a)
+    pd.DataFrame({"w": w, "a": a, "y": y}).to_csv(tmp_path / "data.csv", index=False)
+    (tmp_path / "rules.yaml").write_text(CAPPED)
+    more = ("--hidden", "32,32", "--embedding", 16, "--epochs", 40, twin)
+    done = _train(tmp_path, *more)
+    assert done.exit_code == 0, done.output
+    assert "AccuracyWarning" not in done.output
+    text = load(tmp_path / "m").description_["scores"]["concern"]
+    assert "on 160 held-out rows" in text
+    assert "rules 'per weight' and 'cap' limit y from above" in text
+    assert f"WARNING: {text}\n" in done.output
+    assert json.loads(_train(tmp_path, *more, "--json").stdout)["warning"] == text
+
+
+def test_a_twin_that_is_no_better_hides_nothing(files):
+    """Both networks are bad after one epoch; the quick plain model that `fit` compares with is not."""
+    answer = json.loads(_train(files, *QUICK, "--epochs", 1, "--json").stdout)
+    assert answer["scores"]["plain"] == "network"
+    assert answer["scores"]["score"]["plain"] < 0.7
+    assert "A quick plain model" in answer["warning"]
+
+
+def test_outputs_and_rare_labels_have_lines_of_their_own(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.random(600)
+    table = pd.DataFrame({"x": x, "fraud": (x > 0.95).astype(int), "large": (x > 0.5).astype(int)})
+    table.to_csv(tmp_path / "data.csv", index=False)
+    (tmp_path / "rules.yaml").write_text(
+        "inputs: {x: [0, 1]}\nlabels: [fraud, large]\nrules: [{name: r, then: fraud implies large}]\n"
+    )
+    done = _train(tmp_path, "--hidden", 16, "--embedding", 8, "--epochs", 60, "--no-twin")
+    assert done.exit_code == 0, done.output
+    lines = [line.split("│") for line in done.output.splitlines() if "│" in line]
+    names = [(cells[1].strip(), cells[2].strip()) for cells in lines]
+    assert ("fraud", "balanced accuracy") in names
+    assert ("large", "accuracy") in names
+    assert ("large", "balanced accuracy") not in names
+    assert any(score.startswith("recall of fraud") for _, score in names)

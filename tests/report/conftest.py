@@ -7,6 +7,7 @@ from chromium import Chromium, find_browser
 from report_rules import CHOICE, DOSE, LABELS
 
 from smle import SafeClassifier, SafeRegressor, Specification
+from smle.errors import AccuracyWarning
 
 _SMALL = {"hidden": (12,), "embedding": 8, "max_epochs": 3, "random_state": 0, "progress": False, "compare": False}
 
@@ -47,6 +48,19 @@ def plain():
     table = pd.DataFrame(rng.uniform(0, 1, (100, 2)), columns=["a", "b"])
     table["y"] = 2 * table.a
     return SafeRegressor(**_SMALL).fit(table[["a", "b"]], table["y"]), table
+
+
+@pytest.fixture(scope="session")
+def poor():
+    """A model that obeys and is no good: two epochs are too few."""
+    rng = np.random.default_rng(4)
+    table = pd.DataFrame({"weight": rng.uniform(3, 120, 400), "sugar": rng.uniform(40, 400, 400)})
+    table["dose"] = 0.4 * table.weight
+    table["second"] = 0.001 * table.sugar
+    model = SafeRegressor(Specification.from_yaml(DOSE), **{**_SMALL, "max_epochs": 2, "compare": True}, refit=False)
+    with pytest.warns(AccuracyWarning):
+        model.fit(table, table[["dose", "second"]])
+    return model, table
 
 
 @pytest.fixture(scope="session")

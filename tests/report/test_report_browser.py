@@ -15,11 +15,11 @@ from smle import SafeClassifier, SafeRegressor
 from smle.guarantees.answers.membership import active
 from smle.report import write_report
 
-KINDS = ["braking", "labels", "choice", "dose", "plain", "grid", "rejected"]
+KINDS = ["braking", "labels", "choice", "dose", "plain", "poor", "grid", "rejected"]
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory, braking_model, braking_table, labels, choice, dose, plain):
+def pages(tmp_path_factory, braking_model, braking_table, labels, choice, dose, plain, poor):
     """One page of each kind, with the model behind it."""
     place = tmp_path_factory.mktemp("pages")
     other = copy.deepcopy(choice[0])
@@ -30,6 +30,7 @@ def pages(tmp_path_factory, braking_model, braking_table, labels, choice, dose, 
         "choice": choice,
         "dose": dose,
         "plain": plain,
+        "poor": (poor[0], None),
         "grid": (other, None),
     }
     result = {}
@@ -53,6 +54,32 @@ def test_opens_without_errors_and_fits_the_window(browser, pages, kind, width):
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run("getComputedStyle(document.body).fontSize") == "16px"  # the style sheet passed the policy
     assert browser.run("document.querySelector('h1').textContent.length") > 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 700)])
+def test_the_first_screen_shows_proof_and_accuracy(browser, pages, width, height):
+    path, model = pages["poor"]
+    browser.open(path, width=width, height=height)
+    said = browser.run("document.querySelector('.verdict .say').innerText")
+    assert said.startswith("PROVED")
+    shown = browser.run("document.querySelector('.verdict .accuracy').innerText")
+    assert shown.startswith("POOR ACCURACY")
+    score = model.description_["scores"]["score"]
+    for name in ("safe", "plain", "postprocess"):
+        assert f"{score[name]:.3f}" in shown
+    boxes = browser.run(
+        "['.say .word', '.accuracy', '.concern'].map(s => document.querySelector('.verdict ' + s))"
+        ".map(e => e.getBoundingClientRect()).map(({left, right, top, bottom}) => [left, right, top, bottom])"
+    )
+    proved, accuracy, concern = boxes
+    assert max(proved[3], accuracy[3], concern[2] + 60) <= height
+    if width > 1000:
+        assert proved[1] <= accuracy[0]  # side by side
+        assert abs(proved[2] - accuracy[2]) < 40
+    assert browser.run("document.querySelector('.concern').innerText") == model.description_["scores"]["concern"]
+    bad = browser.run("getComputedStyle(document.querySelector('.concern')).borderTopColor")
+    assert bad == browser.run("getComputedStyle(document.querySelector('.accuracy .word')).color")
+    assert browser.errors == []
 
 
 @pytest.mark.parametrize("kind", ["braking", "labels", "choice", "dose", "plain"])

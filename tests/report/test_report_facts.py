@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from smle.certificates.agreement import arrangement_of
 from smle.report import svg
+from smle.report.data_view import accuracy_view
 from smle.report.measured import measure
 from smle.report.ranges import output_ranges
 from smle.report.recorded import history_of, scores_of, training_of
@@ -256,18 +257,11 @@ def test_words_and_formulas():
     assert formula(other.rules[0], other) == "a − 2 · `place=home` < 0 ∧ place ≠ farm"
 
 
+_KEYS = ["rows", "cells", "loss", "score", "columns", "edges", "bins", "validation_loss", "best_epoch", "outputs"]
+_KEYS += ["name", "rare", "recall", "side", "concern", "where", "plain"]
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ["rows", "cells", "loss", "score", "columns", "edges", "bins", "validation_loss", "best_epoch"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=4),
     max_leaves=20,
 )
 
@@ -276,6 +270,7 @@ _JSON = st.recursive(
 @settings(max_examples=60, deadline=None)
 def test_whatever_model_json_records_is_no_error(description):
     scores_of(description)
+    accuracy_view(description, None)
     training_of(description)
     history = history_of(description)
     if history is not None:

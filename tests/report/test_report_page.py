@@ -61,7 +61,9 @@ def test_a_proved_model(braking_folder, braking_table, tmp_path):
     assert "When distance is at most near (10) and speed is at least 20, then brake is at least 0.8." in page.text
     assert "distance − 0.8 · speed ≤ −4 ⟹ brake ≥ 0.5" in page.text
     assert "0 of 1,500" in page.text
-    assert "not recorded" in page.text  # the licence, and scores of a model fitted in Python
+    assert "not recorded" in page.text  # the licence
+    assert "Measured on 1,500 rows of the table" not in page.text  # the recorded scores know a plain model
+    assert "Measured on 300 validation rows at training, not proved." in page.text
     for name in ("model.safetensors", "model.json", "rules.yaml", "certificate.json"):
         assert hashlib.sha256((braking_folder / name).read_bytes()).hexdigest() in page.text
 
@@ -181,7 +183,7 @@ def test_command_line(braking_folder, braking_table, tmp_path):
         app, ["report", str(braking_folder), "--data", str(tmp_path / "data.csv"), "-o", str(target), "--json"]
     )
     assert done.exit_code == 0
-    assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": ""}
+    assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": "", "warning": None}
     assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
     assert CliRunner().invoke(app, ["report", str(braking_folder), "--data", "nothing.csv"]).exit_code == 2
     twin = CliRunner().invoke(app, ["report", str(braking_folder), "--plain", str(braking_folder)])
@@ -339,8 +341,49 @@ def test_a_plain_twin_is_compared_on_the_table(braking_model, braking_spec, brak
     twin.save(tmp_path / "twin")
     braking_model.save(tmp_path / "model")
     _, page = written(tmp_path, tmp_path / "model", braking_table, plain=tmp_path / "twin")
-    assert "plain twin, post-processed" in page.text
-    assert "Broken by plain twin" in page.text
+    assert "plain model, post-processed" in page.text
+    assert "Broken by plain model" in page.text
+
+
+def test_a_poor_model_is_called_poor(poor, tmp_path):
+    model, _ = poor
+    result, page = written(tmp_path, model)
+    recorded = model.description_["scores"]
+    assert result.verdict == "proved"
+    assert result.concern == recorded["concern"]
+    assert page.text.count("Poor accuracy") == 1
+    assert recorded["concern"] in page.text
+    assert "The plain model is a quick one" in page.text
+    assert "Scores by output" in page.text
+    for item in recorded["outputs"]:
+        assert f"{item['score']['safe']:.4f}" in page.text
+    model.save(tmp_path / "model")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "model"), "-o", str(tmp_path / "page.html")])
+    assert f"WARNING: {recorded['concern']}" in done.output
+
+
+def test_a_poor_model_is_found_on_a_table_with_a_twin(poor, tmp_path):
+    """Nothing is recorded; what the table says beside a good twin is enough."""
+    table, spec = poor[1], poor[0].specification_
+    model = SafeRegressor(spec, hidden=(8,), embedding=4, max_epochs=1, random_state=0, refit=False, compare=False)
+    model.fit(table, table[["dose", "second"]])
+    assert written(tmp_path, model, table)[0].concern == ""  # there is nothing to compare with
+    twin = SafeRegressor(without_rules(spec), hidden=(32,), embedding=16, max_epochs=100, random_state=0)
+    twin.fit(table, table[["dose", "second"]])
+    result, page = written(tmp_path, model, table, plain=twin)
+    assert "on 400 rows of the table" in result.concern
+    assert "Poor accuracy" in page.text
+    quiet, page = written(tmp_path, twin, table)
+    assert quiet.concern == ""
+    assert "Poor accuracy" not in page.text
+
+
+def test_rejected_models_show_no_accuracy(poor, tmp_path):
+    poor[0].save(tmp_path / "model")
+    (tmp_path / "model" / "rules.yaml").write_text("inputs: {}\n")
+    result, page = written(tmp_path, tmp_path / "model")
+    assert result.verdict == "rejected"
+    assert "ccuracy" not in page.text.split("Model card")[0]
 
 
 def test_names_of_folders(braking_folder, tmp_path):

@@ -121,9 +121,8 @@ def _accuracy(description: bytes) -> list[str]:
     }
     listed = ", ".join(f"{title} {score[name]:.4f}" for name, title in titles.items() if name in score)
     lines = [f"Accuracy (measured on {rows} rows, not proved): {scores.get('metric')} {listed}"]
-    if scores.get("concern"):
-        lines.append(f"WARNING: {scores['concern']}")
-    return lines
+    remarks = {"WARNING": scores.get("concern"), "Note": scores.get("cost")}
+    return [*lines, *(f"{kind}: {text}" for kind, text in remarks.items() if text)]
 
 
 def shortened(names: list[str], most: int = 3) -> str:

@@ -43,7 +43,7 @@ def project(
     with reported():
         require_model(model)
         from smle.cli.train import require_fitting, split
-        from smle.estimators import project_model, read_model
+        from smle.estimators import compare_models, project_model, quick_twin, read_model
         from smle.guarantees import conflicts_explained
         from smle.rules import Specification
         from smle.storage import require_replaceable
@@ -63,7 +63,10 @@ def project(
             new = project_model(old, spec, X=X, y=y)
         if data is not None and len(test):
             truth = test[[item.name for item in spec.outputs]]
+            found = compare_models(new, test, truth, plain=quick_twin(spec, X, y))
+            new.set_scores(found)
             scores = {"rows": len(test), "before": _score(old, test, truth), "after": _score(new, test, truth)}
+            scores["warning"] = found["concern"] or None
         new.save(output)
         margins = _margins(old, new)
         if as_json:
@@ -77,6 +80,8 @@ def project(
             out.print(
                 f"Score on {scores['rows']} held-out rows: {scores['before']:.4f} before, {scores['after']:.4f} now."
             )
+            if scores["warning"]:
+                out.print(f"WARNING: {scores['warning']}", style="bold red", soft_wrap=True, markup=False)
         out.print(f"Holds: every rule of {rules} is proved. Model: {output}", soft_wrap=True, markup=False)
 
 

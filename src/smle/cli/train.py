@@ -297,7 +297,7 @@ def _show_scores(scores: dict[str, Any]) -> None:
     rows.append(("data as they are", "", f"{scores['violations']['data']:.1%}", ""))
     kind = "held-out" if scores["where"] == "test" else "validation"
     print_rows(f"On {scores['rows']} {kind} rows", ("", scores["metric"], "rows that break a rule", "seconds"), rows)
-    _show_outputs(scores["outputs"], {key: titles[key] for key in ("plain", "postprocess", "safe")})
+    _show_outputs(scores["outputs"], {"plain": "plain", "postprocess": "post-processed", "safe": "safe"})
 
 
 def _show_outputs(outputs: list[dict[str, Any]], titles: dict[str, str]) -> None:

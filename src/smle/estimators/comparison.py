@@ -137,7 +137,7 @@ def compare_models(
     spec = safe.specification_
     encoded, truth = encode_inputs(spec, X), encode_targets(spec, y)
     outputs = {"safe": safe.raw_outputs(X)}
-    seconds = {"safe": safe.history_.seconds}
+    seconds = {"safe": safe.history_.seconds} if hasattr(safe, "history_") else {}  # a loaded one has none
     kind = "quick" if isinstance(plain, QuickModel) else "network"
     if isinstance(plain, QuickModel):
         outputs["plain"] = plain.raw_outputs(encoded)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.estimators.scores import sides_of
+from smle.estimators.scores import columns_of, metric_of, sides_of, total_score
 from smle.guarantees import binding_rules, broken, to_scores
 from smle.rules import Linear, Number, Specification
 from smle.rules.expressions import decimal_text, quote_name
@@ -82,10 +82,8 @@ def cost_of_rules(found: Compared) -> str:
     """Return which rules forbid what the data show, if no model that obeys them can be nearly as good; or nothing."""
     if "postprocess" not in found.loss or len(found.X) < _ENOUGH:
         return ""
-    total = {
-        name: 1.0 - float(np.average(rows.mean(axis=1), weights=found.weight)) for name, rows in found.loss.items()
-    }
-    metric = "R2" if all(isinstance(item, Number) for item in found.spec.outputs) else "accuracy"
+    total = {name: total_score(rows, found.weight) for name, rows in found.loss.items()}
+    metric = metric_of(found.spec)
     lost = found.loss["postprocess"].mean(axis=1) - found.loss["plain"].mean(axis=1)
     far = _FAR[metric]
     if total["plain"] - total["postprocess"] <= far or 1.0 - total["oracle"] <= far or not _certain(found, lost, 1):
@@ -107,9 +105,10 @@ def _gaps(found: Compared) -> Iterator[_Gap]:
     """Yield how far each output is behind, by each score, where it is not by chance."""
     loss, n = found.loss, len(found.X)
     weight = np.ones(n) if found.weight is None else found.weight
+    columns = columns_of(found.spec)
     for j, sides in enumerate(sides_of(found.spec, found.truth)):
         behind = loss["safe"][:, j] - loss["postprocess"][:, j]
-        true = found.truth[:, _columns(found.spec, j)]
+        true = found.truth[:, columns[j]]
         if not behind.any() or (true == true[0]).all():  # nothing to explain
             continue
         if _certain(found, behind, len(found.spec.outputs)):
@@ -194,14 +193,9 @@ def _rules_of(model: FittedModel, cell: int) -> list[int]:
 
 
 def _mentions(spec: Specification, rule: int, output: int) -> bool:
-    requirement, columns = spec.rules[rule].requirement, _columns(spec, output)
+    requirement, columns = spec.rules[rule].requirement, columns_of(spec)[output]
     named = {j for clause in requirement.clauses for literal in clause.literals for j, _ in literal.outputs}
     return bool(named & set(columns)) or bool(np.isin(requirement.exclusions, columns).any())
-
-
-def _columns(spec: Specification, output: int) -> list[int]:
-    name = spec.outputs[output].name
-    return [i for i, target in enumerate(spec.targets) if target == name or target.startswith(f"{name}=")]
 
 
 def _named(spec: Specification, rules: Sequence[int]) -> str:
@@ -224,7 +218,8 @@ def _structural(gap: _Gap, found: Compared, model: FittedModel, rules: Sequence[
             f"rule '{spec.rules[split[0]].name}' allows separate ranges, and a head uses one of them. Say in `when` "
             "which range holds where, or use smle.baselines.postprocess, which knows all"
         )
-    if not isinstance(spec.outputs[gap.output], Number) and getattr(model, "enforcement", "") != "correct":
+    corrected = getattr(model, "enforcement", "") == "correct"
+    if rules and not isinstance(spec.outputs[gap.output], Number) and not corrected:
         yield (
             f"{_named(spec, rules)} tie{'s' if len(rules) == 1 else ''} labels or options together, and a head decides "
             "them by one convex piece of what is allowed. Try enforcement='correct', which moves only answers that "
@@ -303,7 +298,7 @@ def _crossing(spec: Specification, rules: Sequence[int], output: int) -> Iterato
 
 def _limits(spec: Specification, rules: Sequence[int], output: int) -> Iterator[_Limit]:
     """Yield the limits that rules state for one output alone."""
-    columns = _columns(spec, output)
+    columns = columns_of(spec)[output]
     for r in rules:
         for clause in spec.rules[r].requirement.clauses:
             literal = clause.literals[0]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from smle.guarantees import label_columns
 from smle.rules import Choice, Label, Number, Specification
 
-__all__ = ["decided", "losses", "metric_of", "output_entries", "scale_of", "sides_of", "total_score"]
+__all__ = ["columns_of", "decided", "losses", "metric_of", "output_entries", "scale_of", "sides_of", "total_score"]
 
 Array = npt.NDArray[np.float64]
 _RARE = 0.4  # a side is rare below this share, divided by the number of sides
@@ -42,6 +42,11 @@ def _outputs(spec: Specification) -> list[_Output]:
         result.append(_Output(item, slice(start, end)))
         start = end
     return result
+
+
+def columns_of(spec: Specification) -> list[list[int]]:
+    """Return the columns of each output."""
+    return [list(range(output.columns.start, output.columns.stop)) for output in _outputs(spec)]
 
 
 def metric_of(spec: Specification) -> str:
