@@ -14,6 +14,7 @@ from smle.report.measured import Measured
 from smle.report.recorded import METHODS, RecordedScores, outputs_of, scores_of, training_of
 from smle.report.wording import number, share, short
 from smle.rules import Choice, Label, Specification
+from smle_check.names import visible
 
 __all__ = ["Cells", "accuracy_view", "cell_name", "data_view"]
 
@@ -28,7 +29,7 @@ _HINTS = {
 
 def cell_name(spec: Specification, rules: Sequence[int], *, partly: int = 0) -> str:
     """Return the rules of a cell by name; `partly` counts rules that bind in a part of it only."""
-    names = ", ".join(spec.rules[r].name for r in rules[:5])
+    names = ", ".join(visible(spec.rules[r].name) for r in rules[:5])
     text = short(names, 160) + (f" and {len(rules) - 5} more" if len(rules) > 5 else "")
     if partly:
         more = f"{partly} rule{'s' if partly > 1 else ''} in parts of it"
@@ -206,7 +207,7 @@ def _rule_table(spec: Specification, measured: Measured) -> dict[str, Any]:
         part = active / measured.inside
         rows.append(
             {
-                "name": rule.name,
+                "name": visible(rule.name),
                 "bar": svg.share_bar(part, title=f"{share(part)} of the rows"),
                 "active": f"{active:,} ({share(part)})",
                 "cells": [f"{measured.broken[name][index]:,}" for name in shown],

@@ -34,6 +34,7 @@ from smle.report.wording import (
 )
 from smle.rules import Label, Specification
 from smle_check.digits import decimal
+from smle_check.names import visible
 
 __all__ = ["guarantee_view", "history_view", "ranges_view", "rules_view", "statements_view", "verdict_view"]
 
@@ -92,7 +93,7 @@ def _verdict_facts(
             (
                 "Smallest margin",
                 margin_text(least.worst.margin if least.worst else Fraction(0)),
-                f"rule “{short(spec.rules[least.rule].name)}”, after rounding",
+                f"rule “{short(visible(spec.rules[least.rule].name))}”, after rounding",
             )
         )
     ranges = listed((f"{name} {values}" for name, values in domain_text(spec)[:3]), 120)
@@ -113,7 +114,14 @@ def rules_view(spec: Specification, verdicts: Sequence[RuleVerdict], measured: M
     for index, rule in enumerate(spec.rules[:_RULES]):
         required = requirement_lines(rule, spec)
         lines = [f"{formula(rule, spec)}  ⟹  {required[0]}", *(f"∧ {line}" for line in required[1:])]
-        row = {"name": rule.name, "words": words(rule, spec), "formula": lines, "bar": None, "where": "", "margin": ""}
+        row = {
+            "name": visible(rule.name),
+            "words": words(rule, spec),
+            "formula": lines,
+            "bar": None,
+            "where": "",
+            "margin": "",
+        }
         row.update(_rule_verdict(by_rule.get(index), spec, measured))
         rows.append(row)
     return {

@@ -10,6 +10,7 @@ from smle.rules import Categorical, Clause, Row, Rule, Specification
 from smle.rules.expressions import decimal_text, quote_name
 from smle_check.digits import rounded_text
 from smle_check.floats import exact
+from smle_check.names import visible
 
 __all__ = [
     "about",
@@ -63,6 +64,7 @@ _RAISED = str.maketrans("+-0123456789", "⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def name_text(name: str) -> str:
     """Return a name as rules write it; one that could be read as a word of a sentence goes in backticks, too."""
+    name = visible(name)
     text = quote_name(name)
     return f"`{name}`" if text == name and name.lower() in _PHRASES else text
 
@@ -219,7 +221,9 @@ def domain_text(spec: Specification) -> list[tuple[str, str]]:
             kind = ", whole numbers" if item.integer else ""
             values = f"{exact_text(item.lower)} to {exact_text(item.upper)}{kind}"
             missing = None if item.missing is None else exact_text(item.missing)
-        rows.append((item.name, values if missing is None else f"{values}; a missing value counts as {missing}"))
+        rows.append(
+            (visible(item.name), values if missing is None else f"{values}; a missing value counts as {missing}")
+        )
     return rows
 
 
