@@ -14,7 +14,7 @@ from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
-from smle_check.floats import BINARY32, BINARY64, affine_error, guard_slack, nearest, round_up
+from smle_check.floats import BINARY32, BINARY64, affine_error, guard_slack, nearest, round_up, upward
 
 
 def as_fractions(array: np.ndarray) -> list[Fraction]:
@@ -165,7 +165,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
     for i in range(n):
         extra = Fraction(1, 2**126)
         if affine:
-            extra += max(affine_error(slopes[k][i], sizes, ends[k][i], "bounds") for k in (0, 1))
+            extra += upward(max(affine_error(slopes[k][i], sizes, ends[k][i], "bounds") for k in (0, 1)))
         gap = (
             ends[0][i]
             - ends[1][i]
