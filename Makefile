@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: demo test fast format lint types layers setup sbom licenses clean docs
+.PHONY: demo test fast format lint types layers setup checker sbom licenses clean docs
 
 setup: $(READY)
 
@@ -18,12 +18,12 @@ demo: $(READY)
 	$(BIN)/smle demo --output demo
 
 format: $(READY)
-	$(BIN)/ruff format src studies tests examples
-	$(BIN)/ruff check --fix src studies tests examples
+	$(BIN)/ruff format src studies tests examples packaging
+	$(BIN)/ruff check --fix src studies tests examples packaging
 
 lint: $(READY)
-	$(BIN)/ruff format --check src studies tests examples
-	$(BIN)/ruff check src studies tests examples
+	$(BIN)/ruff format --check src studies tests examples packaging
+	$(BIN)/ruff check src studies tests examples packaging
 
 types: $(READY)
 	$(BIN)/mypy
@@ -39,6 +39,11 @@ fast: lint types layers
 test: lint types layers
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m slow
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+# The checker alone, for auditors: one file that runs with Python only, and a wheel of the same sources.
+checker: $(READY)
+	$(BIN)/python packaging/archive.py build/smle-check.pyz
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build packaging/smle-check
 
 # Warnings are errors, broken links among them.
 docs: $(VENV)/.docs
