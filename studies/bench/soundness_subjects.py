@@ -187,11 +187,13 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     first = spec.outputs[0]
     model: Any
     if isinstance(first, Choice):
-        model = SafeClassifier(spec, **options).fit(X, np.array(first.options, dtype=object)[Y.argmax(axis=1)])
+        model = SafeClassifier(spec, compare=False, **options).fit(
+            X, np.array(first.options, dtype=object)[Y.argmax(axis=1)]
+        )
     elif isinstance(first, Label):
-        model = SafeClassifier(spec, **options).fit(X, (Y > 0).astype(int))
+        model = SafeClassifier(spec, compare=False, **options).fit(X, (Y > 0).astype(int))
     else:
-        model = SafeRegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
+        model = SafeRegressor(spec, compare=False, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
     return Subject(name, "trained", spec, model._arrangement, model.network_, model.certificate_)
 
 

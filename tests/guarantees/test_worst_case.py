@@ -20,7 +20,7 @@ def test_float_errors_are_just_above_the_exact_ones() -> None:
     rng = np.random.default_rng(0)
     weights, sizes, offsets = rng.normal(size=(20, 7)), rng.uniform(0, 3, size=7), rng.normal(size=20)
     for row, offset, error in zip(weights, offsets, affine_errors(weights, sizes, offsets), strict=True):
-        truth = affine_error([exact(w) for w in row], [exact(s) for s in sizes], exact(offset))
+        truth = affine_error([exact(w) for w in row], [exact(s) for s in sizes], exact(offset), "sum")
         assert truth <= Fraction(float(error)) <= truth * Fraction(1001, 1000)
 
 

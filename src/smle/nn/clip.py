@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["clip", "eager", "has_nan", "is_tracing"]
+__all__ = ["clip", "eager", "has_nan", "is_traced"]
 
-_is_compiling, is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
 
 
 def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -28,9 +28,14 @@ def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 def eager(tensor: Tensor) -> bool:
     """Whether Python may look at values: on a CPU, outside compilers and exporters."""
-    return tensor.is_cpu and not _is_compiling() and not is_tracing()
+    return tensor.is_cpu and not _is_compiling() and not _is_tracing()
 
 
 def has_nan(tensor: Tensor) -> bool:
     """Whether there may be a NaN; False is certain."""
     return math.isnan((tensor.detach() if tensor.requires_grad else tensor).sum().item())
+
+
+def is_traced() -> bool:
+    """Whether torch.jit.trace is looking on, which forgets what Python asks about shapes."""
+    return not _is_compiling() and bool(_is_tracing())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.guarantees import AffineBounds, Arrangement, Bounds, ConstantBounds, Head, NetworkBounds, Overapproximation
-from smle.nn.clip import clip, eager, has_nan, is_tracing
+from smle.nn.clip import clip, eager, has_nan, is_traced
 from smle.nn.constant_heads import Places
 from smle.nn.gate import Domain, Gate
 from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
@@ -176,7 +176,7 @@ class DeployedHead(FixedFormats):
         if features.dtype not in _FEATURE_TYPES:
             features = self.read(features)
         rows = embedding.shape[0]
-        if not is_tracing() and features.shape != (rows, self.inputs):  # tracing would warn and forget it
+        if not is_traced() and features.shape != (rows, self.inputs):  # tracing would warn and forget it
             self.require_shape(features, rows)
         single = rows == 1 and eager(embedding)
         if single and embedding.dtype is torch.float32 and full_precision_on_cpu():

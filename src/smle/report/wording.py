@@ -165,7 +165,7 @@ def about(value: float) -> str:
 
 def margin_text(margin: Fraction) -> str:
     """Return a margin with three digits, rounded down: never more than was proved."""
-    return _typeset(margin_text(margin))
+    return _typeset(rounded_text(margin, 3, up=False))
 
 
 def range_text(low: float, high: float, *, least: float = -math.inf, most: float = math.inf) -> str:
