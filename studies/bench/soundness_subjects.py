@@ -182,18 +182,18 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     X, Y = data_for(spec, 400 if quick else 2000)
     options: dict[str, Any] = {
         "hidden": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30, "refit": not quick,
-        "random_state": 0, "progress": False,
+        "random_state": 0, "progress": False, "compare": False,
     }  # fmt: skip
     first = spec.outputs[0]
     model: Any
     if isinstance(first, Choice):
-        model = SafeClassifier(spec, compare=False, **options).fit(
+        model = SafeClassifier(spec, **options).fit(
             X, np.array(first.options, dtype=object)[Y.argmax(axis=1)]
         )
     elif isinstance(first, Label):
-        model = SafeClassifier(spec, compare=False, **options).fit(X, (Y > 0).astype(int))
+        model = SafeClassifier(spec, **options).fit(X, (Y > 0).astype(int))
     else:
-        model = SafeRegressor(spec, compare=False, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
+        model = SafeRegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
     return Subject(name, "trained", spec, model._arrangement, model.network_, model.certificate_)
 
 
