@@ -72,14 +72,17 @@ def exact(array: np.ndarray) -> list[Fraction]:
     return [Fraction(float(v)) for v in np.asarray(array).ravel()]
 
 
-def sum_error(weights: Sequence[Fraction], sizes: Sequence[Fraction], offset: Fraction) -> Fraction:
-    """Error of a float32 sum of n products and an offset: every term passes through at most n + 1 roundings."""
+def sum_error(
+    weights: Sequence[Fraction], sizes: Sequence[Fraction], offset: Fraction, *, double: bool = False
+) -> Fraction:
+    """Error of a float32 (or float64) sum of n products and an offset: each term passes at most n + 1 roundings."""
     n = len(weights)
-    growth = (1 + U) ** (n + 1) - 1
+    unit, smallest, largest = (Fraction(1, 2**53), Fraction(1, 2**1022), 2**1023) if double else (U, TINY, LARGEST)
+    growth = (1 + unit) ** (n + 1) - 1
     total = abs(offset) + sum((abs(w) * s for w, s in zip(weights, sizes, strict=True)), ZERO)
     # Flush-to-zero: n products, n additions, the offset; and factors that are read as zero.
-    tiny = (2 * n + 1 + sum((abs(w) + s for w, s in zip(weights, sizes, strict=True)), ZERO)) * TINY * (1 + growth)
-    need((1 + growth) * total + tiny < LARGEST, "overflow")
+    tiny = (2 * n + 1 + sum((abs(w) + s for w, s in zip(weights, sizes, strict=True)), ZERO)) * smallest * (1 + growth)
+    need((1 + growth) * total + tiny < largest, "overflow")
     return growth * total + tiny
 
 
@@ -224,25 +227,20 @@ class Judge:
             terms, bound, _ = self.rows[r]
             stored = exact(coefficients[i])
             threshold = Fraction(float(self.weights["gate.thresholds"][i]))
-            used_columns = [k for k in range(self.d) if stored[k] or k in terms]
-            grown = [self.sizes[k] + self.cast_error[k] for k in used_columns]
-            error = sum_error([stored[k] for k in used_columns], grown, ZERO)
-            for k, size in zip(used_columns, grown, strict=True):
-                error += abs(terms.get(k, ZERO) - stored[k]) * size + abs(terms.get(k, ZERO)) * self.cast_error[k]
-            # `error` bounds both |computed - terms.x| and |computed - terms.x32|.
-            need(threshold >= bound + self._sharper(terms, stored), "the guard turns a member away")
+            error = self._gate_error(terms, stored)
+            need(threshold >= bound + error, "the guard turns a member away")
             for fmt in ROUND:
-                self.said_inside[fmt][r] = threshold + self._sharper(terms, stored)
+                self.said_inside[fmt][r] = threshold + error
                 self.said_outside[fmt][r] = bound
-            self.inside32[r] = threshold + min(error, self._sharper(terms, stored))
+            cast = sum((abs(v) * self.cast_error[k] for k, v in terms.items()), ZERO)
+            self.inside32[r] = threshold + error + cast
 
-    def _sharper(self, terms: Form, stored: list[Fraction]) -> Fraction:
-        """|computed - terms.x|: stored coefficients on x, the cast, products and sums of nonzero coefficients."""
+    def _gate_error(self, terms: Form, stored: list[Fraction]) -> Fraction:
+        """|computed - terms.x|: stored coefficients, products and sums in float64, float32 inputs read as zero."""
         columns = [k for k in range(self.d) if stored[k] or k in terms]
         off = sum((abs(terms.get(k, ZERO) - stored[k]) * self.sizes[k] for k in columns), ZERO)
-        cast = sum((abs(stored[k]) * self.cast_error[k] for k in columns), ZERO)
-        grown = [self.sizes[k] + self.cast_error[k] for k in columns]
-        return off + cast + sum_error([stored[k] for k in columns], grown, ZERO)
+        lost = 2 * Fraction(1, 2**126) * sum((abs(stored[k]) for k in columns), ZERO)
+        return off + lost + sum_error([stored[k] for k in columns], [self.sizes[k] for k in columns], ZERO, double=True)
 
     def _heads(self) -> None:
         signatures = np.asarray(self.weights["gate.signatures"])

@@ -104,16 +104,17 @@ def constant(value: Fraction, fmt: Binary) -> Fraction:
 
 
 def coefficient(value: Fraction) -> Fraction:
-    """Return the stored coefficient of an oblique row: the nearest float32 number, 0 in place of subnormal ones."""
-    result = nearest(value, BINARY32)
-    return result if abs(result) >= TINY else Fraction(0)
+    """Return the stored coefficient of an oblique row: the nearest float64 number, 0 in place of subnormal ones."""
+    result = nearest(value, BINARY64)
+    return result if abs(result) >= BINARY64.smallest_normal else Fraction(0)
 
 
 def threshold_above(value: Fraction) -> Fraction:
-    """Return the smallest float32 number >= value that is 0 or normal."""
-    if abs(value) < TINY:
-        return TINY if value > 0 else Fraction(0)
-    return round_up(value, BINARY32)
+    """Return the smallest float64 number >= value that is 0 or normal."""
+    smallest = BINARY64.smallest_normal
+    if abs(value) < smallest:
+        return smallest if value > 0 else Fraction(0)
+    return round_up(value, BINARY64)
 
 
 def upward(value: Fraction) -> Fraction:
@@ -129,22 +130,35 @@ def on_grid(numbers: Sequence[Fraction]) -> tuple[list[int], int]:
     return [v.numerator << shift for v, shift in zip(numbers, shifts, strict=True)], k
 
 
-def affine_error(weights: Sequence[Fraction], sizes: Sequence[Fraction], offset: Fraction, what: str) -> Fraction:
-    """Bound |fl(w.v + c) - (w.v + c)| for |v_j| <= sizes_j, in float32; all numbers are dyadic."""
-    n = len(weights)
+def affine_error(
+    weights: Sequence[Fraction], sizes: Sequence[Fraction], offset: Fraction, what: str, fmt: Binary = BINARY32
+) -> Fraction:
+    """Bound |fl(w.v + c) - (w.v + c)| for |v_j| <= sizes_j, in a format; all numbers are dyadic."""
+    n, limit = len(weights), 2**fmt.precision
     require(n + 1 < 2**20 and n == len(sizes), f"{what}: sum too long")
-    growth = Fraction(n + 1, 2**24 - n - 1)
+    growth = Fraction(n + 1, limit - n - 1)
     (w, i), (s, j) = on_grid([abs(v) for v in weights]), on_grid(sizes)
     total = abs(offset) + Fraction(sum(map(mul, w, s)), 1 << (i + j))
-    tiny = TINY * (2 * n + 1 + Fraction(sum(w), 1 << i) + Fraction(sum(s), 1 << j)) * (1 + growth)
-    if (1 + growth) * total + tiny >= LARGEST:
-        raise OutOfRange(f"{what}: may overflow float32")
+    spread = 2 * n + 1 + Fraction(sum(w), 1 << i) + Fraction(sum(s), 1 << j)
+    tiny = fmt.smallest_normal * spread * (1 + growth)
+    if (1 + growth) * total + tiny >= fmt.largest:
+        raise OutOfRange(f"{what}: may overflow {fmt.name}")
     return growth * total + tiny
 
 
+def error64(weights: Sequence[Fraction], sizes: Sequence[Fraction], offset: Fraction, what: str) -> Fraction:
+    """Bound the error of a float64 sum over inputs of either format: subnormal float32 numbers may count as 0."""
+    lost = TINY * sum(map(abs, weights), Fraction(0))
+    return affine_error(weights, sizes, offset, what, BINARY64) + 2 * lost
+
+
 def guard_slack(terms: Mapping[int, Fraction], sizes: Sequence[Fraction]) -> Fraction:
-    """Bound |fl(stored . cast(x)) - terms . x| for |x_k| <= sizes_k: coefficients, cast, products and sums."""
+    """Bound |fl(stored . x) - terms . x| for |x_k| <= sizes_k: stored coefficients, products and sums in float64."""
     stored = {k: coefficient(v) for k, v in terms.items()}
-    cast = {k: U * sizes[k] + TINY for k in terms}
-    parts = sum((abs(terms[k] - stored[k]) * sizes[k] + abs(stored[k]) * cast[k] for k in terms), Fraction(0))
-    return parts + affine_error(list(stored.values()), [sizes[k] + cast[k] for k in terms], Fraction(0), "guard")
+    rounded = sum((abs(terms[k] - stored[k]) * sizes[k] for k in terms), Fraction(0))
+    return rounded + error64(list(stored.values()), [sizes[k] for k in terms], Fraction(0), "guard")
+
+
+def cast_error(size: Fraction) -> Fraction:
+    """Bound |x - float32(x)| for |x| <= size."""
+    return U * size + TINY

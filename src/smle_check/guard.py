@@ -4,7 +4,7 @@ import struct
 from fractions import Fraction
 from typing import Any
 
-from smle_check.floats import BINARY32, FORMATS, Binary, coefficient, guard_slack, threshold_above
+from smle_check.floats import BINARY32, BINARY64, FORMATS, Binary, coefficient, guard_slack, threshold_above
 from smle_check.kernel import multipliers_of, refuted
 from smle_check.reading import Tensor, fields, index, items, number, require
 from smle_check.specification import Specification
@@ -30,8 +30,8 @@ def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
         result[f"gate.constants_{fmt.name}"] = packed(constants, fmt, len(comparisons))
     coefficients = [coefficient(row.terms.get(k, Fraction(0))) for row in oblique for k in range(d)]
     thresholds = [threshold_above(row.bound + guard_slack(row.terms, spec.sizes)) for row in oblique]
-    result["gate.coefficients"] = packed(coefficients, BINARY32, len(oblique), d)
-    result["gate.thresholds"] = packed(thresholds, BINARY32, len(oblique))
+    result["gate.coefficients"] = packed(coefficients, BINARY64, len(oblique), d)
+    result["gate.thresholds"] = packed(thresholds, BINARY64, len(oblique))
     return result
 
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY32, TINY, U, nearest
+from smle_check.floats import BINARY32, cast_error, nearest
 from smle_check.heads.box import Head
 from smle_check.heads.network import Relaxed
 from smle_check.kernel import bounded, multipliers_of
@@ -45,7 +45,7 @@ def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]
     for literal in clause:
         excess = sum(v * y[j] for j, v in literal.y.items()) - literal.bound
         for k, v in literal.x.items():
-            excess += max(v * spec.low[k], v * spec.high[k]) + abs(v) * (U * spec.sizes[k] + TINY)
+            excess += max(v * spec.low[k], v * spec.high[k]) + abs(v) * cast_error(spec.sizes[k])
         if excess < 0 or (excess == 0 and not literal.strict):
             return True
     return False

@@ -3,7 +3,17 @@
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.floats import BINARY32, BINARY64, FORMATS, Binary, constant, guard_slack, nearest, threshold_above
+from smle_check.floats import (
+    BINARY32,
+    BINARY64,
+    FORMATS,
+    Binary,
+    cast_error,
+    constant,
+    guard_slack,
+    nearest,
+    threshold_above,
+)
 from smle_check.names import require_distinct, term, visible
 from smle_check.reading import fields, index, items, number, read_block, require, sparse, text
 
@@ -104,7 +114,8 @@ class Specification:
             return Row(terms, bound, strict, closed, passed)
         slack = guard_slack(terms, self.sizes)
         enlarged = threshold_above(bound + slack) + slack
-        return Row(terms, bound, strict, enlarged, dict.fromkeys(FORMATS, (enlarged, False)))
+        closed = enlarged + sum((abs(v) * cast_error(self.sizes[k]) for k, v in terms.items()), Fraction(0))
+        return Row(terms, bound, strict, closed, dict.fromkeys(FORMATS, (enlarged, False)))
 
     def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
         """Read a rule."""

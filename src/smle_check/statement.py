@@ -5,8 +5,8 @@ STATEMENT = {
     "claim": "For every input in the domain, and whatever the backbone computes, the exact values of the numbers that "
     "the deployed float32 program outputs satisfy every rule, without tolerance.",
     "assumptions": [
-        "The head runs in IEEE 754 float32 with rounding to nearest; summation order, fused multiply-add, batch size, "
-        "threads and flush-to-zero of results are free.",
+        "The head runs in IEEE 754 float32, sums of its gate in float64, with rounding to nearest; summation order, "
+        "fused multiply-add, batch size, threads and flush-to-zero of results are free.",
         "Inputs are passed as finite float32 or float64 numbers. Where the machine treats subnormal numbers as zero, "
         "no input is subnormal; no constant of domain and gate is.",
         "A condition on one input is solved for that input (3 x < 1 is x < 1/3), and its constant is then read as the "

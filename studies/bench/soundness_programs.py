@@ -219,10 +219,11 @@ class HeadProgram:
                 inside[number] = signed < constant if row.strict else signed <= constant
                 continue
             coefficients, threshold = next(oblique)
+            kind = np.float64 if self.slack else np.float32
             if not self.slack:
                 threshold = np.float32(float(nearest(row.bound, BINARY32)))
-            start = np.zeros((len(x), 1), dtype=np.float32)
-            value = self.order(coefficients[None, None], x.astype(np.float32), start)
+            start = np.zeros((len(x), 1), dtype=kind)
+            value = self.order(coefficients[None, None].astype(kind), x.astype(kind), start)
             inside[number] = ~(value[:, 0] > threshold)
         bits = np.ones((len(x), len(arrangement.gated)), dtype=np.int64)
         for position, region in enumerate(arrangement.gated):

@@ -90,16 +90,15 @@ def safetensors_bytes(tensors: dict[str, smle_check.Tensor]) -> bytes:
 def slack_of(row: Row, spec: Specification) -> Fraction:
     """The guard's slack for an oblique row, as the format defines it."""
     n = len(row.coefficients)
-    gamma = Fraction(n + 1, 2**24 - n - 1)
+    gamma = Fraction(n + 1, 2**53 - n - 1)
     total, spread, other = Fraction(0), Fraction(0), Fraction(0)
     for i, q in row.coefficients:
-        stored = nearest(q, BINARY32)
+        stored = nearest(q, BINARY64)
         size = max(abs(nearest(end, fmt)) for end in (spec.lower[i], spec.upper[i]) for fmt in (BINARY32, BINARY64))
-        cast = U * size + TINY
-        other += abs(q - stored) * size + abs(stored) * cast
-        total += abs(stored) * (size + cast)
-        spread += abs(stored) + size + cast
-    return other + gamma * total + TINY * (2 * n + 1 + spread) * (1 + gamma)
+        other += abs(q - stored) * size + 2 * TINY * abs(stored)
+        total += abs(stored) * size
+        spread += abs(stored) + size
+    return other + gamma * total + Fraction(1, 2**1022) * (2 * n + 1 + spread) * (1 + gamma)
 
 
 def gate_tensors(spec: Specification, arrangement: Arrangement) -> dict[str, np.ndarray]:
@@ -114,13 +113,13 @@ def gate_tensors(spec: Specification, arrangement: Arrangement) -> dict[str, np.
             tensors[f"domain.{side}_{fmt.name}"] = np.array([float(nearest(v, fmt)) for v in ends], dtype=code)
         constants = [nearest(row.bound, fmt) for row in comparisons]
         tensors[f"gate.constants_{fmt.name}"] = np.array([float(c) for c in constants], dtype=code)
-    coefficients = np.zeros((len(oblique), len(spec.columns)), dtype="<f4")
+    coefficients = np.zeros((len(oblique), len(spec.columns)), dtype="<f8")
     for i, row in enumerate(oblique):
         for k, q in row.coefficients:
-            coefficients[i, k] = float(nearest(q, BINARY32))
+            coefficients[i, k] = float(nearest(q, BINARY64))
     tensors["gate.coefficients"] = coefficients
-    thresholds = [float(round_up(row.bound + slack_of(row, spec), BINARY32)) for row in oblique]
-    tensors["gate.thresholds"] = np.array(thresholds, dtype="<f4")
+    thresholds = [float(round_up(row.bound + slack_of(row, spec), BINARY64)) for row in oblique]
+    tensors["gate.thresholds"] = np.array(thresholds, dtype="<f8")
     bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
     shape = (len(arrangement.cells), len(arrangement.gated))
     tensors["gate.signatures"] = np.array(bits, dtype=np.uint8).reshape(shape)

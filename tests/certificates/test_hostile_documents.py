@@ -505,17 +505,23 @@ def _(p):
 
 @trap("guard without slack", base="braking", reason=r"gate\.thresholds")
 def _(p):
-    p.weights["gate.thresholds"] = np.float32([-4.0])
+    p.weights["gate.thresholds"] = np.array([-4.0])
+
+
+@trap("a guard with sums in float32", base="braking", reason=r"gate\.coefficients|gate\.thresholds")
+def _(p):
+    for name in ("gate.coefficients", "gate.thresholds"):
+        p.weights[name] = p.weights[name].astype("<f4")
 
 
 @trap("guard with one ulp less slack", base="braking", reason=r"gate\.thresholds")
 def _(p):
-    p.weights["gate.thresholds"] = np.nextafter(p.weights["gate.thresholds"], np.float32(-np.inf))
+    p.weights["gate.thresholds"] = np.nextafter(p.weights["gate.thresholds"], -np.inf)
 
 
 @trap("guard with one ulp more slack", base="braking", reason=r"gate\.thresholds")
 def _(p):
-    p.weights["gate.thresholds"] = np.nextafter(p.weights["gate.thresholds"], np.float32(np.inf))
+    p.weights["gate.thresholds"] = np.nextafter(p.weights["gate.thresholds"], np.inf)
 
 
 @trap("strict comparison with the next smaller number", base="strict", reason=r"gate\.constants_float32")
@@ -536,7 +542,7 @@ def _(p):
 
 @trap("guard coefficients that are not the rule's", base="braking", reason=r"gate\.coefficients")
 def _(p):
-    p.weights["gate.coefficients"] = p.weights["gate.coefficients"] * np.float32(1.0000002)
+    p.weights["gate.coefficients"] = p.weights["gate.coefficients"] * (1 + 2.0**-52)
 
 
 @trap("a domain that is cut", base="strict", reason=r"domain\.upper_float32")

@@ -62,13 +62,11 @@ def guard_signature(arrangement, guard, x, fmt, generator):
                 else (value > constant if row.strict else value >= constant)
             )
         else:
-            terms = [
-                np.float32(float(q)) * np.float32(x[i]) for q, (i, _) in zip(row.stored, row.coefficients, strict=True)
-            ]
-            total = np.float32(0)
+            terms = [float(q) * float(x[i]) for q, (i, _) in zip(row.stored, row.coefficients, strict=True)]
+            total = 0.0
             for k in generator.permutation(len(terms)):
-                total = np.float32(total + terms[k])
-            inside = bool(total <= np.float32(float(row.threshold)))
+                total += terms[k]
+            inside = total <= float(row.threshold)
         bits.append(bool(inside))
     return tuple(r for r in arrangement.gated if all(bits[k] for k in arrangement.regions[r]))
 

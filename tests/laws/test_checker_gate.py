@@ -100,7 +100,10 @@ def test_one_step_around_oblique_facets(setup, dtype):
         points += [[a, b, option] for option in options]
     on, enlarged = setup.check(torch.tensor(np.array(points, dtype=kind)))
     assert on > 300
-    assert enlarged > 20, "no point was a hair outside: the borders were not tried"
+    if kind is np.float32:
+        assert enlarged == 0, "sums in float64 tell neighboring float32 numbers apart"
+    else:
+        assert enlarged > 20, "no point was a hair outside: the borders were not tried"
 
 
 @setups

@@ -14,7 +14,7 @@ from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
-from smle_check.floats import BINARY32, BINARY64, affine_error, guard_slack, nearest, round_up, upward
+from smle_check.floats import BINARY32, BINARY64, affine_error, cast_error, guard_slack, nearest, round_up, upward
 
 
 def as_fractions(array: np.ndarray) -> list[Fraction]:
@@ -214,7 +214,8 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
             closed = max(nearest(row.bound, BINARY32), nearest(nearest(row.bound, BINARY64), BINARY32))
         else:
             slack = guard_slack(dict(row.coefficients), sizes)
-            closed = round_up(row.bound + slack, BINARY32) + slack
+            cast = sum(abs(q) * cast_error(sizes[t]) for t, q in row.coefficients)
+            closed = round_up(row.bound + slack, BINARY64) + slack + cast
         offset += weight * closed
         for t, q in row.coefficients:
             slope[t] -= weight * q

@@ -409,7 +409,7 @@ def test_in_the_slack_of_an_oblique_border_answers_are_corrected_and_beyond_they
     model = nn.Linear(2, 1).requires_grad_(False)
     network = correct(model, spec, inputs(200))
     a = torch.linspace(-1, 1, 2001)
-    for distance, mine in ((1e-8, False), (1e-5, True)):  # the exact condition holds for none of these points
+    for distance, mine in ((4e-16, False), (1e-12, True)):  # the exact condition holds for none of these points
         X = torch.stack([a.double(), (0.3 - distance - a.double()) / 2], dim=1)
         y, original = network(X), model(X.float())
         assert not breaking(spec, X, original.numpy()).any()

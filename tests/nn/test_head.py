@@ -74,7 +74,7 @@ def cell_of(head: DeployedHead, v: np.ndarray, kind: str) -> int:
     for row, (column, sign) in enumerate(zip(gate.columns.tolist(), signs, strict=True)):
         if not sign * v[column] <= constants[row]:
             outside |= gate.comparison_regions[row].bool().numpy()
-    above = gate.coefficients.double().numpy() @ v.astype(np.float32).astype(np.float64) > gate.thresholds.numpy()
+    above = gate.coefficients.numpy() @ v.astype(np.float64) > gate.thresholds.numpy()
     for row in np.flatnonzero(above):
         outside |= gate.oblique_regions[row].bool().numpy()
     active = (~outside).astype(np.uint8).tolist()

@@ -13,7 +13,7 @@ from smle.errors import ModelFormatError, RuleError
 from smle.export.backbone import Backbone
 from smle.export.door import require_onnx
 from smle.rules import Categorical, Choice, Label, Specification
-from smle_check.onnx.graph import BOOL, FLOAT, INT64, OPSET, STRING, Constant
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant
 from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types, program_of
 
 __all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
@@ -114,7 +114,7 @@ def _tensor(name: str, constant: Constant) -> Any:
     onnx = require_onnx()
     if constant.dtype == "STRING":
         return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))
-    kind = {"F32": FLOAT, "I64": INT64, "BOOL": BOOL}[constant.dtype]
+    kind = {"F32": FLOAT, "F64": DOUBLE, "I64": INT64, "BOOL": BOOL}[constant.dtype]
     return onnx.helper.make_tensor(name, kind, constant.shape, constant.data, raw=True)
 
 

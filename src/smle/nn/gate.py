@@ -108,7 +108,7 @@ def _bits(flags: Iterable[float]) -> int:
 class Gate(_OfRules):
     """Finds the cell of each input. Each half-space is evaluated once; the bits pick one head.
 
-    Comparisons with one input are exact in the input's own format; oblique rows are float32 with slack.
+    Comparisons with one input are exact in the input's own format; oblique rows are float64 sums with slack.
     """
 
     constants_float32: Tensor
@@ -133,13 +133,13 @@ class Gate(_OfRules):
         for position, (fmt, dtype) in enumerate(_TYPES):
             constants = [guard[row].constants[position] for row in comparisons]
             self.register_buffer(f"constants_{fmt.name}", _column(constants, dtype))
-        coefficients = torch.zeros(len(oblique), len(spec.columns))
+        coefficients = torch.zeros(len(oblique), len(spec.columns), dtype=torch.float64)
         for position, row in enumerate(oblique):
             for (column, _), value in zip(guard[row].coefficients, guard[row].stored, strict=True):
                 coefficients[position, column] = float(value)
         self.register_buffer("coefficients", coefficients)
         thresholds = [guard[row].threshold or Fraction(0) for row in oblique]
-        self.register_buffer("thresholds", _column(thresholds, torch.float32))
+        self.register_buffer("thresholds", _column(thresholds, torch.float64))
         bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
         signatures = torch.tensor(bits, dtype=torch.uint8).reshape(len(arrangement.cells), len(arrangement.gated))
         self.register_buffer("signatures", signatures)
@@ -182,14 +182,14 @@ class Gate(_OfRules):
         return torch.where(buffers["strict"], signed < constants, signed <= constants)
 
     def _above(self, x: Tensor) -> Tensor:
-        """Return which oblique rows are exceeded, (batch, oblique), in float32."""
-        return x.to(torch.float32) @ self.coefficients.T > self.thresholds
+        """Return which oblique rows are exceeded, (batch, oblique), in float64."""
+        return x.to(torch.float64) @ self.coefficients.T > self.thresholds
 
     def cell_of(self, x: Tensor, domain: Domain) -> int:
         """Return the cell of a single input (1, d), by comparing numbers instead of tensors.
 
-        Comparisons give the same answer. Sums of oblique rows are formed in float64: their error is smaller than
-        that of float32 sums, for which their thresholds have slack.
+        Comparisons give the same answer. Sums of oblique rows may differ in the last bits, for which their thresholds
+        have slack.
         """
         kind = "float64" if x.dtype is torch.float64 else "float32"
         numbers = self._numbers.get(kind) or self._read(kind, domain)

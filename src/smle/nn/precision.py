@@ -22,8 +22,8 @@ __all__ = [
     "require_full_precision",
 ]
 
-_FLOAT64 = "_float64"
-"""Constants for float64 inputs, which are compared in their own format, have names that end like this."""
+_FLOAT64 = ("_float64", "gate.coefficients", "gate.thresholds")
+"""Constants for float64 inputs, which are compared in their own format, and for sums of the gate end like this."""
 
 
 class Float32Only(nn.Module):
@@ -73,7 +73,7 @@ def float32_by_default() -> Iterator[None]:
 
 
 def require_float32(tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Require that the constants of a head are in float32 (those for float64 inputs in float64).
+    """Require that the constants of a head are in float32 (those for float64 inputs and sums of the gate in float64).
 
     Raises:
         TypeError: If one is in another float format.

@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
 
-from smle_check.floats import TINY, U, affine_error, on_grid, upward
+from smle_check.floats import TINY, affine_error, cast_error, on_grid, upward
 from smle_check.heads.packed import Packed
 from smle_check.kernel import bounded
 from smle_check.reading import Tensor, require, values
@@ -171,7 +171,7 @@ class Head:
         constant, slope = self.worst(g)
         constant -= sum(weight * literal.bound for literal, weight in zip(clause, weights, strict=True))
         constant += sum(abs(value) * self.errors[j] for j, value in g.items())
-        constant += sum(abs(value) * (U * self.spec.sizes[k] + TINY) for k, value in s.items())
+        constant += sum(abs(value) * cast_error(self.spec.sizes[k]) for k, value in s.items())
         for key, value in s.items():
             slope[key] = slope.get(key, Fraction(0)) + value
         halfspaces = [(row.terms, row.closed) for row in rows]

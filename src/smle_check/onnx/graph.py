@@ -8,8 +8,8 @@ from smle_check.reading import Rejected, require
 
 OPSET = 20  # of the default domain, the only one allowed
 IR_VERSIONS = (8, 9, 10)
-FLOAT, INT64, STRING, BOOL = 1, 7, 8, 9  # TensorProto.DataType
-TYPES = {FLOAT: ("F32", 4), INT64: ("I64", 8), BOOL: ("BOOL", 1)}
+FLOAT, INT64, STRING, BOOL, DOUBLE = 1, 7, 8, 9, 11  # TensorProto.DataType
+TYPES = {FLOAT: ("F32", 4), DOUBLE: ("F64", 8), INT64: ("I64", 8), BOOL: ("BOOL", 1)}
 _ENTRY: Schema = {1: ("key", "b"), 2: ("value", "b")}
 _TENSOR: Schema = {
     1: ("dims", ["i"]), 2: ("data_type", "i"), 4: ("float_data", ["f"]), 5: ("int32_data", ["i"]),
@@ -50,7 +50,7 @@ class Node(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A constant tensor: F32, I64 and BOOL as little-endian bytes, STRING as a tuple of texts in UTF-8."""
+    """A constant tensor: F32, F64, I64 and BOOL as little-endian bytes, STRING as a tuple of texts in UTF-8."""
 
     dtype: str
     shape: tuple[int, ...]

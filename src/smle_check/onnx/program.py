@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple
 
 from smle_check.guard import guard_tensors
-from smle_check.onnx.graph import BOOL, FLOAT, STRING, Constant, Node
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, STRING, Constant, Node
 from smle_check.reading import Tensor
 from smle_check.specification import Specification
 
@@ -170,29 +170,33 @@ class Program:
         A row s x <= c fails where s x > c. A strict one, s x < c, holds where -s x > -c: it counts as -1, and a region
         is active where no row fails and all strict ones hold.
         """
-        values, d = [], gate.coefficients.shape[1]
+        beyond, d = [], gate.coefficients.shape[1]
+        strict = [row[2] for row in gate.comparisons]
         if gate.comparisons:
             turned = [(sign < 0) is not strict for _, sign, strict in gate.comparisons]
             rows, source = [row[0] + d * turn for row, turn in zip(gate.comparisons, turned, strict=True)], x
             if any(turned):  # a change of sign is exact, also for subnormal numbers
                 source = self.add("Concat", [x, self.add("Neg", [x], f"{name}/negative")], f"{name}/both", axis=0)
             picks = self.integers(f"{name}.columns", rows, (len(rows),))
-            values.append(self.add("Gather", [source, picks], f"{name}/compared", axis=0))
+            values = self.add("Gather", [source, picks], f"{name}/compared", axis=0)
+            parts = [gate.constants[4 * i : 4 * i + 4] for i in range(len(rows))]
+            limits = b"".join(negated(p) if turn else p for p, turn in zip(parts, strict, strict=True))
+            limit = self.put(f"{name}.limits", Constant("F32", (len(rows), 1), limits))
+            beyond.append(self.add("Greater", [values, limit], f"{name}/beyond"))
         if gate.oblique:
             coefficients = self.put(f"{name}.coefficients", Constant(*gate.coefficients))
-            values.append(self.add("MatMul", [coefficients, x], f"{name}/oblique"))
-        stacked = values[0] if len(values) == 1 else self.add("Concat", values, f"{name}/values", axis=0)
+            wide = self.add("Cast", [x], f"{name}/wide", to=DOUBLE)
+            sums = self.add("MatMul", [coefficients, wide], f"{name}/sums")
+            threshold = self.put(f"{name}.thresholds", Constant("F64", (gate.oblique, 1), gate.thresholds))
+            beyond.append(self.add("Greater", [sums, threshold], f"{name}/above"))
+        stacked = beyond[0] if len(beyond) == 1 else self.add("Concat", beyond, f"{name}/rows", axis=0)
         count, regions = len(gate.members), len(gate.members[0])
-        strict = [row[2] for row in gate.comparisons] + [False] * gate.oblique
-        parts = [gate.constants[4 * i : 4 * i + 4] for i in range(len(gate.comparisons))]
-        limits = b"".join(negated(part) if is_strict else part for part, is_strict in zip(parts, strict, strict=False))
-        limit = self.put(f"{name}.limits", Constant("F32", (count, 1), limits + gate.thresholds))
-        beyond = self.cast(self.add("Greater", [stacked, limit], f"{name}/beyond"))
-        signed = [[-bit if minus else bit for bit in row] for row, minus in zip(gate.members, strict, strict=True)]
+        minus = strict + [False] * gate.oblique
+        signed = [[-bit if turn else bit for bit in row] for row, turn in zip(gate.members, minus, strict=True)]
         entries = [row[g] for g in range(regions) for row in signed]
         members = self.floats(f"{name}.members", entries, (regions, count))
         least = [sum(min(row[g], 0) for row in signed) for g in range(regions)]
-        found = self.add("MatMul", [members, beyond], f"{name}/count")
+        found = self.add("MatMul", [members, self.cast(stacked)], f"{name}/count")
         return self.add("Equal", [found, self.floats(f"{name}.least", least, (regions, 1))], f"{name}/active")
 
     def inside(self, inputs: tuple[Input, ...], gate: Gate) -> str:

@@ -97,7 +97,8 @@ def bounded_work(graph: Graph, spec: Specification, regions: list[int], name: st
     used = {r for g in regions for r in spec.regions[g]}
     oblique = sum(len(spec.rows[r].terms) > 1 for r in used)
     if oblique:
-        graph.floats(f"{name}.coefficients", (oblique, len(spec.inputs)))
+        shape, _ = graph.numbers(f"{name}.coefficients", "F64")
+        require(shape == (oblique, len(spec.inputs)), f"onnx: {name}.coefficients: wrong shape")
     if used and f"{name}.limits.0" not in graph.constants:
         graph.floats(f"{name}.members", (len(regions), len(used)))
     return len(used)

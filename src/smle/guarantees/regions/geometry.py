@@ -19,7 +19,7 @@ import numpy.typing as npt
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.rules import Row, Specification
 from smle.solvers import LinearProgram, Session, Status, open_session, solve
-from smle_check.floats import BINARY32, BINARY64, guard_slack, nearest, round_up, threshold_above
+from smle_check.floats import BINARY32, BINARY64, cast_error, guard_slack, nearest, round_up, threshold_above
 
 __all__ = ["Domain", "Region", "Support", "enlarged_rows"]
 
@@ -90,10 +90,11 @@ def _enlarged(row: Row, sizes: Array) -> float:
     if row.is_comparison:
         passed = (nearest(row.bound, BINARY32), nearest(nearest(row.bound, BINARY64), BINARY32))
         return float(max(passed))
-    slack = guard_slack(dict(row.coefficients), [Fraction(float(s)) for s in sizes])
-    threshold = threshold_above(row.bound + slack)
+    exact_sizes = [Fraction(float(s)) for s in sizes]
+    slack = guard_slack(dict(row.coefficients), exact_sizes)
+    cast = sum((abs(q) * cast_error(exact_sizes[i]) for i, q in row.coefficients), Fraction(0))
     # A little more than needed pays for coefficients that float64 cannot hold.
-    return float(round_up(threshold + slack * Fraction(1025, 1024), BINARY64))
+    return float(round_up(threshold_above(row.bound + slack) + (slack + cast) * Fraction(1025, 1024), BINARY64))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """The rows of regions as the deployed guard evaluates them, in floats.
 
 * A row over one input is compared exactly, strictly or not, in the format F of the input as passed, with nearest_F(t).
-* A row over several inputs is stored in float32 and enlarged: the guard says inside iff fl(qf.x) <= threshold,
+* A row over several inputs is computed in float64 and enlarged: the guard says inside iff fl(qf.x) <= threshold,
   threshold = round_up(t + slack). So "inside" implies q.x <= threshold + slack, and "outside" implies q.x > t.
 * No stored constant is subnormal: a runtime may treat such a number as zero.
 
@@ -30,8 +30,8 @@ class GuardRow:
     """One half-space `coefficients . x <= bound` and what the guard stores for it.
 
     * `constants`: for a comparison, nearest_F(bound) per format of `FORMATS`; for an oblique row ().
-    * `stored`: for an oblique row its float32 coefficients, in the order of `coefficients`; otherwise ().
-    * `threshold`: for an oblique row the float32 constant that fl(stored . x) is compared with; otherwise None.
+    * `stored`: for an oblique row its float64 coefficients, in the order of `coefficients`; otherwise ().
+    * `threshold`: for an oblique row the float64 constant that fl(stored . x) is compared with; otherwise None.
     * `slack`: for an oblique row the bound on |fl(stored . x) - coefficients . x|; otherwise 0.
     """
 

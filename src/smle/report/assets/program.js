@@ -48,7 +48,7 @@ function makeProgram(data, gatedRules) {
     });
     gate.coefficients.forEach((form, row) => {
       let sum = 0;
-      for (let k = 0; k < form.length; k++) sum += form[k] * Math.fround(x[k]);
+      for (let k = 0; k < form.length; k++) sum += form[k] * x[k];
       if (sum > gate.thresholds[row]) switchOff(gate.oblique_regions[row]);
     });
     return on;
