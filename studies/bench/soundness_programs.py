@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ FloatArray = npt.NDArray[np.floating]
 Path = Callable[[FloatArray, Array], Array]
 """(features (rows, d), embedding (rows, n)) -> outputs (rows, m)."""
 Order = Callable[[Array, Array, Array], Array]
-"""(A (rows, k, N), v (rows, N), b (rows, k)) -> A v + b (rows, k) in float32."""
+"""(A (rows, k, N), v (rows, N), b (rows, k)) -> A v + b (rows, k), in the format of the arguments."""
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 _ROWS = 1 << 14
 """Rows per call where all products are kept."""
@@ -119,10 +120,13 @@ def _fused_last_to_first(A: Array, v: Array, b: Array) -> Array:
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """Return a b + c, rounded once to float32 (finite numbers).
+    """Return a b + c, rounded once to the format of the arguments (finite numbers).
 
-    The product is exact in float64. The sum is rounded there to odd, so that the second rounding does no harm.
+    For float32 the product is exact in float64. The sum is rounded there to odd, so that the second rounding does no
+    harm. For float64, where there are few sums, rationals are used.
     """
+    if a.dtype == np.float64:
+        return np.asarray(_exactly(a, b, c), dtype=np.float64)
     product, addend = a.astype(np.float64) * b, c.astype(np.float64)
     total = product + addend
     back = total - product
@@ -130,6 +134,9 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     even = (error != 0) & (total.view(np.int64) & 1 == 0)
     odd = np.where(even, np.nextafter(total, np.copysign(np.inf, error)), total)
     return odd.astype(np.float32)
+
+
+_exactly = np.frompyfunc(lambda a, b, c: float(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))), 3, 1)
 
 
 ORDERS: dict[str, Order] = {
