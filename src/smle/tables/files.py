@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from smle.errors import DataError, MissingDependencyError
+from smle.errors import DataError
+from smle.extras import require
 from smle.rules import Categorical, Choice, Specification
 from smle.tables.whole import may_be_rounded
 
@@ -210,14 +211,7 @@ def _exact_digits() -> dict[str, Any]:
 
 
 def _arrow(what: str) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{what} Parquet needs the package pyarrow. Install it with: pip install 'smle[parquet]'"
-        ) from error
-    return pyarrow, pyarrow.parquet
+    return require("pyarrow", f"{what} Parquet"), require("pyarrow.parquet", f"{what} Parquet")
 
 
 def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataFrame]:
