@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import CertificateError, ModelFormatError
+from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.export.files import FilePath, read_checked
 from smle.extras import require
 from smle.rules import Categorical, Choice, Label, Specification
-from smle.tables import apply_domain_policy, encode_inputs, in_domain, option_values, require_exact
+from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain, option_values, require_exact
 
 if TYPE_CHECKING:
     from smle_check import OnnxResult
@@ -99,6 +99,9 @@ class OnnxModel:
         Raises:
             DataError: If the table does not fit the rules, or a whole number in the domain would be rounded.
         """
+        if column_names(X) is None:
+            wanted = ", ".join(item.name for item in self.specification_.inputs)
+            raise DataError(f"Expected a table with named columns ({wanted}). Got {type(X).__name__}.")
         exact = encode_inputs(self.specification_, X)
         with np.errstate(over="ignore"):
             encoded = exact.astype(np.float32)
