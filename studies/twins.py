@@ -22,7 +22,7 @@ import numpy.typing as npt
 from smle.certificates.agreement import arrangement_of
 from smle.errors import NotCertifiedError
 from smle.export.backbone import layers_of
-from smle.export.door import require_onnx
+from smle.extras import require
 from smle.guarantees import Arrangement
 from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
 
@@ -196,7 +196,7 @@ def _certified(record: ModelRecord) -> tuple[Specification, Arrangement]:
 
 
 def _model(layers: list[tuple[Array, Array]]) -> Any:
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     nodes, initializers, source = [], [], "x"
     for i, (W, b) in enumerate(layers):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+
+# isort: split
 import copy
 import warnings
 from typing import Any

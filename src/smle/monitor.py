@@ -7,6 +7,9 @@ two shares has Newcombe's, made of the two. Intervals hold together with 99 % (B
 
 from __future__ import annotations
 
+import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+
+# isort: split
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.errors import DataError, MissingDependencyError
+from smle.errors import DataError
+from smle.extras import require
 from smle.rules import Choice, Specification
 from smle_check.floats import BINARY32, nearest
 
@@ -139,15 +140,9 @@ def _read_network(path: Path) -> nn.Sequential:
     Raises:
         DataError: If the graph is another one.
     """
-    try:
-        import onnx
-        from onnx import numpy_helper
-    except ImportError:
-        raise MissingDependencyError(
-            "Reading ACAS Xu networks needs onnx. Install it with: pip install 'smle[onnx]'"
-        ) from None
+    onnx = require("onnx", "Reading ACAS Xu networks")
     graph: Any = onnx.load(path).graph
-    constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    constants = {item.name: onnx.numpy_helper.to_array(item) for item in graph.initializer}
     layers: list[nn.Module] = []
     shift: npt.NDArray[Any] | None = None
     weight: npt.NDArray[Any] | None = None

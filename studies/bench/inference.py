@@ -143,7 +143,7 @@ def _served(safe: SafeNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tenso
     try:
         import onnxruntime
 
-        from smle.export.files import write_network
+        from smle.export import write_network
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()

@@ -186,7 +186,7 @@ def _onnx(trained: Trained, case: Case) -> str:
 
 
 def _write_safe(module: nn.Module, path: Path, example: Tensor) -> None:
-    from smle.export.files import write_network
+    from smle.export import write_network
 
     assert isinstance(module, SafeNetwork)
     write_network(module, path, monitor=False)

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.errors import MissingDependencyError
 from smle.export.backbone import Backbone
-from smle.export.door import require_onnx
 from smle.export.graph import certified_program, graph_model, interface_of
+from smle.extras import require
 from smle.rules import Categorical, Specification
 from smle_check.floats import BINARY32, nearest
 from smle_check.onnx.program import EMBEDDING
@@ -295,13 +294,7 @@ def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int =
     Raises:
         MissingDependencyError: If onnx or onnxruntime is not installed.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingDependencyError(
-            "The soundness bench also attacks the exported head, with the package onnxruntime. Install it with: "
-            "pip install 'smle[onnx]'"
-        ) from error
+    onnxruntime = require("onnxruntime", "The attack on exported heads")
     spec, data = subject.spec, head_model(subject, monitor=monitor)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -318,7 +311,7 @@ def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int =
 
 def head_model(subject: Subject, *, monitor: bool = False) -> bytes:
     """Return the exported head as an ONNX file that takes the embedding as an input."""
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     width = len(subject.network.head.bounds.lower)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
     face = interface_of(subject.spec, monitor=monitor)

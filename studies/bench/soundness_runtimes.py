@@ -15,8 +15,8 @@ import numpy.typing as npt
 import smle_check
 from smle.assurance import state_of
 from smle.certificates.document import tensors_of
-from smle.export.door import require_onnx
 from smle.export.files import companion, write_onnx
+from smle.extras import require
 from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING
 from studies.bench.runtimes import Case, Runtime
@@ -140,7 +140,7 @@ def _exported(subject: Subject) -> tuple[bytes, bytes]:
 
 def _spoiled(data: bytes, hostile: Hostile, values: Array) -> bytes:
     """Return the file with hostile nodes between the backbone and the name under which the head reads it."""
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     model = onnx.load_from_string(data)
     nodes = list(model.graph.node)
     at = next(i for i, node in enumerate(nodes) if EMBEDDING in node.output)

@@ -21,14 +21,8 @@ from studies.fuzz.targets import _FILES, TARGETS, Defect, Target
 CORPUS = sorted(place for place in (Path(__file__).parent / "corpus").rglob("*") if place.is_file())
 
 
-# Found, told, and not yet mended: these fail when they are, and then the line goes.
-OPEN = {"table/broken-gzip-data", "table/broken-gzip-sum", "table/cut-gzip", "table/long-name"}
-
-
 @pytest.mark.parametrize("name", [f"{place.parent.name}/{place.name}" for place in CORPUS])
-def test_what_was_found_once(name, request):
-    if name in OPEN:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="not yet mended"))
+def test_what_was_found_once(name):
     place = Path(__file__).parent / "corpus" / name
     assert replay(place.parent.name, place.read_bytes()) == ""
 
@@ -37,8 +31,7 @@ def test_what_was_found_once(name, request):
 def test_a_second_of_plain_mutations(name, tmp_path):
     outcome = fuzz(name, seconds=1, output=tmp_path, guided=False)
     assert outcome.tried > len(TARGETS[name].seeds())
-    if not any(found.startswith(f"{name}/") for found in OPEN):
-        assert outcome.defects == {}
+    assert outcome.defects == {}
 
 
 READS = {

@@ -107,6 +107,18 @@ def test_wrong_files_are_refused(tmp_path):
     (tmp_path / "t.csv.gz").write_bytes(b"a,b\n1,2\n")
     with pytest.raises(DataError, match="expected text"):
         read_table(tmp_path / "t.csv.gz")
+    (tmp_path / "long.csv").write_text("a" * 131073 + ",b\n1,2\n")
+    with pytest.raises(DataError, match=r"long\.csv: expected a header .* larger than field limit"):
+        read_table(tmp_path / "long.csv")
+
+
+def test_a_gzip_file_that_is_cut_behind_its_header(tmp_path):
+    """The header is readable; pandas meets the end."""
+    rows = "".join(f"{i * i % 9973},{i}\n" for i in range(50_000))
+    whole = gzip.compress(f"a,b\n{rows}".encode())
+    (tmp_path / "cut.csv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"cut\.csv\.gz: expected text \(CSV\) packed by gzip\. Got a damaged"):
+        read_table(tmp_path / "cut.csv.gz")
 
 
 def test_missing_pyarrow_is_named(tmp_path, monkeypatch):

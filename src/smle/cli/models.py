@@ -22,7 +22,7 @@ from smle.cli.app import (
     quoted,
     reported,
 )
-from smle.cli.places import RequireCertificate, load_model, require_model
+from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model
 from smle.errors import CertificateError
 from smle_check.digits import margin_text
 
@@ -53,10 +53,10 @@ def verify(
     Example: smle verify model.onnx --json
     """
     with reported(), _reasons_as_json(as_json):
-        if model.suffix == ".onnx" and not model.is_dir():
+        require_model(model, onnx=True)
+        if is_onnx(model):
             _verify_onnx(model, statements, as_json)
         else:
-            require_model(model)
             _verify_folder(model, statements, as_json)
 
 
@@ -85,14 +85,11 @@ def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     from smle.certificates.agreement import assumptions_of
-    from smle.errors import ModelFormatError
+    from smle.export.files import read_checked
     from smle_check import STATEMENT
 
-    if not model.exists():
-        raise ModelFormatError(f"Cannot read '{model}': no such file. Expected an ONNX file or a model folder.")
-    from smle.export.files import checked
-
-    result, spec = checked(model)
+    file = read_checked(model)
+    result, spec = file.result, file.spec
     assumptions = result.assumptions if spec is None else assumptions_of(spec)
     statement = {**STATEMENT, "domain": result.domain, "assumptions": assumptions}
     if as_json:

@@ -1,4 +1,4 @@
-"""Whether model folder and table are there, asked before the libraries are loaded that take seconds."""
+"""Whether model and table are there, asked before the libraries are loaded that take seconds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from smle.cli.app import err, quoted
 if TYPE_CHECKING:
     from smle.estimators import SafeEstimator
 
-__all__ = ["RequireCertificate", "load_model", "require_model", "require_table"]
+__all__ = ["RequireCertificate", "is_onnx", "load_model", "require_model", "require_table"]
 
 RequireCertificate = Annotated[
     bool, typer.Option("--require-certificate/--no-require-certificate", help="Refuse a model without certificate.")
 ]
+
+
+def is_onnx(model: Path) -> bool:
+    """Whether an exported file is meant, not a model folder."""
+    return model.suffix.lower() == ".onnx" and not model.is_dir()
 
 
 def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
@@ -38,11 +43,12 @@ def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
     return loaded
 
 
-def require_model(model: Path, *, table: Path | None = None, usage: str = "") -> None:
+def require_model(model: Path, *, table: Path | None = None, usage: str = "", onnx: bool = False) -> None:
     """Raise ModelFormatError unless there is a model folder, or what is left of a certified one.
 
     Args:
         model: Where the folder is expected.
+        onnx: Whether an exported file will do as well.
         table: The table that was given with it, to tell when the two were swapped.
         usage: The command with {model} and {table}, in the right order.
     """
@@ -52,11 +58,15 @@ def require_model(model: Path, *, table: Path | None = None, usage: str = "") ->
     if model.is_file() and table is not None and table.is_dir():
         right = usage.format(model=quoted(table), table=quoted(model))
         raise ModelFormatError(f"'{model}' is a file and '{table}' a folder: were they swapped? Try: {right}")
-    if model.suffix.lower() == ".onnx" and not model.is_dir():
+    if is_onnx(model) and not onnx:
         raise ModelFormatError(
-            f"'{model}' is an ONNX file. These run in onnxruntime, and `smle verify` checks them. This command wants "
-            "the model folder from which it was exported."
+            f"'{model}' is an ONNX file: `smle verify` and `smle predict` take it. This command wants the model folder "
+            "from which it was exported."
         )
+    if is_onnx(model):
+        if not model.exists():
+            raise ModelFormatError(f"Cannot read '{model}': no such file. Expected an ONNX file or a model folder.")
+        return
     if model.is_file():
         raise ModelFormatError(
             f"'{model}' is a file. Expected a model folder, with model.safetensors and model.json in it."

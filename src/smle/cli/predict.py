@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, err, out, print_json, reported
-from smle.cli.places import RequireCertificate, load_model, require_model, require_table
+from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table
 from smle.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from smle.estimators import SafeEstimator
+    from smle.export import OnnxModel
 
 __all__ = ["predict"]
 
@@ -28,7 +29,7 @@ _INFO = ("active_rules", "in_domain", "clipped_share")
 
 @app.command(rich_help_panel=MODELS)
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    model: Annotated[Path, typer.Argument(help="Model folder, or an exported ONNX file.")],
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="CSV or Parquet file to write; standard output if absent.")
@@ -53,30 +54,33 @@ def predict(
 
     A model without rules has none: a warning says that nothing is proved, and --require-certificate refuses it.
 
+    An ONNX file runs in onnxruntime, without torch. It reads numbers as float32 and always needs its certificate.
+
     Works in chunks. An output file appears when all rows are done; its digits read back as the same numbers.
 
     Example: smle predict model/ new.csv -o predictions.csv
 
     Example: smle predict model/ new.csv -o predictions.csv --keep id --keep date
 
+    Example: smle predict model.onnx new.csv -o predictions.csv
+
     Example: smle predict model/ new.parquet -o predictions.parquet --info --out-of-domain warn
     """
     with reported():
-        from smle.storage import model_files
         from smle.tables.files import TableWriter, read_chunks, text_columns
 
         if as_json and output is None:
             raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
-        require_model(model, table=data, usage="smle predict {model} {table}")
+        require_model(model, table=data, usage="smle predict {model} {table}", onnx=True)
         require_table(data)
         if output is not None and output.exists():
             if data.exists() and output.samefile(data):
                 raise ValueError(f"'{output}' is the table itself. Name another file for the predictions.")
-            if any(output.samefile(file) for file in model_files(model)):
+            if any(output.samefile(file) for file in _files(model)):
                 raise ValueError(f"'{output}' is a file of the model. Name another file for the predictions.")
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
-        loaded = load_model(model, require_certificate=require_certificate)
+        loaded = _load(model, require_certificate)
         outside = _Outside()
         chunks = read_chunks(data, text=text_columns(loaded.specification_))
         kept = _kept(data, keep or (), keep_all) if keep or keep_all else None
@@ -94,12 +98,28 @@ def predict(
                     "rows": rows,
                     "output": str(output),
                     "rows_outside_the_domain": outside.count,
-                    "certified": loaded.certificate_ is not None,
+                    "certified": bool(loaded.specification_.rules),
                 }
             )
         elif output is not None:
             done = "1 row" if rows == 1 else f"{rows} rows"
             out.print(f"Predictions: {output} ({done})", markup=False, soft_wrap=True)
+
+
+def _load(model: Path, require_certificate: bool) -> SafeEstimator | OnnxModel:
+    if not is_onnx(model):
+        return load_model(model, require_certificate=require_certificate)
+    from smle.export import load_onnx
+
+    return load_onnx(model)
+
+
+def _files(model: Path) -> list[Path]:
+    """Return the files of a model that exist."""
+    from smle.export.files import companion
+    from smle.storage import model_files
+
+    return [file for file in (model, companion(model)) if file.exists()] if is_onnx(model) else model_files(model)
 
 
 def _kept(data: Path, names: Sequence[str], every: bool) -> Iterator[pd.DataFrame]:
@@ -151,12 +171,18 @@ class _Outside:
 
 
 def _answers(
-    model: SafeEstimator, chunks: Iterator[pd.DataFrame], data: Path, policy: str, info: bool, outside: _Outside
+    model: SafeEstimator | OnnxModel,
+    chunks: Iterator[pd.DataFrame],
+    data: Path,
+    policy: str,
+    info: bool,
+    outside: _Outside,
 ) -> Iterator[pd.DataFrame]:
     """Yield the predictions of each chunk as a table."""
     import numpy as np
     import pandas as pd
 
+    from smle.export import OnnxModel
     from smle.tables import encode_inputs, in_domain, require_in_domain
 
     spec = model.specification_
@@ -166,16 +192,20 @@ def _answers(
     for chunk in chunks:
         first = int(chunk.index[0]) + 1
         with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
-            encoded = encode_inputs(spec, chunk)
+            encoded = model.encode(chunk) if isinstance(model, OnnxModel) else encode_inputs(spec, chunk)
             if policy == "raise" and spec.rules:
                 require_in_domain(spec, encoded, "rows", first=first, remedy=_REMEDY)
         outside.add((first + np.flatnonzero(~in_domain(spec, encoded).all(axis=1))).tolist())
         values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
             model.predict(chunk, out_of_domain="clip"), {}
         )  # fmt: skip
-        columns = dict(zip(names, np.asarray(values).reshape(len(chunk), -1).T, strict=True))
-        table = pd.DataFrame(columns)
+        table = values
+        if not isinstance(values, pd.DataFrame):
+            columns = np.asarray(values).reshape(len(chunk), -1).T
+            table = pd.DataFrame(dict(zip(names, columns, strict=True)))
         if info:
             table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]
-            table["in_domain"], table["clipped_share"] = facts["in_domain"], facts["clipped_share"]
+            for name in _INFO[1:]:  # ONNX files do not tell what was clipped
+                if name in facts:
+                    table[name] = facts[name]
         yield table

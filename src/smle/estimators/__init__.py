@@ -6,6 +6,7 @@ import os
 import warnings
 from os import PathLike
 
+import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier

@@ -14,13 +14,13 @@ from smle.assurance import DeployedNetwork, Seal, state_of
 from smle.certificates.document import Certificate, shortened
 from smle.certificates.issue import rebind
 from smle.errors import DataError, NotCertifiedError
-from smle.estimators.inputs import apply_domain_policy, plain_table
+from smle.estimators.inputs import plain_table
 from smle.guarantees import Arrangement
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
-from smle.tables import column_names, encode_inputs
+from smle.tables import apply_domain_policy, column_names, encode_inputs
 
 __all__ = ["FittedModel"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from fractions import Fraction
 from typing import Any
 
@@ -12,13 +11,11 @@ from sklearn.utils import check_array
 
 from smle.errors import DataError
 from smle.rules import NumericInput, Specification
-from smle.tables import column_names, in_domain, require_exact, require_in_domain
+from smle.tables import column_names, require_exact
 
-__all__ = ["apply_domain_policy", "observed_inputs", "plain_table", "spread"]
+__all__ = ["observed_inputs", "plain_table", "spread"]
 
 Array = npt.NDArray[np.float64]
-_LISTED = 5  # row numbers in a warning
-_REMEDY = "Drop these rows, or let out_of_domain='warn' (or 'clip') clamp them to it."
 
 
 def plain_table(X: Any, spec: Specification | None) -> Any:
@@ -68,27 +65,3 @@ def spread(values: npt.NDArray[Any]) -> Array:
     """Return the standard deviation of each column, 1 where it is zero."""
     deviation = values.std(axis=0, dtype=np.float64)
     return np.where(deviation > 0, deviation, 1.0)
-
-
-def apply_domain_policy(spec: Specification, encoded: npt.NDArray[Any], policy: str) -> None:
-    """Raise or warn about rows outside the domain, as the policy asks.
-
-    Raises:
-        DataError: If rows lie outside and the policy is `raise`.
-        ValueError: If the policy is unknown.
-    """
-    if policy not in ("raise", "warn", "clip"):
-        raise ValueError(f"Expected out_of_domain to be 'raise', 'warn' or 'clip'. Got {policy!r}.")
-    if not spec.rules:
-        return
-    if policy == "raise":
-        require_in_domain(spec, encoded, "rows", remedy=_REMEDY)
-    elif policy == "warn":
-        outside = np.flatnonzero(~in_domain(spec, encoded).all(axis=1))
-        if len(outside):
-            listed = ", ".join(map(str, (outside[:_LISTED] + 1).tolist())) + (", ..." if len(outside) > _LISTED else "")
-            warnings.warn(
-                f"{len(outside)} of {len(encoded)} rows lie outside the domain of the rules (rows {listed}). They were "
-                "clamped to it; the rules hold at the clamped input.",
-                stacklevel=4,
-            )

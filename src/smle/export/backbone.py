@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
-import re
-import warnings
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
 from smle.errors import ModelFormatError
-from smle.export.door import require_onnx, require_onnxscript
-from smle.nn.network import Rescaled
+from smle.extras import require
 from smle_check.onnx.graph import OPSET
 from smle_check.onnx.program import EMBEDDING, FEATURES
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["Backbone", "backbone_model", "layers_of", "mlp_backbone", "onnx_backbone", "torch_backbone"]
+__all__ = ["Backbone", "backbone_model", "layers_of", "mlp_backbone", "onnx_backbone"]
 
 Array = npt.NDArray[Any]
 _PREFIX = "backbone/"
-_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +67,7 @@ def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False) -> Backbone
     Raises:
         ModelFormatError: If the weights are not those of an MLP.
     """
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     layers = layers_of(weights, scaled=scaled)
     nodes, initializers, source = [], [], FEATURES
     for i, (W, b) in enumerate(layers):
@@ -100,7 +92,7 @@ def backbone_model(record: ModelRecord) -> Any:
     backbone=...)`, and the certificate stays, because the head is not touched. The inputs are scaled in a step of its
     own, so that 8 bits for a layer's inputs serve all of them.
     """
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     layers = layers_of(record.weights)
     part = mlp_backbone(record.weights, scaled=True)
     prefix = "backbone.backbone.0." if "backbone.rescale.scale" in record.weights else "backbone.0."
@@ -133,7 +125,7 @@ def onnx_backbone(model: Any, *, features: str | None = "features") -> Backbone:
     Raises:
         ModelFormatError: If it has several outputs, functions, data in other files or operators of other domains.
     """
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     if isinstance(model, str | PathLike):
         model = onnx.load(str(model))
     if any(entry.domain in ("", "ai.onnx") and entry.version != OPSET for entry in model.opset_import):
@@ -170,60 +162,3 @@ def onnx_backbone(model: Any, *, features: str | None = "features") -> Backbone:
         stored.name = f"{_PREFIX}{tensor.name}"
         initializers.append(stored)
     return Backbone(nodes, initializers, [value for value in inputs if value.name != features])
-
-
-def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, features: bool) -> Backbone:
-    """Return any torch module as a backbone, exported by torch.onnx; the first dimension is the batch.
-
-    Args:
-        module: The backbone; it is exported in eval mode.
-        example: Its arguments, for at least two rows.
-        features: Whether its one argument is the features of the rules.
-
-    Raises:
-        MissingDependencyError: If torch.onnx lacks the package onnxscript.
-        ModelFormatError: If torch.onnx cannot export it.
-    """
-    require_onnxscript()
-    module.eval()
-    names = ["features"] if features else _argument_names(module, len(example))
-    shapes: tuple[Any, ...] = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
-    if not _positional(module):  # forward(*inputs)
-        shapes = (shapes,)
-    noisy = logging.getLogger("torch.onnx")
-    level = noisy.level
-    noisy.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            exported = torch.onnx.export(
-                module,
-                example,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=names,
-                dynamic_shapes=shapes,
-                external_data=False,
-                verbose=False,
-            )
-    except torch.onnx.OnnxExporterError as error:
-        raise ModelFormatError(
-            "torch.onnx cannot export this backbone. If it reads something else than the features of the rules, pass "
-            "its arguments for a few rows as example=(...). Otherwise export it in another way, to one output "
-            f"(batch, n), and pass the file as backbone=. ({_COLORS.sub('', str(error)).splitlines()[0]})"
-        ) from error
-    finally:
-        noisy.setLevel(level)
-    assert exported is not None
-    return onnx_backbone(exported.model_proto, features="features" if features else None)
-
-
-def _positional(module: nn.Module) -> list[str]:
-    return [
-        name for name, parameter in inspect.signature(module.forward).parameters.items() if parameter.kind in (0, 1)
-    ]
-
-
-def _argument_names(module: nn.Module, count: int) -> list[str]:
-    names = _positional(module.backbone if isinstance(module, Rescaled) else module)
-    return names[:count] if len(names) >= count else [f"backbone_input_{i}" for i in range(count)]

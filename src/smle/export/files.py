@@ -6,27 +6,24 @@ import base64
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 import smle_check
-from smle.assurance import DeployedNetwork, certify, state_of
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError, NotCertifiedError, RuleError
-from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone, torch_backbone
+from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, interface_of, plain_program
-from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle_check.onnx.check import FORMAT, VERSION
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["check_onnx", "companion", "write_network", "write_onnx"]
+__all__ = ["CheckedFile", "check_onnx", "companion", "read_checked", "write_certified", "write_onnx"]
 
 FilePath = str | os.PathLike[str]
 
@@ -54,48 +51,7 @@ def write_onnx(
     """
     spec = Specification.from_yaml((record.rules or "") + "\n")
     part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
-    _write(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
-
-
-def write_network(
-    network: SafeNetwork,
-    path: FilePath,
-    *,
-    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
-    certificate: Certificate | None = None,
-    backbone: Any | FilePath | None = None,
-    monitor: bool = True,
-) -> Certificate | None:
-    """Write a safe network with any torch backbone as ONNX, with its certificate; return the certificate.
-
-    Args:
-        network: The network; it is switched to eval mode.
-        path: The ONNX file to write.
-        example: Arguments of the backbone for two rows or more, where it reads something else than the features.
-            They become inputs of the graph beside those of the rules, also one that is called `features`.
-        certificate: The certificate, if there is one already; otherwise the network is certified first.
-        backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
-        monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
-
-    Raises:
-        NotCertifiedError: If a rule cannot be proved.
-        CertificateError: If the certificate is not accepted for this network.
-        MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
-    """
-    deployed = DeployedNetwork.of(network)
-    weights = state_of(deployed)
-    if certificate is None and network.spec.rules:
-        certificate = certify(network)
-    if backbone is not None:
-        part = onnx_backbone(backbone)
-    elif example is not None:
-        arguments = (example,) if isinstance(example, torch.Tensor) else tuple(example)
-        part = torch_backbone(deployed.backbone, arguments, features=False)
-    else:
-        middle = (deployed.head.domain.lower_float32 + deployed.head.domain.upper_float32) / 2
-        part = torch_backbone(deployed.backbone, (middle.repeat(3, 1),), features=True)
-    _write(network.spec, certificate, weights, part, Path(path), monitor=monitor)
-    return certificate
+    write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
 
 
 def check_onnx(path: FilePath) -> smle_check.OnnxResult:
@@ -106,11 +62,27 @@ def check_onnx(path: FilePath) -> smle_check.OnnxResult:
     Raises:
         CertificateError: If the checker rejects it; the message says why.
     """
-    return checked(path)[0]
+    return read_checked(path).result
 
 
-def checked(path: FilePath) -> tuple[smle_check.OnnxResult, Specification | None]:
-    """Do what `check_onnx` does; also return the rules, if their text is in the certificate file."""
+class CheckedFile(NamedTuple):
+    """An ONNX file that was accepted: its bytes, what is proved, and the texts that the certificate binds.
+
+    `spec` is None where the certificate file has no rules text, `model` (model.json) where it has none.
+    """
+
+    data: bytes
+    result: smle_check.OnnxResult
+    spec: Specification | None
+    model: str | None
+
+
+def read_checked(path: FilePath) -> CheckedFile:
+    """Do what `check_onnx` does; return also the bytes that were checked, and what is bound with them.
+
+    Raises:
+        CertificateError: If the checker rejects it; the message says why.
+    """
     try:
         data, sealed = smle_check.read_onnx(os.fspath(path))
         result = smle_check.check_onnx(data, sealed)
@@ -118,7 +90,7 @@ def checked(path: FilePath) -> tuple[smle_check.OnnxResult, Specification | None
     except smle_check.Rejected as reason:
         raise CertificateError(str(reason)) from None
     if document["rules"] is None:
-        return result, None
+        return CheckedFile(data, result, None, document["model"])
     files = {role: document[role].encode() for role in ("model", "rules") if document[role] is not None}
     block = base64.b64decode(document["block"] or "")
     certificate = Certificate(smle_check.canonical(document["certificate"]), block, {}, files)
@@ -132,7 +104,7 @@ def checked(path: FilePath) -> tuple[smle_check.OnnxResult, Specification | None
             "The graph reads its inputs or outputs in another way than its rules say (missing values, whole numbers, "
             "choices). Export the model again."
         )
-    return result, spec
+    return CheckedFile(data, result, spec, document["model"])
 
 
 def companion(path: Path) -> Path:
@@ -140,7 +112,7 @@ def companion(path: Path) -> Path:
     return path.with_name(path.name + ".certificate.json")
 
 
-def _write(
+def write_certified(
     spec: Specification,
     certificate: Certificate | None,
     weights: dict[str, npt.NDArray[np.generic]],
@@ -149,6 +121,12 @@ def _write(
     *,
     monitor: bool,
 ) -> None:
+    """Write head and backbone as ONNX, with the certificate beside it if there are rules.
+
+    Raises:
+        NotCertifiedError: If there are rules but no certificate.
+        CertificateError: If the certificate is not accepted.
+    """
     face = interface_of(spec, monitor=monitor)
     tensors = {k: v for k, v in tensors_of(weights).items() if not k.startswith("backbone.")}
     if not spec.rules:

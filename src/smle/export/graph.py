@@ -11,7 +11,7 @@ import smle_check
 from smle.certificates.document import Certificate
 from smle.errors import ModelFormatError, RuleError
 from smle.export.backbone import Backbone
-from smle.export.door import require_onnx
+from smle.extras import require
 from smle.rules import Categorical, Choice, Label, Specification
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant
 from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types, program_of
@@ -85,7 +85,7 @@ def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Se
     Raises:
         RuleError: If names of the rules are needed for something else in the graph.
     """
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     helper = onnx.helper
     inputs = [
         helper.make_tensor_value_info(item.name, STRING if item.categories else FLOAT, ["N", 1]) for item in face.inputs
@@ -111,7 +111,7 @@ def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Se
 
 
 def _tensor(name: str, constant: Constant) -> Any:
-    onnx = require_onnx()
+    onnx = require("onnx", "ONNX export")
     if constant.dtype == "STRING":
         return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))
     kind = {"F32": FLOAT, "F64": DOUBLE, "I64": INT64, "BOOL": BOOL}[constant.dtype]

@@ -1,7 +1,11 @@
 """Safe networks in torch: backbone, bounds, clip, heads, gate."""
 
-from smle.nn.backbones import CNN, LSTM, MLP, Standardize, Transformer
-from smle.nn.head_parameters import Frame
-from smle.nn.network import SafeNetwork
+from smle.extras import require
+
+require("torch", "What works with networks (training, model folders, reports, monitoring)")
+
+from smle.nn.backbones import CNN, LSTM, MLP, Standardize, Transformer  # noqa: E402
+from smle.nn.head_parameters import Frame  # noqa: E402
+from smle.nn.network import SafeNetwork  # noqa: E402
 
 __all__ = ["CNN", "LSTM", "MLP", "Frame", "SafeNetwork", "Standardize", "Transformer"]

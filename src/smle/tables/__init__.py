@@ -1,6 +1,7 @@
 """Tables: columns matched by name, files read and written."""
 
 from smle.tables.encode import (
+    apply_domain_policy,
     column_names,
     encode_choices,
     encode_inputs,
@@ -15,6 +16,7 @@ from smle.tables.whole import WHOLE_FLOAT64, require_exact
 
 __all__ = [
     "WHOLE_FLOAT64",
+    "apply_domain_policy",
     "column_names",
     "encode_choices",
     "encode_inputs",

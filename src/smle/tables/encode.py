@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import warnings
 from collections.abc import Collection
 from typing import Any
 
@@ -16,6 +17,7 @@ from smle.tables.whole import WHOLE_FLOAT32, as_objects, may_be_rounded, require
 from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
+    "apply_domain_policy",
     "column_names",
     "encode_choices",
     "encode_inputs",
@@ -28,6 +30,8 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
+_LISTED = 5  # row numbers in a warning
+_REMEDY = "Drop these rows, or let out_of_domain='warn' (or 'clip') clamp them to it."
 
 
 def column_names(table: Any) -> list[str] | None:
@@ -207,6 +211,30 @@ def require_in_domain(
         f"{(~inside.all(axis=1)).sum()} of {len(X)} {what} lie outside the domain of the rules: {'; '.join(parts)}. "
         f"{remedy}"
     )
+
+
+def apply_domain_policy(spec: Specification, encoded: FloatArray, policy: str) -> None:
+    """Raise or warn about rows outside the domain, as the policy asks.
+
+    Raises:
+        DataError: If rows lie outside and the policy is `raise`.
+        ValueError: If the policy is unknown.
+    """
+    if policy not in ("raise", "warn", "clip"):
+        raise ValueError(f"Expected out_of_domain to be 'raise', 'warn' or 'clip'. Got {policy!r}.")
+    if not spec.rules:
+        return
+    if policy == "raise":
+        require_in_domain(spec, encoded, "rows", remedy=_REMEDY)
+    elif policy == "warn":
+        outside = np.flatnonzero(~in_domain(spec, encoded).all(axis=1))
+        if len(outside):
+            listed = ", ".join(map(str, (outside[:_LISTED] + 1).tolist())) + (", ..." if len(outside) > _LISTED else "")
+            warnings.warn(
+                f"{len(outside)} of {len(encoded)} rows lie outside the domain of the rules (rows {listed}). They were "
+                "clamped to it; the rules hold at the clamped input.",
+                stacklevel=4,
+            )
 
 
 def table_digest(*arrays: npt.NDArray[Any]) -> str:

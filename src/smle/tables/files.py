@@ -9,11 +9,13 @@ import os
 import secrets
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from smle.errors import DataError, MissingDependencyError
+from smle.errors import DataError
+from smle.extras import require
 from smle.rules import Categorical, Choice, Specification
 from smle.tables.whole import may_be_rounded
 
@@ -28,6 +30,7 @@ _HEADER = 1 << 20  # characters at most
 _NO_TEXT: Mapping[str, frozenset[str]] = {}
 _PARQUET = (".parquet", ".pq")
 _NOT_WRITTEN = (".xlsx", ".xls", ".ods", ".gz")
+_BAD_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
 # What usually stands for a missing value. In a column of names these may be names: Namibia's code is NA.
 _MISSING = frozenset(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "-NaN", "-nan", "NaN", "nan"]
@@ -128,6 +131,12 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
     except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
         reason = str(error).removeprefix("Error tokenizing data. C error: ").strip()
         raise DataError(f"{place}: not readable as a table of separated values ({reason}).") from None
+    except _BAD_GZIP as error:
+        raise _damaged(place, error) from None
+
+
+def _damaged(place: Path, error: Exception) -> DataError:
+    return DataError(f"{place}: expected text (CSV) packed by gzip. Got a damaged or other file ({error}).")
 
 
 def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -169,14 +178,19 @@ def _header(place: Path) -> tuple[str, list[str]]:
             # A quoted name may go on in the next line.
             while line.count('"') % 2 and len(line) < _HEADER and (more := raw.readline(_HEADER)):
                 line += more.decode()
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError):
+    except UnicodeDecodeError:
         line = "\0"
+    except _BAD_GZIP as error:
+        raise _damaged(place, error) from None
     if "\0" in line:
         raise DataError(f"{place}: expected text (CSV), or Parquet in a file named *.parquet. Got something else.")
     if not line.strip():
         raise DataError(f"{place}: expected a header with the column names. Got an empty first line.")
     separator = max((",", ";", "\t"), key=line.count)
-    names = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator))
+    try:
+        names = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator))
+    except csv.Error as error:
+        raise DataError(f"{place}: expected a header with the column names. Got a first line with {error}.") from None
     _require_distinct(place, names)
     return separator, names
 
@@ -197,14 +211,7 @@ def _exact_digits() -> dict[str, Any]:
 
 
 def _arrow(what: str) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{what} Parquet needs the package pyarrow. Install it with: pip install 'smle[parquet]'"
-        ) from error
-    return pyarrow, pyarrow.parquet
+    return require("pyarrow", f"{what} Parquet"), require("pyarrow.parquet", f"{what} Parquet")
 
 
 def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataFrame]:

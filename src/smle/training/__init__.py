@@ -1,5 +1,6 @@
 """Training: enforcement of the rules during training, the loop, checkpoints."""
 
+import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
 from smle.training.batches import split_rows
 from smle.training.enforcement import PDCG, Enforcement, ExactProjection, Gauge
 from smle.training.loop import train

@@ -1,0 +1,127 @@
+"""Safe networks with any torch backbone as ONNX. The one part of exporting that needs torch."""
+
+from __future__ import annotations
+
+import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+
+# isort: split
+import inspect
+import logging
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from smle.assurance import DeployedNetwork, certify, state_of
+from smle.certificates.document import Certificate
+from smle.errors import ModelFormatError
+from smle.export.backbone import Backbone, onnx_backbone
+from smle.export.files import FilePath, write_certified
+from smle.extras import require
+from smle.nn.network import Rescaled, SafeNetwork
+from smle_check.onnx.graph import OPSET
+
+__all__ = ["torch_backbone", "write_network"]
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def write_network(
+    network: SafeNetwork,
+    path: FilePath,
+    *,
+    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    certificate: Certificate | None = None,
+    backbone: Any | FilePath | None = None,
+    monitor: bool = True,
+) -> Certificate | None:
+    """Write a safe network with any torch backbone as ONNX, with its certificate; return the certificate.
+
+    Args:
+        network: The network; it is switched to eval mode.
+        path: The ONNX file to write.
+        example: Arguments of the backbone for two rows or more, where it reads something else than the features.
+            They become inputs of the graph beside those of the rules, also one that is called `features`.
+        certificate: The certificate, if there is one already; otherwise the network is certified first.
+        backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
+        monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
+
+    Raises:
+        NotCertifiedError: If a rule cannot be proved.
+        CertificateError: If the certificate is not accepted for this network.
+        MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
+    """
+    deployed = DeployedNetwork.of(network)
+    weights = state_of(deployed)
+    if certificate is None and network.spec.rules:
+        certificate = certify(network)
+    if backbone is not None:
+        part = onnx_backbone(backbone)
+    elif example is not None:
+        arguments = (example,) if isinstance(example, torch.Tensor) else tuple(example)
+        part = torch_backbone(deployed.backbone, arguments, features=False)
+    else:
+        middle = (deployed.head.domain.lower_float32 + deployed.head.domain.upper_float32) / 2
+        part = torch_backbone(deployed.backbone, (middle.repeat(3, 1),), features=True)
+    write_certified(network.spec, certificate, weights, part, Path(path), monitor=monitor)
+    return certificate
+
+
+def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, features: bool) -> Backbone:
+    """Return any torch module as a backbone, exported by torch.onnx; the first dimension is the batch.
+
+    Args:
+        module: The backbone; it is exported in eval mode.
+        example: Its arguments, for at least two rows.
+        features: Whether its one argument is the features of the rules.
+
+    Raises:
+        MissingDependencyError: If torch.onnx lacks the package onnxscript.
+        ModelFormatError: If torch.onnx cannot export it.
+    """
+    require("onnxscript", "Exporting a torch backbone")
+    module.eval()
+    names = ["features"] if features else _argument_names(module, len(example))
+    shapes: tuple[Any, ...] = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
+    if not _positional(module):  # forward(*inputs)
+        shapes = (shapes,)
+    noisy = logging.getLogger("torch.onnx")
+    level = noisy.level
+    noisy.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.onnx.export(
+                module,
+                example,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=names,
+                dynamic_shapes=shapes,
+                external_data=False,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise ModelFormatError(
+            "torch.onnx cannot export this backbone. If it reads something else than the features of the rules, pass "
+            "its arguments for a few rows as example=(...). Otherwise export it in another way, to one output "
+            f"(batch, n), and pass the file as backbone=. ({_COLORS.sub('', str(error)).splitlines()[0]})"
+        ) from error
+    finally:
+        noisy.setLevel(level)
+    assert exported is not None
+    return onnx_backbone(exported.model_proto, features="features" if features else None)
+
+
+def _positional(module: nn.Module) -> list[str]:
+    return [
+        name for name, parameter in inspect.signature(module.forward).parameters.items() if parameter.kind in (0, 1)
+    ]
+
+
+def _argument_names(module: nn.Module, count: int) -> list[str]:
+    names = _positional(module.backbone if isinstance(module, Rescaled) else module)
+    return names[:count] if len(names) >= count else [f"backbone_input_{i}" for i in range(count)]

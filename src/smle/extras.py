@@ -1,0 +1,33 @@
+"""Optional packages: the one place that says which extra to install."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from smle.errors import MissingDependencyError
+
+__all__ = ["require"]
+
+_EXTRAS = {"onnx": "onnx", "onnxruntime": "onnx", "onnxscript": "onnx", "pyarrow": "parquet", "torch": "torch"}
+
+
+def require(module: str, what: str) -> Any:
+    """Return a module of an optional package.
+
+    Args:
+        module: Its name, such as `pyarrow.parquet`.
+        what: What needs it, as the subject of a sentence.
+
+    Raises:
+        MissingDependencyError: If the package is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:  # it is there, and lacks something of its own
+            raise
+        raise MissingDependencyError(
+            f"{what} needs the package {package}. Install it with: pip install 'smle[{_EXTRAS[package]}]'"
+        ) from error
