@@ -18,6 +18,7 @@ from smle.cli import app
 from smle.errors import CertificateError, DataError, MissingDependencyError, ModelFormatError
 from smle.export import load_onnx, write_network, write_onnx
 from smle.export.backbone import mlp_backbone
+from smle.export.files import read_checked
 from smle.nn import SafeNetwork
 from smle.tables import encode_inputs
 
@@ -170,12 +171,17 @@ def test_what_is_not_certified_does_not_run(mixed, tmp_path):
     assert command("predict", path, tmp_path / "t.csv").exit_code == 2
 
 
-def test_what_was_checked_is_what_runs(mixed):
+def test_what_was_checked_is_what_runs(mixed, monkeypatch):
     _, path, table = mixed
-    model = load_onnx(path)
-    before = model.predict(table)
-    path.write_bytes(b"")
-    assert model.predict(table).equals(before)
+    before = load_onnx(path).predict(table)
+
+    def checked_and_replaced(place):
+        file = read_checked(place)
+        path.write_bytes(b"")
+        return file
+
+    monkeypatch.setattr("smle.export.model.read_checked", checked_and_replaced)
+    assert load_onnx(path).predict(table).equals(before)
 
 
 def test_the_model_is_not_overwritten(mixed, tmp_path):
