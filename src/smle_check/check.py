@@ -2,12 +2,16 @@
 
 import math
 import os
+from fractions import Fraction
+from typing import Any
 
+from smle_check.claims import Obligation, Unproved
 from smle_check.floats import FORMATS
 from smle_check.guard import check_coverage, check_guard
 from smle_check.heads.box import Bounds, Head
+from smle_check.heads.clips import check_clips
 from smle_check.heads.network import Relaxed, hidden_layers
-from smle_check.obligations import HeadProof, Unproved, check_head, read_proofs
+from smle_check.obligations import HeadProof, check_head, read_proofs
 from smle_check.reading import (
     Rejected,
     Tensor,
@@ -58,10 +62,8 @@ def check_certificate(
     require(statement == STATEMENT, "certificate: the statement is not that of this version")
     precision, clip, kind = fields(program, "precision clip bounds", "program")
     require(precision == "float32", "program: only float32 heads are supported")
-    require(
-        (clip, kind) in (("clamp", "constant"), *(("where", known) for known in ("constant", "affine", "network"))),
-        "program: unknown kind",
-    )
+    boxes = [("clamp", "constant"), *(("where", known) for known in ("constant", "affine", "network"))]
+    require((clip, kind) in [*boxes, ("list", "rules")], "program: unknown kind")
 
     spec = Specification(specification, block)
     require(bool(spec.rules), "specification: no rules, so nothing is claimed")
@@ -69,6 +71,22 @@ def check_certificate(
     gated = [index(r, len(spec.regions), "gate") for r in items(gate_regions, "gate")]
     require(len(set(gated)) == len(gated), "gate: region given twice")
     check_guard(spec, tensors, gated)
+    try:
+        if clip == "list":
+            require(coverage is None, "coverage: expected null, a clip list has no cells")
+            settled = check_clips(spec, tensors, gated, proof_data)
+        else:
+            settled = check_boxes(spec, tensors, gated, coverage, proof_data, block, clip, kind)
+    except Unproved as failure:
+        raise Rejected(failed_text(spec, failure.obligation, str(failure))) from None
+    return [described(spec, *item) for item in settled]
+
+
+def check_boxes(
+    spec: Specification, tensors: dict[str, Tensor], gated: list[int], coverage: Any, proof_data: Any, block: bytes,
+    clip: str, kind: str,
+) -> list[tuple[Obligation, Fraction]]:  # fmt: skip
+    """Check heads behind boxes, one for each cell."""
     require("gate.signatures" in tensors and len(tensors["gate.signatures"].shape) == 2, "weights: gate.signatures")
     count = tensors["gate.signatures"].shape[0]
     require(0 < count <= (MAX_HEADS if gated else 1), "gate.signatures: expected one row per head")
@@ -92,12 +110,9 @@ def check_certificate(
         own = W[c * m * n : (c + 1) * m * n], V[c * m * d : (c + 1) * m * d], b[c * m : (c + 1) * m]
         head = Relaxed(spec, tensors, block, own) if bounds is None else Head(spec, bounds, *own)
         instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
-        try:
-            proved += check_head(HeadProof(spec, head, instead, block), c, cells[c], gated, proofs)
-        except Unproved as failure:
-            raise Rejected(failed_text(spec, failure.obligation, str(failure))) from None
+        proved += check_head(HeadProof(spec, head, instead, block), c, cells[c], gated, proofs)
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
-    return [described(spec, *settled) for settled in proved]
+    return proved
 
 
 def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) -> None:

@@ -95,6 +95,18 @@ def round_up(value: Fraction, fmt: Binary) -> Fraction:
     return -round_down(-value, fmt)
 
 
+def below(value: Fraction, fmt: Binary) -> Fraction:
+    """Return the largest number of a format that is less than the value."""
+    result = round_down(value, fmt)
+    quantum = Fraction(2) ** (fmt.minimum_exponent - fmt.precision + 1)
+    return result if result < value else round_down(value - quantum / 2, fmt)
+
+
+def above(value: Fraction, fmt: Binary) -> Fraction:
+    """Return the smallest number of a format that is greater than the value."""
+    return -below(-value, fmt)
+
+
 def constant(value: Fraction, fmt: Binary) -> Fraction:
     """Round to nearest; refuse subnormal results: a runtime may treat them as zero, so they are never deployed."""
     result = nearest(value, fmt)

@@ -3,6 +3,7 @@
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from smle_check.claims import Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, cast_error, nearest
 from smle_check.heads.box import Head
@@ -10,23 +11,6 @@ from smle_check.heads.network import Relaxed
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, fields, index, items, number, read_block, require
 from smle_check.specification import Literal, Specification, exclusion
-
-
-class Obligation(NamedTuple):
-    """A clause of a rule (None: its exclusions) that one head has to obey wherever the rows hold (all by number)."""
-
-    head: int
-    rule: int
-    rows: tuple[int, ...]
-    clause: int | None
-
-
-class Unproved(Rejected):
-    """An obligation that the certificate does not prove."""
-
-    def __init__(self, obligation: Obligation, reason: str) -> None:
-        super().__init__(reason)
-        self.obligation = obligation
 
 
 def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) -> list[tuple[int, int | None]]:

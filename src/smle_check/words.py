@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
+from smle_check.claims import Obligation
 from smle_check.digits import decimal, margin_text
 from smle_check.names import escaped, is_plain, term, visible
-from smle_check.obligations import Obligation
 from smle_check.specification import Literal, Specification
 from smle_check.statement import STATEMENT
 

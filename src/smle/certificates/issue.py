@@ -37,7 +37,7 @@ from smle.guarantees import (
 )
 from smle.rules import Choice, Label, Linear, Literal, Specification
 
-__all__ = ["compiled", "issue", "rebind"]
+__all__ = ["compiled", "issue", "rebind", "sealed"]
 
 _MANY_PAIRS = 1_000
 """Beyond this many exclusions, weights are stored per label."""
@@ -87,7 +87,7 @@ def issue(
         "coverage": _coverage(arrangement),
         "proofs": proofs,
     }
-    return _sealed(document, bytes(block), tensors, files)
+    return sealed(document, bytes(block), tensors, files)
 
 
 def rebind(certificate: Certificate, files: dict[str, bytes]) -> Certificate:
@@ -98,14 +98,14 @@ def rebind(certificate: Certificate, files: dict[str, bytes]) -> Certificate:
     """
     document = {key: value for key, value in certificate.document.items() if key != "digest"}
     document["binds"] = {**document["binds"], **_digests(files)}
-    return _sealed(document, certificate.block, certificate.tensors, files)
+    return sealed(document, certificate.block, certificate.tensors, files)
 
 
 def _digests(files: dict[str, bytes]) -> dict[str, str | None]:
     return {role: hashlib.sha256(files[role]).hexdigest() if role in files else None for role in ("model", "rules")}
 
 
-def _sealed(
+def sealed(
     document: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
 ) -> Certificate:
     """Add the digest, and let nothing out that the exact checker does not accept."""

@@ -39,6 +39,7 @@ from smle.guarantees.proof.overapproximation import (
     Overapproximation,
 )
 from smle.guarantees.proof.relaxation import bisected
+from smle.guarantees.proof.simplex import ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
     ExclusionVerdicts,
@@ -73,6 +74,7 @@ __all__ = [
     "Diagnosis",
     "Domain",
     "Envelope",
+    "ExactOptimal",
     "ExclusionVerdicts",
     "Head",
     "HeadNumbers",
@@ -113,6 +115,7 @@ __all__ = [
     "guard_rows",
     "label_columns",
     "logistic_loss",
+    "maximize",
     "memory_projection",
     "nearest_outputs",
     "nearest_safe_head",

@@ -1,0 +1,262 @@
+"""Rules that limit single outputs -> a clip list and its certificate, behind any model.
+
+Bounds are read off the rules; what is deployed is rounded to the allowed side, so that the exact checker accepts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import smle_check
+from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.issue import compiled, sealed
+from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.guarantees import ExactOptimal, distinct, maximize, point_text
+from smle.rules import Specification
+from smle_check.floats import BINARY32, FORMATS, TINY, Binary, U, above, error64, nearest, round_down, round_up
+from smle_check.guard import guard_tensors
+from smle_check.heads.clips import STAGES, Clip, Limit, ends_of, gaps, limits_of, obeyed
+
+__all__ = ["certify_limits"]
+
+ZERO = Fraction(0)
+
+
+def certify_limits(
+    spec: Specification, *, default: npt.ArrayLike | None = None, files: dict[str, bytes] | None = None
+) -> Certificate:
+    """Return a certified clip list for rules that limit single outputs, constant or moving with the inputs.
+
+    Args:
+        spec: The rules. Any number of limits may overlap.
+        default: What takes the place of NaN and infinite answers, before the clips; 0 if None. Shape (m,).
+        files: Files that the certificate binds, by role.
+
+    Raises:
+        RuleError: If a rule is of another kind.
+        ContradictionError: If two rules contradict each other; names an input where they do.
+        NotCertifiedError: If they leave no float32 number between them somewhere; names the input.
+    """
+    block = bytearray()
+    document_spec = compiled(spec, distinct(spec), block)
+    stated = smle_check.Specification(document_spec, bytes(block))
+    try:
+        limits = limits_of(stated)
+    except smle_check.Rejected as reason:
+        raise RuleError(f"Expected rules that limit single outputs, such as `y <= 0.5 * x`: {reason}.") from None
+    clips = [_clip(stated, limit) for limit in limits]
+    proofs = [
+        {"limit": k, "clip": j, "mu": [[r, str(mu)] for r, mu in sorted(found.items())]}
+        for k, j, found in _proofs(spec, stated, clips)
+        if found
+    ]
+    gated = sorted({limit.region for limit in limits})
+    chosen = np.zeros(len(spec.targets)) if default is None else np.asarray(default, dtype=np.float64)
+    tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), chosen))
+    files = files or {}
+    document: dict[str, Any] = {
+        "format": "smle-certificate",
+        "version": smle_check.VERSION,
+        "statement": smle_check.STATEMENT,
+        "binds": {
+            "weights": smle_check.weights_digest(tensors),
+            "block": hashlib.sha256(block).hexdigest() if block else None,
+            **{role: smle_check.sha256(files[role]) if role in files else None for role in ("model", "rules")},
+        },
+        "program": {"precision": "float32", "clip": "list", "bounds": "rules"},
+        "specification": document_spec,
+        "gate": {"regions": gated},
+        "coverage": None,
+        "proofs": proofs,
+    }
+    return sealed(document, bytes(block), tensors, files)
+
+
+# --- Numbers ---------------------------------------------------------------------------------------------------
+
+
+def _clip(spec: smle_check.Specification, limit: Limit) -> Clip:
+    """Return the deployed numbers of a limit: on its allowed side by no more than rounding needs."""
+    if not limit.slope:
+        return Clip(limit, {}, _constant(limit), ZERO)
+    boxes = [_box(spec, (limit.region,), fmt) for fmt in FORMATS]
+    boxes = [box for box in boxes if box is not None] or [spec.passed[FORMATS[0]]]
+    low, high = ([end(values) for values in zip(*ends, strict=True)] for end, ends in zip(
+        (min, max), zip(*boxes, strict=True), strict=True
+    ))  # fmt: skip
+    slope = {k: _slope(limit.side, value, low[k], high[k]) for k, value in limit.slope.items()}
+    slope = {k: value for k, value in slope.items() if value}
+    offset = limit.offset
+    for _ in range(3):  # the error depends on the offset a little
+        grown = abs(nearest(offset, BINARY32)) * 2 + TINY
+        error = error64(list(slope.values()), [spec.sizes[k] for k in slope], grown, "limit")
+        needed = max(_needed(limit, slope, error, factor, low, high) for factor in (1 - U, 1 + U))
+        offset = limit.side * _inside(needed)
+    error = error64(list(slope.values()), [spec.sizes[k] for k in slope], offset, "limit")
+    return Clip(limit, slope, offset, error)
+
+
+def _needed(
+    limit: Limit,
+    slope: dict[int, Fraction],
+    error: Fraction,
+    factor: Fraction,
+    low: list[Fraction],
+    high: list[Fraction],
+) -> Fraction:
+    """Return the least side * offset for which the clip obeys its own limit on a box, for one direction of rounding."""
+    extra = ZERO
+    for k in set(slope) | set(limit.slope):
+        missing = limit.side * (limit.slope.get(k, ZERO) / factor - slope.get(k, ZERO))
+        extra += max(missing * low[k], missing * high[k])
+    return error + (TINY + limit.side * limit.offset) / factor + extra
+
+
+def _slope(side: int, value: Fraction, low: Fraction, high: Fraction) -> Fraction:
+    """Return a float32 slope that errs to the allowed side in proportion, where the input does not change its sign."""
+    if low < 0 < high:
+        result = nearest(value, BINARY32)
+    elif (side > 0) == (low >= 0):  # the product must not be less
+        result = round_up(value / (1 - U if value > 0 else 1 + U), BINARY32)
+    else:
+        result = round_down(value / (1 + U if value > 0 else 1 - U), BINARY32)
+    return result if abs(result) >= TINY else ZERO
+
+
+def _constant(limit: Limit) -> Fraction:
+    value = limit.side * limit.offset  # as a lower limit
+    return limit.side * _inside(value, strict=limit.strict)
+
+
+def _inside(value: Fraction, *, strict: bool = False) -> Fraction:
+    """Return the smallest float32 number, 0 or normal, that is at least the value (above it if strict)."""
+    if abs(value) < TINY:
+        return TINY if value > 0 or (strict and value == 0) else ZERO
+    return above(value, BINARY32) if strict else round_up(value, BINARY32)
+
+
+def _arrays(clips: list[Clip], d: int, default: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+    arrays: dict[str, npt.NDArray[Any]] = {"clips.default": default.astype(np.float32)}
+    for stage in STAGES:
+        own = [clip for clip in clips if clip.limit.stage == stage]
+        arrays[f"clips.{stage}"] = np.array([float(clip.offset) for clip in own], dtype=np.float32)
+        if stage.startswith("affine"):
+            slopes = np.zeros((len(own), d), dtype=np.float32)
+            for i, clip in enumerate(own):
+                for k, value in clip.slope.items():
+                    slopes[i, k] = float(value)
+            arrays[f"clips.{stage}_slope"] = slopes
+    return arrays
+
+
+# --- Proofs ----------------------------------------------------------------------------------------------------
+
+
+def _proofs(
+    spec: Specification, stated: smle_check.Specification, clips: list[Clip]
+) -> Iterator[tuple[int, int, dict[int, Fraction]]]:
+    """Yield (limit, clip, multipliers) for every pair that the checker will ask for."""
+    opposite: dict[tuple[int, int], list[int]] = {}
+    for j, clip in enumerate(clips):
+        opposite.setdefault((clip.limit.output, clip.limit.side), []).append(j)
+    for k, clip in enumerate(clips):
+        limit = clip.limit
+        for j in [k, *(j for j in opposite.get((limit.output, -limit.side), ()) if j > k)]:
+            yield k, j, _multipliers(spec, stated, clips[j], limit)
+
+
+def _multipliers(
+    spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit
+) -> dict[int, Fraction]:
+    """Return multipliers with which the checker accepts a pair; none are needed where a box is enough."""
+    if _accepted(stated, clip, limit, {}):
+        return {}
+    worst: tuple[Fraction, tuple[Fraction, ...]] | None = None
+    for fmt in FORMATS:
+        for solution, multipliers in _programs(stated, clip, limit, fmt):
+            if _accepted(stated, clip, limit, multipliers):
+                return multipliers
+            if worst is None or solution.value > worst[0]:
+                worst = solution.value, solution.x
+    raise _refusal(spec, stated, clip, limit, None if worst is None else worst[1])
+
+
+def _accepted(stated: smle_check.Specification, clip: Clip, limit: Limit, multipliers: dict[int, Fraction]) -> bool:
+    try:
+        obeyed(stated, clip, limit, [[r, str(mu)] for r, mu in sorted(multipliers.items())])
+    except smle_check.Rejected:
+        return False
+    return True
+
+
+def _programs(
+    stated: smle_check.Specification, clip: Clip, limit: Limit, fmt: Binary
+) -> Iterator[tuple[ExactOptimal, dict[int, Fraction]]]:
+    """Maximize what is missing over the inputs where both bind; yield optima with their multipliers."""
+    box = _box(stated, (limit.region, clip.limit.region), fmt)
+    if box is None:
+        return
+    own = stated.regions[limit.region]
+    rows = sorted({*own, *stated.regions[clip.limit.region], *range(stated.stated, len(stated.rows))})
+    rows = [r for r in rows if len(stated.rows[r].terms) > 1]
+    bounds = [stated.rows[r].bound if r in own else stated.rows[r].compared[fmt][0] for r in rows]
+    forms = [tuple(stated.rows[r].terms.items()) for r in rows]
+    for slope, _ in gaps(clip, limit):
+        found = maximize(
+            tuple((k, -v) for k, v in slope.items()), forms,
+            row_lower=[None] * len(rows), row_upper=bounds, lower=box[0], upper=box[1],
+        )  # fmt: skip
+        if isinstance(found, ExactOptimal):
+            yield found, {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}
+
+
+def _box(
+    stated: smle_check.Specification, regions: tuple[int, ...], fmt: Binary
+) -> tuple[list[Fraction], list[Fraction]] | None:
+    ends = ends_of(stated, regions, fmt)
+    if ends is None:
+        return None
+    low, high = (list(side) for side in stated.passed[fmt])
+    for k, (a, b) in ends.items():
+        low[k], high[k] = a, b
+    return low, high
+
+
+def _refusal(
+    spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
+) -> Exception:
+    """Say at which input two limits leave nothing, and what to change."""
+    names = [stated.rules[item.rule].name for item in (limit, clip.limit)]
+    output = spec.targets[limit.output]
+    if x is None:
+        return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
+    first, second = (item.offset + _dot(item.slope, x) for item in (limit, clip.limit))
+    place = f"at {point_text(spec.columns, x)}"
+    room = limit.side * (second - first)
+    if clip.limit is limit:
+        return NotCertifiedError(
+            f"Rule '{names[0]}' limits '{output}' {place} more tightly than float32 numbers there can express. State a "
+            "range that does not reach so close to 0, or another unit."
+        )
+    if room < 0:
+        return ContradictionError(
+            f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
+            f"{'>=' if limit.side > 0 else '<='} {float(first):.6g}, the other {output} "
+            f"{'<=' if limit.side > 0 else '>='} {float(second):.6g}. Relax one of them."
+        )
+    what = "a single point, which need not be a float32 number" if room == 0 else f"only {float(room):.2g}"
+    return NotCertifiedError(
+        f"{place[0].upper()}{place[1:]} rules '{names[0]}' and '{names[1]}' leave '{output}' {what}: rounded limits "
+        "find no room there. Give one of them a tolerance, or let the regions not meet there."
+    )
+
+
+def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
+    values = tuple(x)
+    return sum((value * values[k] for k, value in form.items()), ZERO)

@@ -1,0 +1,207 @@
+"""The clip list: limits on single outputs, read off the rules, behind any model (section 12).
+
+A rule asks `y_i >= L(x)` or `y_i <= U(x)` on a region; L and U are constant or affine. Each is one clip with a bit of
+its own, so that rules may overlap in any number:
+
+    q = float64(answer of the model);  q = q if |q| <= W else default
+    for the clips that are on, in this order: affine lower, affine upper, constant lower, constant upper
+        v = s.x + o in float64 (affine)  or  c (constant);     q = q if q >= v else v  (upper clips: <=)
+    y = float32(q)
+
+The final value is q or one clip's value, and only a later clip of the other side can undo a rule: pairs suffice.
+"""
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from smle_check.claims import Obligation, Unproved
+from smle_check.digits import rounded_text
+from smle_check.floats import FORMATS, TINY, Binary, U, above, below, error64
+from smle_check.guard import guard_tensors
+from smle_check.kernel import bounded, multipliers_of
+from smle_check.reading import Rejected, Tensor, fields, index, items, require, values
+from smle_check.specification import Specification
+
+WIDE = Fraction(2) ** 100
+STAGES = ("affine_lower", "affine_upper", "constant_lower", "constant_upper")
+Ends = dict[int, tuple[Fraction, Fraction]]  # of some inputs; the others have their whole range
+
+
+class Limit(NamedTuple):
+    """What a rule asks on a region: side * (y_output - (slope.x + offset)) >= 0, or > 0; side is 1 or -1."""
+
+    rule: int
+    clause: int
+    region: int
+    output: int
+    side: int
+    slope: dict[int, Fraction]
+    offset: Fraction
+    strict: bool
+
+    @property
+    def stage(self) -> str:
+        """Which group of clips it belongs to."""
+        return f"{'affine' if self.slope else 'constant'}_{'lower' if self.side > 0 else 'upper'}"
+
+
+class Clip(NamedTuple):
+    """A limit with the numbers that are deployed for it: slope.x + offset, computed with at most this error."""
+
+    limit: Limit
+    slope: dict[int, Fraction]
+    offset: Fraction
+    error: Fraction
+
+
+def limits_of(spec: Specification) -> list[Limit]:
+    """Return the limits that the rules state, in the order of their clips; refuse rules of other kinds."""
+    found: list[Limit] = []
+    for i, rule in enumerate(spec.rules):
+        require(not rule.exclusions, f"rule {rule.name!r}: exclusions are no limits of single outputs")
+        for c, clause in enumerate(rule.clauses):
+            single = len(clause) == 1 and len([v for v in clause[0].y.values() if v]) == 1
+            require(single, f"rule {rule.name!r}: clause {c} does not limit a single output")
+            literal = clause[0]
+            ((output, g),) = ((k, v) for k, v in literal.y.items() if v)
+            slope = {k: -v / g for k, v in literal.x.items() if v}
+            side, offset = (-1 if g > 0 else 1), literal.bound / g
+            found += [Limit(i, c, region, output, side, slope, offset, literal.strict) for region in rule.regions]
+    return sorted(found, key=lambda limit: STAGES.index(limit.stage))  # a stable sort: rules keep their order
+
+
+def ends_of(spec: Specification, regions: tuple[int, ...], fmt: Binary) -> Ends | None:
+    """Return the ranges that comparisons of some regions leave, for inputs in a format; None: no input is in all."""
+    low, high = spec.passed[fmt]
+    ends: Ends = {}
+    for row in (spec.rows[r] for g in regions for r in spec.regions[g] if len(spec.rows[r].terms) == 1):
+        ((k, sign),) = row.terms.items()
+        bound, strict = row.compared[fmt]
+        a, b = ends.get(k, (low[k], high[k]))
+        if sign > 0:
+            ends[k] = a, min(b, below(bound, fmt) if strict else bound)
+        else:
+            ends[k] = max(a, above(-bound, fmt) if strict else -bound), b
+    for group in spec.groups:  # exactly one is 1, the others 0
+        range_of = {k: ends.get(k, (Fraction(0), Fraction(1))) for k in group}
+        ones = [k for k in group if range_of[k][0] > 0]
+        if len(ones) > 1 or all(b < 1 for _, b in range_of.values()):
+            return None
+        if ones:
+            ends |= {k: (range_of[k][0], min(range_of[k][1], Fraction(int(k in ones)))) for k in group}
+    return None if any(a > b for a, b in ends.values()) else ends
+
+
+def gaps(clip: Clip, limit: Limit) -> list[tuple[dict[int, Fraction], Fraction]]:
+    """Return forms (slope, constant): where one is >= 0, what this clip leaves obeys the limit; all are needed.
+
+    An affine clip leaves v with |v - (s.x + o)| <= E, and then float32(v): (1 -+ u) v and at most `tiny`.
+    """
+    side = limit.side
+    if not clip.limit.slope:
+        return [({k: -side * v for k, v in limit.slope.items()}, side * (clip.offset - limit.offset))]
+    result = []
+    for factor in (1 - U, 1 + U):
+        slope = {k: side * factor * v for k, v in clip.slope.items()}
+        for k, v in limit.slope.items():
+            slope[k] = slope.get(k, Fraction(0)) - side * v
+        result.append((slope, side * (factor * clip.offset - limit.offset) - factor * clip.error - TINY))
+    return result
+
+
+def obeyed(spec: Specification, clip: Clip, limit: Limit, mu_data: Any) -> Fraction | None:
+    """Prove that what a clip leaves obeys a limit; return the margin, None where they never meet.
+
+    The limit binds on its region as stated; the clip is on in its region as the gate sees it.
+    """
+    stated, seen = set(spec.regions[limit.region]), set(spec.regions[clip.limit.region])
+    shared = set(range(spec.stated, len(spec.rows)))
+    mu = multipliers_of(mu_data, stated | seen | shared, "mu")
+    margins = []
+    for fmt in FORMATS:
+        ends = ends_of(spec, (limit.region, clip.limit.region), fmt)
+        if ends is None:
+            continue
+        low, high = (list(side) for side in spec.passed[fmt])
+        for k, (a, b) in ends.items():
+            low[k], high[k] = a, b
+        rows = []
+        for r in mu:
+            row = spec.rows[r]
+            oblique = len(row.terms) > 1 and r in stated
+            rows.append((row.terms, row.bound if oblique else row.compared[fmt][0]))
+        for slope, constant in gaps(clip, limit):
+            bound = bounded({k: -v for k, v in slope.items()}, rows, list(mu.values()), low, high) - constant
+            enough = bound < 0 or (bound == 0 and not limit.strict)
+            require(enough, f"not proved (short by {rounded_text(bound, 3, up=True)})")
+            margins.append(-bound)
+    return min(margins, default=None)
+
+
+def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Limit]) -> list[Clip]:
+    """Read the deployed numbers of all clips."""
+    d, clips = len(spec.inputs), []
+    for stage in STAGES:
+        own = [limit for limit in limits if limit.stage == stage]
+        offsets = values(tensors, f"clips.{stage}", "F32", (len(own),))
+        affine = stage.startswith("affine")
+        slopes = values(tensors, f"clips.{stage}_slope", "F32", (len(own), d)) if affine else []
+        for i, limit in enumerate(own):
+            slope = {k: v for k, v in enumerate(slopes[i * d : (i + 1) * d]) if v}
+            sizes = [spec.sizes[k] for k in slope]
+            error = error64(list(slope.values()), sizes, offsets[i], "clip") if affine else Fraction(0)
+            reach = abs(offsets[i]) + sum((abs(v) * spec.sizes[k] for k, v in slope.items()), Fraction(0))
+            require(reach + error <= WIDE, f"clips.{stage}: a limit beyond 2^100")
+            numbers = [offsets[i], *slope.values()]
+            require(all(not v or abs(v) >= TINY for v in numbers), f"clips.{stage}: a number is too close to 0")
+            clips.append(Clip(limit, slope, offsets[i], error))
+    default = values(tensors, "clips.default", "F32", (len(spec.outputs),))
+    require(all(abs(v) <= WIDE for v in default), "clips.default: beyond 2^100")
+    return clips
+
+
+def names_of(stages: tuple[str, ...] = STAGES) -> set[str]:
+    """Return the names of the tensors that hold the clips."""
+    names = {"clips.default"} | {f"clips.{stage}" for stage in stages}
+    return names | {f"clips.{stage}_slope" for stage in stages if stage.startswith("affine")}
+
+
+def check_clips(
+    spec: Specification, tensors: dict[str, Tensor], gated: list[int], proof_data: Any
+) -> list[tuple[Obligation, Fraction]]:
+    """Check the clip list: every limit by its own clip, and by every later clip of the other side."""
+    limits = limits_of(spec)
+    require(gated == sorted({limit.region for limit in limits}), "gate: expected the regions of all limits, in order")
+    known = names_of() | set(guard_tensors(spec, gated))
+    odd = sorted({name for name in tensors if not name.startswith("backbone.")} ^ known)
+    require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
+    clips, proofs = read_clips(spec, tensors, limits), read_proofs(proof_data, len(limits))
+    against: dict[tuple[int, int], list[int]] = {}
+    for j, clip in enumerate(clips):
+        against.setdefault((clip.limit.output, clip.limit.side), []).append(j)
+    settled = []
+    for k, clip in enumerate(clips):
+        limit = clip.limit
+        obligation = Obligation(0, limit.rule, tuple(spec.regions[limit.region]), limit.clause)
+        margins = []
+        for j in [k, *(j for j in against.get((limit.output, -limit.side), ()) if j > k)]:
+            try:
+                margins.append(obeyed(spec, clips[j], limit, proofs.pop((k, j), [])))
+            except Rejected as reason:
+                other = "" if j == k else f" against rule {spec.rules[clips[j].limit.rule].name!r}"
+                raise Unproved(obligation, f"{reason}{other}") from None
+        found = [margin for margin in margins if margin is not None]
+        settled.append((obligation, min(found, default=Fraction(0))))
+    require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
+    return settled
+
+
+def read_proofs(data: Any, count: int) -> dict[tuple[int, int], Any]:
+    """Index the multipliers by (clip of the limit, clip that may undo it); pairs without an entry have none."""
+    proofs: dict[tuple[int, int], Any] = {}
+    for entry in items(data, "proofs"):
+        limit, clip, mu = fields(entry, "limit clip mu", "proof")
+        key = index(limit, count, "proof"), index(clip, count, "proof")
+        require(key not in proofs, f"proof {key}: given twice")
+        proofs[key] = mu
+    return proofs

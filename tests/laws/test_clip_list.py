@@ -1,0 +1,327 @@
+"""The clip list: whatever the model answers, every limit holds exactly; answers that the rules allow are not moved."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from functools import cache
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import smle_check
+from smle.certificates.document import Certificate
+from smle.certificates.limits import certify_limits
+from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.guarantees import broken
+from smle.programs import ClipList
+from smle.rules import Specification
+from smle_check.heads.clips import STAGES, limits_of
+from studies.bench.sampling import Judge, hard_points
+
+INPUTS = """
+inputs:
+  w: [2, 250]
+  a: [-1, 100]
+  income: [0, 1000000]
+  kind: {categories: [x, y, z]}
+outputs: [dose, limit]
+rules:
+"""
+EVERYDAY = {
+    "proportional and capped": "  - {name: p, then: 0 <= dose <= 0.05 * w}\n  - {name: c, then: dose <= 4}\n",
+    "bank": (
+        "  - {name: p, then: 0 <= limit <= 0.35 * income}\n  - {name: c, then: limit <= 60000}\n"
+        "  - {name: young, when: a < 21, then: limit <= 2000}\n"
+        "  - {name: kinds, when: kind == x and income < 12000, then: limit <= 500}\n"
+        "  - {name: other, when: kind == y, then: limit <= 0.2 * income + 100}\n"
+    ),
+    "oblique": (
+        "  - {name: p, when: a + w <= 100, then: dose <= a - 3 * w + 700}\n"
+        "  - {name: c, when: w - a >= 30, then: dose >= 0}\n  - {name: d, when: w - 2 * a > 30, then: dose < 9.3}\n"
+    ),
+    "strict and complementary": (
+        "  - {name: low, when: a < 0, then: dose < -0.1}\n  - {name: high, when: a >= 0, then: dose > 0.1}\n"
+        "  - {name: band, then: -1e3 <= limit <= 1e-3 * w}\n"
+    ),
+    "meets at a corner": "  - {name: p, when: a >= w, then: dose <= a - w}\n  - {name: q, then: dose >= 0}\n",
+    "both sides move": "  - {name: p, then: 0.1 * w <= dose <= 0.35 * w}\n  - {name: r, then: limit >= 2 * a - w}\n",
+}
+
+
+@cache
+def spec_of(rules: str) -> Specification:
+    return Specification.from_yaml(INPUTS + rules)
+
+
+@cache
+def certified(name: str) -> Certificate:
+    return certify_limits(spec_of(EVERYDAY[name]))
+
+
+def answers_for(spec, X, rng):
+    """Answers of a hostile model: anything from NaN to the borders of the limits."""
+    Y = rng.normal(size=(len(X), len(spec.targets))) * 10.0 ** rng.integers(-3, 7, size=(len(X), 1))
+    odd = rng.random(Y.shape) < 0.1
+    Y[odd] = rng.choice([np.nan, np.inf, -np.inf, 1e38, -1e38, 0.0, -0.0, 1e-40, -1e-42], odd.sum())
+    return Y.astype(np.float32)
+
+
+def at_a_border(spec, X):
+    """Whether a condition on several inputs is so close to its border that the gate may see it otherwise."""
+    near = np.zeros(len(X), dtype=bool)
+    for row in {row for rule in spec.rules for region in rule.regions for row in region.rows}:
+        if not row.is_comparison:
+            value = sum(float(v) * X[:, k].astype(np.float64) for k, v in row.coefficients)
+            near |= np.abs(value - float(row.bound)) < 1e-11
+    return near
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_every_limit_holds_exactly_and_allowed_answers_stay(name, dtype):
+    spec = spec_of(EVERYDAY[name])
+    program, judge, rng = ClipList(certified(name)), Judge(spec), np.random.default_rng(0)
+    moved = 0
+    for X in hard_points(spec, rng, 4000, dtype=dtype):
+        Y = answers_for(spec, X, rng)
+        served = program(X, Y)
+        assert judge.violations(X, served) == []
+        fine = np.flatnonzero((np.abs(Y) < 2.0**100).all(axis=1))  # others are replaced by the default
+        fine = fine[~broken(spec, X[fine], Y[fine].astype(np.float64)).any(axis=1)]
+        fine = fine[~at_a_border(spec, X[fine])]
+        # Limits that move with the input are a rounding further inside: answers closer to them than that may move.
+        scale = np.abs(Y[fine]) * 2e-6 + 1e-6
+        assert (np.abs(served[fine] - Y[fine]) <= scale + 1e-3 * (np.abs(Y[fine]) > 1e5)).all()
+        moved += (served != Y).any(axis=1).sum()
+    assert moved > 500
+
+
+def test_answers_inside_constant_limits_are_the_models_bit_for_bit():
+    spec = spec_of("  - {name: r, when: a <= 3, then: 0.1 <= dose <= 0.7}\n")
+    program = ClipList(certify_limits(spec))
+    X = np.tile([100.0, 1, 5, 1, 0, 0], (500, 1))
+    Y = np.random.default_rng(1).uniform(-1, 2, size=(500, 2)).astype(np.float32)
+    served = program(X, Y)
+    inside = (Y[:, 0].astype(float) >= 0.1) & (Y[:, 0].astype(float) <= 0.7)
+    assert np.array_equal(served[inside], Y[inside])
+    assert np.array_equal(served[:, 1], Y[:, 1])
+    lowest, highest = (np.float32(v) for v in (0.1, 0.7))  # the float32 numbers next to the limits, inside
+    highest = highest if float(highest) <= 0.7 else np.nextafter(highest, np.float32(0))
+    assert set(served[~inside, 0]) == {lowest, highest}
+    assert 100 < inside.sum() < 400
+
+
+@pytest.mark.parametrize(
+    ("rules", "error", "message"),
+    [
+        ("  - {name: p, then: dose >= a}\n  - {name: c, when: w > 100, then: dose <= 50}\n",
+         ContradictionError, r"'p' and 'c' contradict each other at .*a=100.*dose >= 100, the other dose <= 50"),
+        ("  - {name: p, then: 0.1 * income <= limit <= 0.35 * income}\n", NotCertifiedError, "income=0.*single point"),
+        ("  - {name: p, then: dose + limit <= 1}\n", RuleError, "does not limit a single output"),
+        ("  - {name: p, then: dose <= 1 or dose >= 3}\n", RuleError, "does not limit a single output"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_met_is_refused_with_the_input(rules, error, message):
+    with pytest.raises(error, match=message):
+        certify_limits(spec_of(rules))
+
+
+numbers = st.integers(-40, 40).map(lambda v: Fraction(v, 8))
+
+
+@st.composite
+def limit_rules(draw):
+    """A few limits on one output, constant or moving, on overlapping regions, in units from 1e-3 to 1e6."""
+    unit = Fraction(10) ** draw(st.integers(-3, 6))
+    rules = []
+    for i in range(draw(st.integers(1, 6))):
+        conditions = []
+        for _ in range(draw(st.integers(0, 2))):
+            if draw(st.booleans()):
+                column, sign = draw(st.sampled_from(["w", "a"])), draw(st.sampled_from(["<", "<=", ">", ">="]))
+                conditions.append(f"{column} {sign} {float(draw(numbers) * 10)}")
+            else:
+                first, second, bound = (float(draw(numbers)) for _ in range(3))
+                conditions.append(f"{first or 1} * w + {second} * a <= {bound}")
+        side = draw(st.sampled_from(["<", "<=", ">", ">="]))
+        base = Fraction(20 if "<" in side else -20) * unit + draw(numbers) * unit
+        slope = draw(st.sampled_from(["", "w", "a"]))
+        moving = f" + {float(draw(numbers) * unit / 250)} * {slope}" if slope else ""
+        when = f"when: {' and '.join(conditions)}, " if conditions else ""
+        rules.append(f"  - {{name: r{i}, {when}then: dose {side} {float(base)}{moving}}}\n")
+    return "".join(rules)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rules=limit_rules(), seed=st.integers(0, 2**32 - 1))
+def test_random_limits_hold_or_are_refused(rules, seed):
+    try:
+        spec = spec_of(rules)
+        certificate = certify_limits(spec)
+    except (ContradictionError, NotCertifiedError, RuleError):
+        return
+    program, judge, rng = ClipList(certificate), Judge(spec), np.random.default_rng(seed)
+    for dtype in (np.float32, np.float64):
+        for X in hard_points(spec, rng, 300, dtype=dtype):
+            assert judge.violations(X, program(X, answers_for(spec, X, rng))) == []
+
+
+# --- other ways to compute ----------------------------------------------------------------------------------------
+
+
+def sum_of(terms, offset, rng, way):
+    """Sum products in float64: in a random order, fused or not, with results flushed to zero or not."""
+    total = 0.0 if offset is None else float(offset)
+    for k in rng.permutation(len(terms)):
+        a, b = terms[k]
+        total = float(Fraction(a) * Fraction(b) + Fraction(total)) if "fused" in way else total + a * b
+        if "flushed" in way and abs(total) < 2.0**-1022:
+            total = 0.0
+    return total
+
+
+def written_down_again(certificate, x, answer, rng, way):
+    """The program of the format for one row, in plain Python floats."""
+    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
+    tensor = ClipList(certificate)._tensors
+    kind = "float64" if x.dtype == np.float64 else "float32"
+    ends = (tensor[f"domain.{end}_{kind}"].tolist() for end in ("lower", "upper"))
+    x = [min(max(v, low), high) for v, low, high in zip(x.tolist(), *ends, strict=True)]
+    limits = limits_of(spec)
+    used = sorted({row for limit in limits for row in spec.regions[limit.region]})
+    compared = iter(tensor[f"gate.constants_{kind}"].tolist())
+    oblique = iter(zip(tensor["gate.coefficients"].tolist(), tensor["gate.thresholds"].tolist(), strict=True))
+    holds = {}
+    for r in used:
+        row = spec.rows[r]
+        if len(row.terms) == 1:
+            ((k, sign),) = row.terms.items()
+            value, constant = (x[k] if sign > 0 else -x[k]), next(compared)
+            holds[r] = value < constant if row.strict else value <= constant
+        else:
+            coefficients, threshold = next(oblique)
+            terms = [(c, v) for c, v in zip(coefficients, x, strict=True) if c]
+            holds[r] = not sum_of(terms, None, rng, way) > threshold
+    q = [float(v) if abs(v) <= 2.0**100 else float(d) for v, d in zip(answer, tensor["clips.default"], strict=True)]
+    places = dict.fromkeys(STAGES, 0)
+    for limit in limits:
+        i, places[limit.stage] = places[limit.stage], places[limit.stage] + 1
+        if not all(holds[r] for r in spec.regions[limit.region]):
+            continue
+        v = float(tensor[f"clips.{limit.stage}"][i])
+        if limit.slope:
+            slopes = tensor[f"clips.{limit.stage}_slope"][i].tolist()
+            v = sum_of([(s, value) for s, value in zip(slopes, x, strict=True) if s], v, rng, way)
+        y = q[limit.output]
+        q[limit.output] = (y if y >= v else v) if limit.side > 0 else (y if y <= v else v)
+    return np.array(q).astype(np.float32)
+
+
+@pytest.mark.parametrize("way", ["", "fused", "flushed", "fused, flushed"])
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_no_order_of_summation_breaks_a_limit(name, way):
+    spec = spec_of(EVERYDAY[name])
+    certificate, judge, rng = certified(name), Judge(spec), np.random.default_rng(3)
+    for dtype in (np.float32, np.float64):
+        X = np.concatenate([part[:60] for part in hard_points(spec, rng, 600, dtype=dtype)])
+        Y = answers_for(spec, X, rng)
+        served = np.stack([written_down_again(certificate, x, y, rng, way) for x, y in zip(X, Y, strict=True)])
+        assert judge.violations(X, served) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=st.sampled_from(sorted(EVERYDAY)), seed=st.integers(0, 2**32 - 1))
+def test_changed_numbers_are_accepted_only_if_the_limits_still_hold(name, seed):
+    spec, rng = spec_of(EVERYDAY[name]), np.random.default_rng(seed)
+    certificate = certified(name)
+    names = [n for n, t in certificate.tensors.items() if n.startswith("clips.") and t.data and n != "clips.default"]
+    for _ in range(rng.integers(1, 4)):
+        chosen = names[rng.integers(len(names))]
+        index = tuple(rng.integers(size) for size in certificate.tensors[chosen].shape)
+        for _ in range(rng.integers(1, 30)):
+            certificate = changed(certificate, chosen, index, rng.choice([-np.inf, np.inf]))
+    try:
+        smle_check.check_certificate(certificate.text, certificate.tensors, certificate.block, certificate.files)
+    except smle_check.Rejected:
+        return
+    program, judge = ClipList(certificate), Judge(spec)
+    for X in hard_points(spec, rng, 300, dtype=np.float64):
+        assert judge.violations(X, program(X, answers_for(spec, X, rng))) == []
+
+
+# --- the checker ------------------------------------------------------------------------------------------------
+
+
+def changed(certificate: Certificate, name: str, index: tuple[int, ...], step: float) -> Certificate:
+    """The same certificate with one number moved to a neighbor, digests made new."""
+    tensors = dict(certificate.tensors)
+    kind = {"F32": np.float32, "F64": np.float64}[tensors[name].dtype]
+    array = np.frombuffer(tensors[name].data, dtype=kind).reshape(tensors[name].shape).copy()
+    array[index] = np.nextafter(array[index], kind(step))
+    tensors[name] = smle_check.Tensor(tensors[name].dtype, array.shape, array.tobytes())
+    document = json.loads(certificate.text)
+    del document["digest"]
+    document["binds"]["weights"] = smle_check.weights_digest(tensors)
+    return resealed(document, certificate, tensors)
+
+
+def resealed(document, certificate, tensors):
+    document["digest"] = smle_check.sha256(smle_check.canonical(document))
+    return Certificate(smle_check.canonical(document) + b"\n", certificate.block, tensors, certificate.files)
+
+
+def rejected(certificate: Certificate) -> str:
+    with pytest.raises(smle_check.Rejected) as caught:
+        smle_check.check_certificate(certificate.text, certificate.tensors, certificate.block, certificate.files)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_a_limit_moved_outside_by_one_float_is_rejected(name):
+    certificate = certified(name)
+    tried = 0
+    for stage, out in (("constant_lower", -np.inf), ("constant_upper", np.inf)):
+        for i in range(certificate.tensors[f"clips.{stage}"].shape[0]):
+            reason = rejected(changed(certificate, f"clips.{stage}", (i,), out))
+            assert "not proved" in reason or "too close to 0" in reason
+            tried += 1
+    for name_of in certificate.tensors:
+        if name_of.startswith(("gate.", "domain.")) and certificate.tensors[name_of].data:
+            index = (0,) * len(certificate.tensors[name_of].shape)
+            assert "not what the rules prescribe" in rejected(changed(certificate, name_of, index, np.inf))
+            tried += 1
+    assert tried > 3
+
+
+def test_hostile_documents_are_rejected():
+    certificate = certify_limits(spec_of(EVERYDAY["oblique"]))
+    document = json.loads(certificate.text)
+    assert document["proofs"], "this case needs multipliers"
+
+    def with_change(change) -> str:
+        other = json.loads(certificate.text)
+        del other["digest"]
+        change(other)
+        return rejected(resealed(other, certificate, certificate.tensors))
+
+    assert "not proved" in with_change(lambda d: d.update(proofs=[]))
+    assert "negative multiplier" in with_change(lambda d: d["proofs"][0]["mu"][0].__setitem__(1, "-1"))
+    assert "given twice" in with_change(lambda d: d["proofs"].append(d["proofs"][0]))
+    assert "for no obligation" in with_change(lambda d: d["proofs"].append({"limit": 1, "clip": 0, "mu": []}))
+    assert "coverage" in with_change(lambda d: d.update(coverage={"conflicts": [], "implications": []}))
+    assert "regions of all limits" in with_change(lambda d: d["gate"]["regions"].reverse())
+    assert "does not limit a single output" in with_change(
+        lambda d: d["specification"]["rules"][0]["clauses"][0][0]["y"].append([1, "1"])
+    )
+
+
+def test_tensors_of_another_program_are_rejected():
+    certificate = certify_limits(spec_of(EVERYDAY["bank"]))
+    document = json.loads(certificate.text)
+    del document["digest"]
+    tensors = {**certificate.tensors, "heads.weight": certificate.tensors["clips.default"]}
+    document["binds"]["weights"] = smle_check.weights_digest(tensors)
+    assert "not part of the stated program" in rejected(resealed(document, certificate, tensors))
