@@ -13,7 +13,7 @@ _HOME = {
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
     "certify": "smle.assurance",
-    "correct": "smle.assurance",
+    "correct": "smle.corrected",
     "diagnose": "smle.guarantees",
     "load": "smle.estimators",
     "project": "smle.assurance",
@@ -33,7 +33,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from smle.assurance import certify, correct, project, verify
+    from smle.assurance import certify, project, verify
+    from smle.corrected import correct
     from smle.estimators import SafeClassifier, SafeRegressor, load
     from smle.guarantees import diagnose
     from smle.rules import Specification

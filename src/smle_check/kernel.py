@@ -1,5 +1,6 @@
 """The kernel: the maximum of an affine function over a polytope, bounded by multipliers (section 4)."""
 
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,8 +13,8 @@ def bounded(
     slope: dict[int, Fraction],
     rows: list[tuple[dict[int, Fraction], Fraction]],
     multipliers: list[Fraction],
-    low: list[Fraction],
-    high: list[Fraction],
+    low: Sequence[Fraction] | Mapping[int, Fraction],
+    high: Sequence[Fraction] | Mapping[int, Fraction],
 ) -> Fraction:
     """Bound max slope.x over {x in [low, high] : terms.x <= bound for all rows}, by weak duality.
 

@@ -183,10 +183,8 @@ def sum_of(terms, offset, rng, way):
     return total
 
 
-def written_down_again(certificate, x, answer, rng, way):
+def written_down_again(spec, tensor, x, answer, rng, way):
     """The program of the format for one row, in plain Python floats."""
-    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
-    tensor = ClipList(certificate)._tensors
     kind = "float64" if x.dtype == np.float64 else "float32"
     ends = (tensor[f"domain.{end}_{kind}"].tolist() for end in ("lower", "upper"))
     x = [min(max(v, low), high) for v, low, high in zip(x.tolist(), *ends, strict=True)]
@@ -225,10 +223,12 @@ def written_down_again(certificate, x, answer, rng, way):
 def test_no_order_of_summation_breaks_a_limit(name, way):
     spec = spec_of(EVERYDAY[name])
     certificate, judge, rng = certified(name), Judge(spec), np.random.default_rng(3)
+    stated = smle_check.Specification(certificate.document["specification"], certificate.block)
+    tensors = ClipList(certificate)._tensors
     for dtype in (np.float32, np.float64):
         X = np.concatenate([part[:60] for part in hard_points(spec, rng, 600, dtype=dtype)])
         Y = answers_for(spec, X, rng)
-        served = np.stack([written_down_again(certificate, x, y, rng, way) for x, y in zip(X, Y, strict=True)])
+        served = np.stack([written_down_again(stated, tensors, x, y, rng, way) for x, y in zip(X, Y, strict=True)])
         assert judge.violations(X, served) == []
 
 

@@ -19,9 +19,21 @@ from smle.certificates.issue import compiled, sealed
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import ExactOptimal, distinct, maximize, point_text
 from smle.rules import Specification
-from smle_check.floats import BINARY32, FORMATS, TINY, Binary, U, above, error64, nearest, round_down, round_up
+from smle_check.floats import (
+    BINARY32,
+    BINARY64,
+    FORMATS,
+    TINY,
+    Binary,
+    U,
+    above,
+    error64,
+    nearest,
+    round_down,
+    round_up,
+)
 from smle_check.guard import guard_tensors
-from smle_check.heads.clips import STAGES, Clip, Limit, ends_of, gaps, limits_of, obeyed
+from smle_check.heads.clips import STAGES, Boxes, Clip, Limit, Pairs, gaps, limits_of
 
 __all__ = ["certify_limits"]
 
@@ -50,10 +62,11 @@ def certify_limits(
         limits = limits_of(stated)
     except smle_check.Rejected as reason:
         raise RuleError(f"Expected rules that limit single outputs, such as `y <= 0.5 * x`: {reason}.") from None
-    clips = [_clip(stated, limit) for limit in limits]
+    boxes = Boxes(stated)
+    clips = [_clip(boxes, limit) for limit in limits]
     proofs = [
         {"limit": k, "clip": j, "mu": [[r, str(mu)] for r, mu in sorted(found.items())]}
-        for k, j, found in _proofs(spec, stated, clips)
+        for k, j, found in _proofs(spec, Pairs(boxes, clips))
         if found
     ]
     gated = sorted({limit.region for limit in limits})
@@ -81,15 +94,15 @@ def certify_limits(
 # --- Numbers ---------------------------------------------------------------------------------------------------
 
 
-def _clip(spec: smle_check.Specification, limit: Limit) -> Clip:
+def _clip(boxes: Boxes, limit: Limit) -> Clip:
     """Return the deployed numbers of a limit: on its allowed side by no more than rounding needs."""
     if not limit.slope:
         return Clip(limit, {}, _constant(limit), ZERO)
-    boxes = [_box(spec, (limit.region,), fmt) for fmt in FORMATS]
-    boxes = [box for box in boxes if box is not None] or [spec.passed[FORMATS[0]]]
-    low, high = ([end(values) for values in zip(*ends, strict=True)] for end, ends in zip(
-        (min, max), zip(*boxes, strict=True), strict=True
-    ))  # fmt: skip
+    spec = boxes.spec
+    low, high = (list(side) for side in spec.passed[BINARY64])
+    for k in range(len(low)):
+        ends = [boxes.of(limit.region, fmt).get(k, (low[k], high[k])) for fmt in FORMATS]
+        low[k], high[k] = min(a for a, _ in ends), max(b for _, b in ends)
     slope = {k: _slope(limit.side, value, low[k], high[k]) for k, value in limit.slope.items()}
     slope = {k: value for k, value in slope.items() if value}
     offset = limit.offset
@@ -158,50 +171,44 @@ def _arrays(clips: list[Clip], d: int, default: npt.NDArray[np.float64]) -> dict
 # --- Proofs ----------------------------------------------------------------------------------------------------
 
 
-def _proofs(
-    spec: Specification, stated: smle_check.Specification, clips: list[Clip]
-) -> Iterator[tuple[int, int, dict[int, Fraction]]]:
+def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, dict[int, Fraction]]]:
     """Yield (limit, clip, multipliers) for every pair that the checker will ask for."""
-    opposite: dict[tuple[int, int], list[int]] = {}
-    for j, clip in enumerate(clips):
-        opposite.setdefault((clip.limit.output, clip.limit.side), []).append(j)
-    for k, clip in enumerate(clips):
-        limit = clip.limit
-        for j in [k, *(j for j in opposite.get((limit.output, -limit.side), ()) if j > k)]:
-            yield k, j, _multipliers(spec, stated, clips[j], limit)
+    for k in range(len(pairs.clips)):
+        for j in pairs.against(k):
+            yield k, j, _multipliers(spec, pairs, k, j)
 
 
-def _multipliers(
-    spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit
-) -> dict[int, Fraction]:
+def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> dict[int, Fraction]:
     """Return multipliers with which the checker accepts a pair; none are needed where a box is enough."""
-    if _accepted(stated, clip, limit, {}):
+    if _accepted(pairs, k, j, {}):
         return {}
+    limit, clip = pairs.clips[k].limit, pairs.clips[j]
     worst: tuple[Fraction, tuple[Fraction, ...]] | None = None
     for fmt in FORMATS:
-        for solution, multipliers in _programs(stated, clip, limit, fmt):
-            if _accepted(stated, clip, limit, multipliers):
+        for solution, multipliers in _programs(pairs.boxes, clip, limit, fmt):
+            if _accepted(pairs, k, j, multipliers):
                 return multipliers
             if worst is None or solution.value > worst[0]:
                 worst = solution.value, solution.x
-    raise _refusal(spec, stated, clip, limit, None if worst is None else worst[1])
+    raise _refusal(spec, clip, limit, None if worst is None else worst[1])
 
 
-def _accepted(stated: smle_check.Specification, clip: Clip, limit: Limit, multipliers: dict[int, Fraction]) -> bool:
+def _accepted(pairs: Pairs, k: int, j: int, multipliers: dict[int, Fraction]) -> bool:
     try:
-        obeyed(stated, clip, limit, [[r, str(mu)] for r, mu in sorted(multipliers.items())])
+        pairs.margin(k, j, [[r, str(mu)] for r, mu in sorted(multipliers.items())])
     except smle_check.Rejected:
         return False
     return True
 
 
 def _programs(
-    stated: smle_check.Specification, clip: Clip, limit: Limit, fmt: Binary
+    boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
 ) -> Iterator[tuple[ExactOptimal, dict[int, Fraction]]]:
     """Maximize what is missing over the inputs where both bind; yield optima with their multipliers."""
-    box = _box(stated, (limit.region, clip.limit.region), fmt)
-    if box is None:
+    stated, ends = boxes.spec, boxes.meeting(limit.region, clip.limit.region, fmt)
+    if ends is None:
         return
+    ends_of_all = [[side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt)]
     own = stated.regions[limit.region]
     rows = sorted({*own, *stated.regions[clip.limit.region], *range(stated.stated, len(stated.rows))})
     rows = [r for r in rows if len(stated.rows[r].terms) > 1]
@@ -210,29 +217,15 @@ def _programs(
     for slope, _ in gaps(clip, limit):
         found = maximize(
             tuple((k, -v) for k, v in slope.items()), forms,
-            row_lower=[None] * len(rows), row_upper=bounds, lower=box[0], upper=box[1],
+            row_lower=[None] * len(rows), row_upper=bounds, lower=ends_of_all[0], upper=ends_of_all[1],
         )  # fmt: skip
         if isinstance(found, ExactOptimal):
             yield found, {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}
 
 
-def _box(
-    stated: smle_check.Specification, regions: tuple[int, ...], fmt: Binary
-) -> tuple[list[Fraction], list[Fraction]] | None:
-    ends = ends_of(stated, regions, fmt)
-    if ends is None:
-        return None
-    low, high = (list(side) for side in stated.passed[fmt])
-    for k, (a, b) in ends.items():
-        low[k], high[k] = a, b
-    return low, high
-
-
-def _refusal(
-    spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
-) -> Exception:
+def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None) -> Exception:
     """Say at which input two limits leave nothing, and what to change."""
-    names = [stated.rules[item.rule].name for item in (limit, clip.limit)]
+    names = [spec.rules[item.rule].name for item in (limit, clip.limit)]
     output = spec.targets[limit.output]
     if x is None:
         return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")

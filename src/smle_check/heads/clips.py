@@ -11,6 +11,8 @@ its own, so that rules may overlap in any number:
 The final value is q or one clip's value, and only a later clip of the other side can undo a rule: pairs suffice.
 """
 
+from collections import ChainMap
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -70,26 +72,53 @@ def limits_of(spec: Specification) -> list[Limit]:
     return sorted(found, key=lambda limit: STAGES.index(limit.stage))  # a stable sort: rules keep their order
 
 
-def ends_of(spec: Specification, regions: tuple[int, ...], fmt: Binary) -> Ends | None:
-    """Return the ranges that comparisons of some regions leave, for inputs in a format; None: no input is in all."""
-    low, high = spec.passed[fmt]
-    ends: Ends = {}
-    for row in (spec.rows[r] for g in regions for r in spec.regions[g] if len(spec.rows[r].terms) == 1):
-        ((k, sign),) = row.terms.items()
-        bound, strict = row.compared[fmt]
-        a, b = ends.get(k, (low[k], high[k]))
-        if sign > 0:
-            ends[k] = a, min(b, below(bound, fmt) if strict else bound)
-        else:
-            ends[k] = max(a, above(-bound, fmt) if strict else -bound), b
-    for group in spec.groups:  # exactly one is 1, the others 0
-        range_of = {k: ends.get(k, (Fraction(0), Fraction(1))) for k in group}
-        ones = [k for k in group if range_of[k][0] > 0]
-        if len(ones) > 1 or all(b < 1 for _, b in range_of.values()):
-            return None
-        if ones:
-            ends |= {k: (range_of[k][0], min(range_of[k][1], Fraction(int(k in ones)))) for k in group}
-    return None if any(a > b for a, b in ends.values()) else ends
+class Boxes:
+    """The ranges that comparisons of a region, or of two, leave to inputs of a format; each region is read once."""
+
+    def __init__(self, spec: Specification) -> None:
+        self.spec = spec
+        self.domain = {fmt: [dict(enumerate(side)) for side in spec.passed[fmt]] for fmt in FORMATS}
+        self.known: dict[tuple[int, Binary], Ends] = {}
+
+    def of(self, region: int, fmt: Binary) -> Ends:
+        """Return the ranges that the comparisons of one region leave; low > high where that is none."""
+        if (region, fmt) in self.known:
+            return self.known[region, fmt]
+        low, high = self.spec.passed[fmt]
+        ends: Ends = {}
+        for row in (self.spec.rows[r] for r in self.spec.regions[region] if len(self.spec.rows[r].terms) == 1):
+            ((k, sign),) = row.terms.items()
+            bound, strict = row.compared[fmt]
+            a, b = ends.get(k, (low[k], high[k]))
+            if sign > 0:
+                ends[k] = a, min(b, below(bound, fmt) if strict else bound)
+            else:
+                ends[k] = max(a, above(-bound, fmt) if strict else -bound), b
+        self.known[region, fmt] = ends
+        return ends
+
+    def meeting(self, first: int, second: int, fmt: Binary) -> Ends | None:
+        """Return the ranges where two regions meet; None: no input is in both."""
+        ends = dict(self.of(first, fmt))
+        for k, (low, high) in self.of(second, fmt).items():
+            a, b = ends.get(k, (low, high))
+            ends[k] = max(a, low), min(b, high)
+            if ends[k][0] > ends[k][1]:
+                return None
+        for group in self.spec.groups:  # exactly one is 1, the others 0
+            own = {k: ends.get(k, (Fraction(0), Fraction(1))) for k in group}
+            ones = [k for k in group if own[k][0] > 0]
+            if len(ones) > 1 or all(b < 1 for _, b in own.values()):
+                return None
+            if ones:
+                ends |= {k: (own[k][0], min(own[k][1], Fraction(int(k in ones)))) for k in group}
+        return None if any(a > b for a, b in ends.values()) else ends
+
+    def sides(self, ends: Ends, fmt: Binary) -> tuple[Mapping[int, Fraction], Mapping[int, Fraction]]:
+        """Return the lower and the upper ends of all inputs."""
+        low, high = self.domain[fmt]
+        lower, upper = ({k: pair[i] for k, pair in ends.items()} for i in (0, 1))
+        return ChainMap(lower, low), ChainMap(upper, high)
 
 
 def gaps(clip: Clip, limit: Limit) -> list[tuple[dict[int, Fraction], Fraction]]:
@@ -109,33 +138,74 @@ def gaps(clip: Clip, limit: Limit) -> list[tuple[dict[int, Fraction], Fraction]]
     return result
 
 
-def obeyed(spec: Specification, clip: Clip, limit: Limit, mu_data: Any) -> Fraction | None:
-    """Prove that what a clip leaves obeys a limit; return the margin, None where they never meet.
+class Pairs:
+    """Which clips may undo which limits, and the proof that what they leave obeys them. Clips are named by number."""
 
-    The limit binds on its region as stated; the clip is on in its region as the gate sees it.
-    """
-    stated, seen = set(spec.regions[limit.region]), set(spec.regions[clip.limit.region])
-    shared = set(range(spec.stated, len(spec.rows)))
-    mu = multipliers_of(mu_data, stated | seen | shared, "mu")
-    margins = []
-    for fmt in FORMATS:
-        ends = ends_of(spec, (limit.region, clip.limit.region), fmt)
-        if ends is None:
-            continue
-        low, high = (list(side) for side in spec.passed[fmt])
-        for k, (a, b) in ends.items():
-            low[k], high[k] = a, b
-        rows = []
-        for r in mu:
-            row = spec.rows[r]
-            oblique = len(row.terms) > 1 and r in stated
-            rows.append((row.terms, row.bound if oblique else row.compared[fmt][0]))
-        for slope, constant in gaps(clip, limit):
-            bound = bounded({k: -v for k, v in slope.items()}, rows, list(mu.values()), low, high) - constant
-            enough = bound < 0 or (bound == 0 and not limit.strict)
-            require(enough, f"not proved (short by {rounded_text(bound, 3, up=True)})")
-            margins.append(-bound)
-    return min(margins, default=None)
+    def __init__(self, boxes: Boxes, clips: list[Clip]) -> None:
+        self.boxes, self.clips = boxes, clips
+        self.reaches: dict[tuple[int, int], Fraction] = {}
+        self.demands: dict[int, Fraction] = {}
+        self.sides: dict[tuple[int, int], list[int]] = {}
+        for j, clip in enumerate(clips):
+            self.sides.setdefault((clip.limit.output, clip.limit.side), []).append(j)
+
+    def against(self, k: int) -> list[int]:
+        """Return the clips that have to obey limit k: its own, and the later ones of the other side."""
+        limit = self.clips[k].limit
+        return [k, *(j for j in self.sides.get((limit.output, -limit.side), ()) if j > k)]
+
+    def nonempty(self, region: int) -> list[tuple[Mapping[int, Fraction], Mapping[int, Fraction]]]:
+        """Return the box of a region in each format in which it is not empty."""
+        found = [(self.boxes.of(region, fmt), fmt) for fmt in FORMATS]
+        return [self.boxes.sides(ends, fmt) for ends, fmt in found if all(a <= b for a, b in ends.values())]
+
+    def least(self, j: int, side: int) -> Fraction:
+        """Return the least of side * (what clip j leaves)."""
+        if (j, side) not in self.reaches:
+            clip = self.clips[j]
+            forms = gaps(clip, clip.limit._replace(side=side, slope={}, offset=Fraction(0)))
+            ends = self.nonempty(clip.limit.region)
+            least = [c - bounded({k: -v for k, v in s.items()}, [], [], *box) for s, c in forms for box in ends]
+            self.reaches[j, side] = min(least, default=WIDE)
+        return self.reaches[j, side]
+
+    def demand(self, k: int) -> Fraction:
+        """Return the most of side * (what limit k asks for) over all inputs where it binds."""
+        if k not in self.demands:
+            limit = self.clips[k].limit
+            form = {i: limit.side * v for i, v in limit.slope.items()}
+            most = [bounded(form, [], [], *box) for box in self.nonempty(limit.region)]
+            self.demands[k] = limit.side * limit.offset + max(most, default=-WIDE)
+        return self.demands[k]
+
+    def margin(self, k: int, j: int, mu_data: Any) -> Fraction | None:
+        """Prove that what clip j leaves obeys limit k; return the margin, None where they never meet.
+
+        The limit binds on its region as stated; the clip is on in its region as the gate sees it.
+        """
+        limit, clip = self.clips[k].limit, self.clips[j]
+        spare = self.least(j, limit.side) - self.demand(k)
+        if not mu_data and spare > 0:  # what the clip leaves anywhere obeys the limit wherever it binds
+            return spare
+        spec = self.boxes.spec
+        stated, seen = set(spec.regions[limit.region]), set(spec.regions[clip.limit.region])
+        mu = multipliers_of(mu_data, stated | seen | set(range(spec.stated, len(spec.rows))), "mu") if mu_data else {}
+        margins = []
+        for fmt in FORMATS:
+            ends = self.boxes.meeting(limit.region, clip.limit.region, fmt)
+            if ends is None:
+                continue
+            box, rows = self.boxes.sides(ends, fmt), []
+            for r in mu:
+                row = spec.rows[r]
+                oblique = len(row.terms) > 1 and r in stated
+                rows.append((row.terms, row.bound if oblique else row.compared[fmt][0]))
+            for slope, constant in gaps(clip, limit):
+                bound = bounded({i: -v for i, v in slope.items()}, rows, list(mu.values()), *box) - constant
+                if not (bound < 0 or (bound == 0 and not limit.strict)):
+                    raise Rejected(f"not proved (short by {rounded_text(bound, 3, up=True)})")
+                margins.append(-bound)
+        return min(margins, default=None)
 
 
 def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Limit]) -> list[Clip]:
@@ -176,17 +246,14 @@ def check_clips(
     odd = sorted({name for name in tensors if not name.startswith("backbone.")} ^ known)
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
     clips, proofs = read_clips(spec, tensors, limits), read_proofs(proof_data, len(limits))
-    against: dict[tuple[int, int], list[int]] = {}
-    for j, clip in enumerate(clips):
-        against.setdefault((clip.limit.output, clip.limit.side), []).append(j)
-    settled = []
+    pairs, settled = Pairs(Boxes(spec), clips), []
     for k, clip in enumerate(clips):
         limit = clip.limit
         obligation = Obligation(0, limit.rule, tuple(spec.regions[limit.region]), limit.clause)
         margins = []
-        for j in [k, *(j for j in against.get((limit.output, -limit.side), ()) if j > k)]:
+        for j in pairs.against(k):
             try:
-                margins.append(obeyed(spec, clips[j], limit, proofs.pop((k, j), [])))
+                margins.append(pairs.margin(k, j, proofs.pop((k, j), [])))
             except Rejected as reason:
                 other = "" if j == k else f" against rule {spec.rules[clips[j].limit.rule].name!r}"
                 raise Unproved(obligation, f"{reason}{other}") from None
