@@ -186,7 +186,7 @@ def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayL
 
     Where no rule applies the answers are the model's, bit for bit (but a zero may change its sign, and beside an output
     that is NaN, infinite or near the end of float32 the others may become NaN). Outside a border with several inputs,
-    such as `a + b <= 1`, a band of the width of float32 rounding counts as inside. Where rules apply, answers that they
+    such as `a + b <= 1`, a band of the width of float64 rounding counts as inside. Where rules apply, answers that they
     allow stay within float32 rounding, others move to the border. Labels that exclude or imply each other: those that
     lose are pushed far below zero, as the nearest allowed answers to the examples say. Of other rules with alternatives
     (`or`, `!=`) one convex part is kept, fitted to the examples: answers outside it move although the rule allows them.
