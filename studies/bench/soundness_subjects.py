@@ -187,9 +187,7 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     first = spec.outputs[0]
     model: Any
     if isinstance(first, Choice):
-        model = SafeClassifier(spec, **options).fit(
-            X, np.array(first.options, dtype=object)[Y.argmax(axis=1)]
-        )
+        model = SafeClassifier(spec, **options).fit(X, np.array(first.options, dtype=object)[Y.argmax(axis=1)])
     elif isinstance(first, Label):
         model = SafeClassifier(spec, **options).fit(X, (Y > 0).astype(int))
     else:
