@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: demo test fast format lint types layers setup checker sbom licenses clean docs
+PYTEST = $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+AUDIT := audit-tests audit-studies audit-examples audit-coverage
+
+.PHONY: demo test audit $(AUDIT) format lint types layers setup checker sbom licenses clean docs
 
 setup: $(READY)
 
@@ -31,14 +34,37 @@ types: $(READY)
 layers: $(READY)
 	$(BIN)/lint-imports
 
-# The inner loop: everything but the slow tests.
-fast: lint types layers
-	$(BIN)/pytest -q -m "not slow" -x
-
-# Slow tests run without coverage, which would make the pure Python checker several times slower.
+# What CI runs. Without coverage, which makes the pure Python checker several times slower.
 test: lint types layers
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m slow
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(PYTEST) -m "not audit"
+
+# The rest, before a release and at night. Each part can be run alone; `make -k audit` goes on after one that fails.
+audit: $(AUDIT)
+
+# Long sweeps, all mutations, compilers.
+audit-tests: $(VENV)/.audit
+	$(PYTEST) -m audit --ignore=tests/studies
+
+# Quick runs of every bench and of the reproduction, clusters, verifiers, fuzzing.
+audit-studies: $(VENV)/.audit build/verifiers/.ready
+	SMLE_VERIFIERS=$(CURDIR)/build/verifiers/bin/python $(PYTEST) -m audit tests/studies
+
+# New examples for every law that hypothesis draws examples for.
+audit-examples: $(READY)
+	$(PYTEST) -m hypothesis --hypothesis-profile=explore
+
+audit-coverage: $(READY)
+	$(PYTEST) -m "not audit" --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+$(VENV)/.audit: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[audit]"
+	touch $(VENV)/.audit
+
+# Verifiers that need other versions of what smle needs.
+build/verifiers/.ready:
+	$(PYTHON) -m venv build/verifiers
+	build/verifiers/bin/python -m pip install --quiet --disable-pip-version-check vibecheck-nn==1.1.0 pynever==1.3.2
+	touch build/verifiers/.ready
 
 # The checker alone, for auditors: one file that runs with Python only, and a wheel of the same sources.
 checker: $(READY)

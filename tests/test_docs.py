@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -20,7 +19,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-# Pages with snippets that tests of their own run, or that are fragments of a longer program.
 # Pages whose blocks have tests of their own.
 ELSEWHERE = {"rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
 # What a page takes for granted.
@@ -41,7 +39,16 @@ def snippets(page: Path) -> list[tuple[str, str]]:
     return [(kind, body) for kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind in ("python", "sh")]
 
 
-RUNNABLE = [page for page in PAGES if page.name not in ELSEWHERE and "results" not in page.parts and snippets(page)]
+def needs_more(page: Path) -> bool:
+    """Whether a page says that it needs a package that only the extra audit installs."""
+    return "<!-- needs: lightning -->" in page.read_text(encoding="utf-8")
+
+
+RUNNABLE = [
+    pytest.param(page, marks=[pytest.mark.audit] if needs_more(page) else [], id=page.stem)
+    for page in PAGES
+    if page.name not in ELSEWHERE and "results" not in page.parts and snippets(page)
+]
 
 
 def slug(heading: str) -> str:
@@ -49,12 +56,8 @@ def slug(heading: str) -> str:
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", plain)).strip("-")
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RUNNABLE)
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = page.read_text(encoding="utf-8")
-    for needed in re.findall(r"<!-- needs: (\w+) -->", text):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed: pip install {needed}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["pytest"])
     braking_data(rows=300).to_csv("braking.csv", index=False)
@@ -64,7 +67,7 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for kind, body in snippets(page):
         if kind == "python":
             with warnings.catch_warnings():
-                if "<!-- needs:" in text:  # other packages may warn about each other
+                if needs_more(page):  # other packages may warn about each other
                     warnings.simplefilter("ignore")
                 exec(compile(body, str(page), "exec"), names)
             continue
@@ -101,7 +104,6 @@ def test_every_page_is_in_the_navigation() -> None:
         if isinstance(entry, str):
             return [entry]
         parts = entry.values() if isinstance(entry, dict) else entry
-        assert isinstance(parts, list) or hasattr(parts, "__iter__")
         return [page for part in parts for page in pages(part)]  # type: ignore[union-attr]
 
     listed = set(pages(yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))

@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-import pytest
 from builder import Package, clause_proof, unit_box, without_gate, written
 
 from smle.guarantees.proof.overapproximation import AffineBounds, Head, Overapproximation
@@ -69,6 +68,5 @@ def test_exclusions_cost_microseconds():
     assert (large - small) / 1000 < 0.001
 
 
-@pytest.mark.slow
 def test_hundred_thousand_exclusions():
     assert seconds(many_pairs(100_000, 256)) < 60

@@ -85,7 +85,7 @@ def test_changed_content_is_accepted_only_if_true(name):
     assert tally["rejected"] > 20
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_ten_thousand_changed_models(capsys):
     plain, attacks = Counter(), Counter()
     for name in NAMES:
@@ -147,7 +147,7 @@ def test_every_bit_of_a_head():
     assert tally[False] > 10
 
 
-@pytest.mark.parametrize("name", [pytest.param("braking", marks=pytest.mark.slow), "strict"])
+@pytest.mark.parametrize("name", [pytest.param("braking", marks=pytest.mark.audit), "strict"])
 def test_every_bit_of_gate_and_domain(name):
     """Gate and domain are prescribed: no flip is accepted, except of the sign of a zero."""
     for tensor in GATE + DOMAIN:

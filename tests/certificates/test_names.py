@@ -107,6 +107,8 @@ def test_every_character_that_is_printed_as_it_is_can_be_seen():
     for number in range(sys.maxunicode + 1):
         c = chr(number)
         kind = unicodedata.category(c)
+        if kind in ("Cn", "Co") and number % 97:
+            continue  # most of the numbers stand for nothing
         if c != " " and kind[0] in "CZM":
             assert visible(f"a{c}b") == f"a{escaped(c)}b"
         elif c == visible(c):

@@ -180,7 +180,7 @@ def test_a_changed_list_of_pairs_is_rejected(package: Package) -> None:
         unsealed.check()
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_a_million_exclusions_in_minutes() -> None:
     """2,000 labels, 256 units, 10^6 pairs: about 20 s of one core; 5 minutes are the limit."""
     rng = np.random.default_rng(0)

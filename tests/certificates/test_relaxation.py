@@ -435,7 +435,7 @@ def test_changed_models_are_accepted_only_if_true() -> None:
     assert tally["accepted, judge agrees"] > 10
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_six_hundred_changed_models() -> None:
     assert sum(run_changes(600, seed=2).values()) == 600
 

@@ -297,7 +297,6 @@ def _wait_for(path, process):
         time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_model(files):
     options = ("--epochs", "60", "--patience", "60", "--no-twin", "--checkpoint", "run.checkpoint")
     process = _start(files, *options, waits=True)
@@ -322,7 +321,7 @@ def test_an_interrupted_run_goes_on_to_the_same_model(files):
     assert all(np.array_equal(value, again[name]) for name, value in resumed.items())
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_a_killed_run_leaves_the_old_model(files):
     assert _train(files, *QUICK, "--epochs", 1).exit_code == 0
     before = {p.name: p.read_bytes() for p in (files / "m").iterdir()}

@@ -1,12 +1,9 @@
 """The demo as a whole: what it measures and what it leaves behind."""
 
-import pytest
-
 from smle import load
 from smle.demo import run_demo
 
 
-@pytest.mark.slow
 def test_demo(tmp_path):
     result = run_demo(tmp_path)
     assert result.violations["safe"] == 0

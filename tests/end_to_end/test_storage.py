@@ -24,7 +24,6 @@ from smle.storage import read_record, require_replaceable, write_record
 
 WRITER = """
 import sys
-from smle.estimators import without_rules
 from smle.storage import read_record, write_record
 record = read_record(sys.argv[1])
 print("ready", flush=True)
@@ -188,6 +187,7 @@ def test_writers_wait_for_each_other(braking_folder, tmp_path):
     writers = [subprocess.Popen([sys.executable, "-c", code, str(braking_folder)]) for _ in range(3)]
     while any(writer.poll() is None for writer in writers):
         assert read_record(braking_folder).certificate is not None
+        time.sleep(0.01)
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
@@ -245,7 +245,7 @@ def test_what_is_no_regular_file_is_refused(braking_folder, name, kind):
         with pytest.raises(ModelFormatError, match=f"{name}: not "):
             load(braking_folder)
         done = CliRunner().invoke(app, ["verify", str(braking_folder)])
-    assert done.exit_code in (1, 2)
+    assert done.exit_code == (2 if name == "certificate.json" else 1)  # without one it is not a model
     assert f"{name}: not " in done.stderr
 
 
@@ -350,7 +350,6 @@ def test_a_place_is_tried_and_left_as_it_is(braking_folder, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.slow
 def test_killed_writers_never_break_the_folder(braking_folder):
     """SIGKILL at random moments: the folder always loads, from the old or the new copy."""
     rng = np.random.default_rng(0)

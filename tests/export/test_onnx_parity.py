@@ -155,7 +155,7 @@ def test_threads_do_not_matter(threads):
     compare_heads(hand_made("braking"), 4000, batches=(4000,), threads=threads)
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.parametrize("threads", [1, 2])
 def test_parity_on_100000_points(braking_model, braking_spec, threads, capsys):
     """The trained demo, 100,000 hard points, in one batch and one by one."""

@@ -38,7 +38,7 @@ def test_allowed_outputs_do_not_move():
 def test_ends_are_met_exactly():
     spec = read("outputs: [u]", ("", "0.1 <= u < 0.3"))
     result = nearest_outputs(spec, np.zeros((2, 2)), np.array([[5.0], [-5.0]]))
-    assert result[0, 0] == np.nextafter(0.3, 0) or F(result[0, 0]) < F(3, 10)
+    assert F(result[0, 0]) < F(3, 10)
     assert F(result[1, 0]) >= F(1, 10)
     assert result[:, 0] == pytest.approx([0.3, 0.1], abs=1e-15)
 
@@ -292,7 +292,7 @@ def test_a_search_that_is_cut_off_says_so(monkeypatch):
     assert all((room[:, list(clause)].max(axis=1) >= -1e-8).all() for clause in choices.clauses)
     farther = ((points - Y) ** 2).sum(axis=1) - ((exact - Y) ** 2).sum(axis=1)
     assert (farther[found] >= -1e-9).all()
-    assert (farther[found] > 1e-6).any() or not found.all()
+    assert (farther[found] > 1e-6).any()
 
 
 LABELS = "outputs: [u]\nlabels: [p, q, r]"

@@ -26,7 +26,7 @@ from studies.formulations import (
 )
 
 MANY = pytest.mark.parametrize(
-    "seeds", [range(30), pytest.param(range(30, 150), marks=pytest.mark.slow)], ids=["some", "many"]
+    "seeds", [range(30), pytest.param(range(30, 150), marks=pytest.mark.audit)], ids=["some", "many"]
 )
 PAIRS = np.array([[0, 1], [0, 2], [1, 2]], dtype=np.int32)
 

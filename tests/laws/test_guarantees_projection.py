@@ -16,7 +16,7 @@ from smle.solvers import QuadraticProgram, Status, solve
 from studies.formulations import memory_projection_miqp
 
 MANY = pytest.mark.parametrize(
-    "seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.slow)], ids=["some", "many"]
+    "seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.audit)], ids=["some", "many"]
 )
 KINDS = pytest.mark.parametrize(
     "kind",

@@ -2,7 +2,6 @@
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rules_language import CONSTANTS, INPUTS, OUTPUTS, comparisons, input_variables, points, thens, truth_of, whens
@@ -54,8 +53,7 @@ def test_the_requirement_means_what_then_says(then, point):
     assert specification.violated(x, y) == (() if truth_of(then, env) is True else ("r",))
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=100)
 @given(whens, thens, points())
 def test_a_rule_is_violated_where_its_text_says_so(when, then, point):
     env, x, y = point

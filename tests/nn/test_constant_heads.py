@@ -41,7 +41,7 @@ def test_equals_the_general_gauge(monkeypatch, spec, gate, bounds, size):
         patch.setattr(Gauge, "closed_form", lambda self, envelope: None)
         expected, wanted = _step(general, X)
     torch.testing.assert_close(y, expected, rtol=1e-6, atol=1e-6)
-    assert size < 10 or ours.step() < 1  # a rule binds
+    assert (ours.step() < 1) == (size > 0.1)  # a rule binds
     for name, gradient in wanted.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
 
@@ -50,8 +50,7 @@ def test_is_not_taken_where_it_does_not_hold():
     """Several cells and literals in a clause, bounds that move, a phase without rules."""
     for spec, bounds in ((BRAKING, "constant"), (ONE_RULE, "affine"), (ONE_RULE, "network")):
         network = _network(spec, size=1.0, bounds=bounds)
-        constants = network.heads.closed_form(network.box.envelope())
-        assert constants is None or network.deployed.places(torch.zeros(2, len(spec.columns))) is None
+        assert network.heads.closed_form(network.box.envelope()) is None
     network = _network(ONE_RULE, size=1.0)
     network.heads.relaxed = True
     assert network.heads.closed_form(network.box.envelope()) is None

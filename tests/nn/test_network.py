@@ -263,9 +263,8 @@ def compiled_twin(bounds: str, backend: str) -> tuple[SafeNetwork, SafeNetwork, 
     return network, twin, compiled
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile warns about parts of torch
-@pytest.mark.parametrize("bounds", ["fixed", "affine"])
+@pytest.mark.parametrize("bounds", ["fixed", pytest.param("affine", marks=pytest.mark.audit)])
 def test_network_is_one_graph_for_compilers(bounds: str) -> None:
     network, twin, compiled = compiled_twin(bounds, "aot_eager")
     X, _ = make_rows(ONE_RULE, 64)
@@ -281,7 +280,7 @@ def test_network_is_one_graph_for_compilers(bounds: str) -> None:
             torch.set_float32_matmul_precision("highest")
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_training_step() -> None:

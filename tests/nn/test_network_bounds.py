@@ -297,6 +297,6 @@ def bump_error(bounds: str) -> float:
         return float(squared(network(features), targets).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_one_head_follows_rules_that_differ_from_place_to_place() -> None:
     assert bump_error("network") < 0.02 < 0.1 < bump_error("affine")

@@ -114,7 +114,7 @@ def test_mixed_integer_optimum_equals_enumeration() -> None:
 def test_contradictory_rows_are_never_optimal(backend: str) -> None:
     bad = QuadraticProgram(np.eye(2), [0, 0], [[1, 1], [1, 1]], [1, -INF], [INF, 0], [-INF] * 2, [INF] * 2)
     found = solve(bad, backend=backend)
-    assert found.status in (Status.INFEASIBLE, Status.LIMIT, Status.NUMERICAL)
+    assert found.status is (Status.LIMIT if backend == "piqp" else Status.INFEASIBLE)
     assert found.x is None
 
 
@@ -174,8 +174,7 @@ def test_a_time_limit_is_a_limit() -> None:
         np.ones(n),
         np.ones(n),
     )
-    found = solve(hard, time_limit=0.05)
-    assert found.status in (Status.LIMIT, Status.OPTIMAL)
+    assert solve(hard, time_limit=1e-6).status is Status.LIMIT
 
 
 def test_every_status_says_what_it_means() -> None:

@@ -1,6 +1,5 @@
 """Fuzzing: what was found once stays mended, seeds are valid, and targets notice what they are there for."""
 
-import importlib.util
 import json
 import random
 import time
@@ -174,8 +173,7 @@ def test_mutations_repeat_themselves_and_keep_some_files_readable():
     assert len(_FILES) == 5  # the second byte of a folder's input counts in fives
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed: extra 'audit'")
+@pytest.mark.audit
 def test_guided_by_coverage(tmp_path):
     outcome = fuzz("json", seconds=10, output=tmp_path, guided=True)
     assert outcome.guided

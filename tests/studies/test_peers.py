@@ -109,6 +109,7 @@ def test_a_missing_package_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["status"].startswith("not installed")
 
 
+@pytest.mark.audit
 def test_quick_run_writes_all_files_and_certified_networks_never_violate(tmp_path: Path) -> None:
     assert "peers" in available()
     result = run_bench("peers", quick=True, output=tmp_path)

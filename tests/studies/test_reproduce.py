@@ -163,7 +163,7 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path, monkeypatch):
     assert "run the same command again to go on" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_quick_run_needs_no_data_and_certifies_every_model(tmp_path, monkeypatch):
     monkeypatch.delenv("SMLE_DATA", raising=False)
     reproduce(["synthetic", "forecasting", "classification"], output=tmp_path, quick=True)

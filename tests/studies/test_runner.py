@@ -175,24 +175,23 @@ def _cluster(tmp_path, monkeypatch, backend):
     assert len(list((tmp_path / "jobs").glob("*.json"))) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.filterwarnings("ignore")  # of packages that are not ours
 def test_ray_gives_the_same_results_on_a_local_cluster(tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="needs the extra 'audit'")
     _cluster(tmp_path, monkeypatch, "ray")
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.filterwarnings("ignore")  # of packages that are not ours
 def test_dask_gives_the_same_results_on_a_local_cluster(tmp_path, monkeypatch):
-    pytest.importorskip("distributed", reason="needs the extra 'audit'")
     _cluster(tmp_path, monkeypatch, "dask")
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.filterwarnings("ignore")  # of packages that are not ours
 def test_dask_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
-    distributed = pytest.importorskip("distributed", reason="needs the extra 'audit'")
+    import distributed
+
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         address = cluster.scheduler_address
@@ -200,10 +199,9 @@ def test_dask_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
     assert names(results) == ["job0", "job1"]
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.filterwarnings("ignore")  # of packages that are not ours
 def test_ray_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="needs the extra 'audit'")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
@@ -215,7 +213,7 @@ def test_ray_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
     assert names(results) == ["job0", "job1"]
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 def test_a_dead_worker_ends_the_run_with_advice(tmp_path):
     with pytest.raises(TrainingError, match="run the same command again"):
         run_jobs(make(tmp_path, 3), die, folder=tmp_path, n_jobs=2)

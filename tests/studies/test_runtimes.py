@@ -63,6 +63,7 @@ def test_a_runtime_that_dies_is_told_apart_and_the_other_cases_go_on(tmp_path, m
 
 def test_an_environment_that_cannot_be_made_has_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(runtimes, "VERSIONS", ("0.0.0",))
+    monkeypatch.setattr(runtimes.venv, "create", lambda place, with_pip: place.mkdir(parents=True))
     monkeypatch.setattr(runtimes, "command", lambda arguments: (1, "ERROR: No matching distribution found"))
     found, missing = runtimes.prepare(tmp_path)
     assert found == []

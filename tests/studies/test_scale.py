@@ -54,6 +54,7 @@ def test_helpers_of_the_bench_are_no_benches() -> None:
     assert not {name for name in available() if name.startswith("scale_")}
 
 
+@pytest.mark.audit
 def test_a_quick_run_proves_and_measures_everything(tmp_path: Path) -> None:
     found = run_bench("scale", quick=True, output=tmp_path)
     assert all(found.passed.values()), found.passed

@@ -33,8 +33,8 @@ def subjects():
     return {name: made[name]() for name in MADE}
 
 
+@pytest.mark.audit
 def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_should(tmp_path):
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     assert "soundness" in available()
     result = run_bench("soundness", quick=True, output=tmp_path)
     assert all(result.passed.values()), result.passed

@@ -35,7 +35,7 @@ def test_the_command_runs_in_a_clone_and_every_part_has_an_example():
         assert "Example: python -m studies" in " ".join(run(name, "--help").output.split())
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.filterwarnings("ignore")  # of torch.compile
 @pytest.mark.parametrize(
     "name", sorted(set(available()) - {"acasxu", "gauge", "guarantees", "peers", "scale", "soundness"})

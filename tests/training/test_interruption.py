@@ -13,12 +13,10 @@ from pathlib import Path
 
 import killed_run
 import numpy as np
-import pytest
 import torch
 import two_processes
 from safetensors.torch import load_file
 
-pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 
