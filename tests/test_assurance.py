@@ -11,7 +11,8 @@ from torch import nn
 
 import smle
 from smle import Specification, assurance
-from smle.errors import CertificateError, DataError, NotCertifiedError
+from smle.assurance import correct as correct_module
+from smle.errors import CertificateError, DataError, NotCertifiedError, RuleError
 from smle.nn import SafeNetwork
 from smle.training import train
 from studies.bench.sampling import Judge, hard_points
@@ -135,7 +136,11 @@ def test_wrong_types_are_named():
     with pytest.raises(ValueError, match="at least one unit"):
         SafeNetwork(nn.Linear(2, 4), spec, embedding=0)
     with pytest.raises(TypeError, match="torch module"):
-        smle.correct(lambda rows: rows, spec, x)
+        correct_module(lambda rows: rows, spec, x)
+    with pytest.raises(TypeError, match="Expected examples"):
+        smle.correct(nn.Linear(2, 2), spec)
+    with pytest.raises(RuleError, match="limit single outputs.*torch module"):
+        smle.correct(lambda rows: rows, spec)
     with pytest.raises(ValueError, match="no layer of that name"):
         SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2)), spec, layer="foo")
     with pytest.warns(UserWarning, match="3 outputs, the rules have 2"):

@@ -48,7 +48,7 @@ NEEDS_TORCH = [
     ["report", "model"],
     ["demo", "-o", "demo"],
 ]
-PUBLIC = ["SafeRegressor", "SafeClassifier", "load", "certify", "verify", "project", "correct"]
+PUBLIC = ["SafeRegressor", "SafeClassifier", "load", "certify", "verify", "project"]
 ROOMS = ["nn", "nn.network", "training", "training.loop", "estimators", "assurance", "monitor", "report", "demo"]
 
 
@@ -132,3 +132,17 @@ for name, door in doors.items():
 """
     done = python(place, "-c", code)
     assert done.returncode == 0, done.stderr
+
+
+def test_any_estimator_is_corrected(place):
+    done = python(
+        place, "-c",
+        "import numpy as np, pandas as pd, smle\n"
+        "from sklearn.linear_model import LinearRegression\n"
+        "spec = smle.Specification.from_yaml('inputs: {w: [2, 250]}\\noutputs: [y]\\nrules: "
+        "[{name: r, then: 0 <= y <= 0.05 * w and y <= 4}]\\n')\n"
+        "X = pd.DataFrame({'w': np.linspace(2.0, 250, 50)})\n"
+        "safe = smle.correct(LinearRegression().fit(X, 0.06 * X['w']), spec)\n"
+        "print(safe.predict(X).max(), len(safe.certificate_.check()))\n",
+    )  # fmt: skip
+    assert done.stdout == "4.0 3\n", done.stderr
