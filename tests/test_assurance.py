@@ -139,7 +139,7 @@ def test_wrong_types_are_named():
         correct_module(lambda rows: rows, spec, x)
     with pytest.raises(TypeError, match="Expected examples"):
         smle.correct(nn.Linear(2, 2), spec)
-    with pytest.raises(RuleError, match="limit single outputs.*torch module"):
+    with pytest.raises(RuleError, match=r"limit single outputs.*torch module"):
         smle.correct(lambda rows: rows, spec)
     with pytest.raises(ValueError, match="no layer of that name"):
         SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2)), spec, layer="foo")
