@@ -62,8 +62,8 @@ def certify_limits(
         limits = limits_of(stated)
     except smle_check.Rejected as reason:
         raise RuleError(
-            f"Expected rules that limit single outputs, such as `y <= 0.5 * x`: {reason}. Under other rules a torch module "
-            "can be corrected, or a network trained."
+            f"Expected rules that limit single outputs, such as `y <= 0.5 * x`: {reason}. Under other rules a torch "
+            "module can be corrected, or a network trained."
         ) from None
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits]
