@@ -290,7 +290,8 @@ def _crossing(spec: Specification, rules: Sequence[int], output: int) -> Iterato
             how = "Add two rules" if len(when) > 1 else "State the limits as two rules"
             yield (
                 f"{whose} {name} from {side} by {one} and by {two}. Now the one binds and now the other, and the head "
-                f"of a region has one straight limit, which has to stay inside both. {how}, so that each has its own "
+                f"of a region has one straight limit, which has to stay inside both. "
+                f"`smle.correct(estimator, spec)` has no such loss. For a network: {how}, so that each has its own "
                 f"region; this allows the same: `when: {kept}{one} {sign} {two}`, `then: {name} {sign} {one}`; and "
                 f"`when: {kept}{one} {other} {two}`, `then: {name} {sign} {two}`"
             )
