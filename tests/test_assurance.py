@@ -14,7 +14,7 @@ from smle import Specification, assurance
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.nn import SafeNetwork
 from smle.training import train
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 SPECS = {
     "numbers": """
