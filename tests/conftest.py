@@ -1,4 +1,4 @@
-"""Shared fixtures: one small trained model for all tests that only look at it.
+"""Shared fixtures: one small trained model for all tests that only look at it, fitted once (support/fitted.py).
 
 Every run tries the same examples and draws the same numbers, on one thread, so that it fails only when the code
 changed. New examples: `pytest --hypothesis-profile=explore`.
@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from smle import SafeRegressor, Specification
 from smle.demo import BRAKING_RULES, braking_data
+from support.fitted import fitted_once
 
 torch.set_num_threads(1)
 threadpool_limits(1)
@@ -50,9 +51,10 @@ def braking_table():
 
 
 @pytest.fixture(scope="session")
-def braking_model(braking_spec, braking_table):
+def braking_model(braking_spec, braking_table, tmp_path_factory):
     model = SafeRegressor(braking_spec, hidden=(32, 32), embedding=16, max_epochs=40, random_state=0)
-    return model.fit(braking_table[list(braking_spec.columns)], braking_table["brake"])
+    inputs = braking_table[list(braking_spec.columns)]
+    return fitted_once("braking", lambda: model.fit(inputs, braking_table["brake"]), tmp_path_factory)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from smle import Specification, correct
 from smle.errors import ContradictionError, DataError, RuleError
 from smle.guarantees import broken, nearest_outputs
 from smle.tables import encode_inputs
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 BANK = """
 inputs:

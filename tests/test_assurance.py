@@ -15,7 +15,7 @@ from smle.assurance import correct as correct_module
 from smle.errors import CertificateError, DataError, NotCertifiedError, RuleError
 from smle.nn import SafeNetwork
 from smle.training import train
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 SPECS = {
     "numbers": """

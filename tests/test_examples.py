@@ -28,8 +28,6 @@ def test_there_are_examples_from_six_fields() -> None:
 @pytest.mark.filterwarnings("ignore::smle.errors.AccuracyWarning")  # after three epochs
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_breaks_no_rule(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path.stem == "credit_limit":
-        pytest.importorskip("onnx", reason="the example exports: pip install 'smle[onnx]'")
     monkeypatch.chdir(tmp_path)
     result = loaded(path).main(max_epochs=3, **SMALL.get(path.stem, {"rows": 400}))
     assert (result["safe"] if isinstance(result, dict) else result) == 0.0

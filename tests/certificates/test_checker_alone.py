@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from builder import CASES, case
 
 import smle_check
+from support.builder import CASES, case
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(smle_check.__file__).parent

@@ -3,11 +3,11 @@
 import time
 
 import numpy as np
-from builder import Package, clause_proof, unit_box, without_gate, written
 
 from smle.guarantees.proof.overapproximation import AffineBounds, Head, Overapproximation
 from smle.guarantees.regions.cells import distinct
 from smle.rules import Specification
+from support.builder import Package, clause_proof, unit_box, without_gate, written
 
 
 def many_rules(rules: int, n: int, *, d: int = 8, m: int = 4) -> Package:

@@ -1,4 +1,4 @@
-"""Files of every released version stay readable and proved."""
+"""Files of every released version stay readable and proved: they were written once and are never written again."""
 
 import json
 from fractions import Fraction

@@ -5,10 +5,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from builder import CASES, Package, case, deployed_head
 
 from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
+from support.builder import CASES, Package, case, deployed_head
 
 FORMATS = {np.float32: BINARY32, np.float64: BINARY64}
 

@@ -4,22 +4,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from builder import CASES, Package, case, clause_proof, deployed_head, unit_box, without_gate, written
 
 import smle_check
-from exact_judge import Judge, doubts
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.guarantees.regions.cells import arrange, distinct
 from smle.rules import Specification
 from smle_check.reading import number
-
-
-def accepted(package: Package) -> bool:
-    try:
-        package.check()
-    except smle_check.Rejected:
-        return False
-    return True
+from support.builder import CASES, Package, accepted, case, clause_proof, deployed_head, unit_box, without_gate, written
+from support.exact_judge import Judge, doubts
 
 
 def one_head(yaml: str, head: Head, proofs: list, *, bounds=None) -> Package:

@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from builder import Package, case
 
 import smle_check
 from smle_check.digits import margin_text
+from support.builder import Package, case
 
 Change = Callable[[Package], None]
 TRAPS: list = []

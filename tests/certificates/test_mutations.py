@@ -6,26 +6,17 @@ import sys
 from collections import Counter
 
 import pytest
-from builder import CASES, Package, case
-from mutations import attacked, changed_bytes, check_files, files_of, flip_bit
 
 import smle_check
-from exact_judge import Judge, doubts, solve_with_qsopt
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, RuleError
 from smle.rules import Specification
+from support.builder import CASES, accepted, case
+from support.exact_judge import Judge, doubts, solve_with_qsopt
+from support.mutations import attacked, changed_bytes, check_files, files_of, flip_bit
 
 NAMES = list(CASES)
-
-
-def accepted(package: Package) -> bool:
-    """Any exception but Rejected is a defect, and fails the test."""
-    try:
-        package.check()
-    except smle_check.Rejected:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("name", NAMES)

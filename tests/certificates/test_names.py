@@ -5,12 +5,12 @@ import unicodedata
 
 import hypothesis.strategies as st
 import pytest
-from builder import case
 from hypothesis import given
 
 import smle_check
 from smle_check.command import main
 from smle_check.names import escaped, looks, term, twins, visible
+from support.builder import case
 
 INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f\u200b\u200c\u200d\u200e\u200f\u202a\u202e"

@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from builder import Package, unit_box, weights_of, without_gate, written
 
 import smle_check
 from smle.certificates.document import tensors_of
@@ -17,6 +16,7 @@ from smle.guarantees.regions.cells import distinct
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle_check.heads import box
 from smle_check.specification import exclusion
+from support.builder import Package, unit_box, weights_of, without_gate, written
 
 GRID = 2**23
 

@@ -16,10 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builder import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from relaxation_cases import MADE, Package, doubts, everywhere, labels, wedge
 
 import smle_check
 from smle.errors import NotCertifiedError
@@ -29,6 +27,8 @@ from smle.nn.head import DeployedHead
 from smle.rules import Specification
 from smle_check.heads.box import Hidden
 from smle_check.heads.network import Relaxed
+from support.builder import case
+from support.relaxation_cases import MADE, Package, doubts, everywhere, labels, wedge
 
 MADE_ONCE = {name: make() for name, make in MADE.items()}
 

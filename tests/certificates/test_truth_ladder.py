@@ -9,12 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from builder import Package, clause_proof, deployed_head, without_gate, written
 
-import smle_check
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
 from smle.guarantees.regions.cells import distinct
 from smle.rules import Specification
+from support.builder import Package, accepted, clause_proof, deployed_head, without_gate, written
 
 TINY = Fraction(1, 2**126)
 RUNGS = [Fraction(sign, 2**k) for k in range(10, 23) for sign in (1, -1)] + [Fraction(0)]
@@ -37,14 +36,6 @@ def zero_one(n: int) -> ConstantBounds:
 def package_of(yaml: str, head: Head, proofs: list, bounds) -> Package:
     spec = Specification.from_yaml(yaml)
     return written(spec, without_gate(distinct(spec)), Overapproximation(bounds, (head,)), proofs)
-
-
-def accepted(package: Package) -> bool:
-    try:
-        package.check()
-    except smle_check.Rejected:
-        return False
-    return True
 
 
 def output(package: Package, x: float, z: float) -> list[Fraction]:

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import smle_check
 from smle import SafeRegressor, Specification, load
@@ -24,20 +23,9 @@ from smle.cli.app import print_proved, print_statements, proved_json, reported
 from smle.cli.project import _text
 from smle.demo import BRAKING_RULES, DemoResult
 from smle_check.digits import margin_text
+from support.commands import run
 
-runner = CliRunner()
 QUICK = ("--epochs", 1, "--hidden", 8, "--embedding", 8, "--no-twin")
-
-
-def run(*arguments):
-    return runner.invoke(app, [str(a) for a in arguments])
-
-
-@pytest.fixture
-def files(tmp_path, braking_table):
-    braking_table.to_csv(tmp_path / "data.csv", index=False)
-    (tmp_path / "rules.yaml").write_text(BRAKING_RULES)
-    return tmp_path
 
 
 def test_train_verify_predict(files):

@@ -11,19 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from smle import SafeRegressor, load
-from smle.cli import app
 from smle.estimators import without_rules
 from smle.tables import files as table_files
+from support.commands import run
+from support.processes import environment
 
-runner = CliRunner()
 COLUMNS = ["distance", "speed", "friction"]
-
-
-def run(*arguments):
-    return runner.invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture
@@ -241,7 +236,7 @@ def _start(*arguments, limit=None):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(),
     )
 
 
@@ -287,7 +282,7 @@ def test_nobody_reads_at_all(braking_folder, data, kind):
         [Path(sys.executable).with_name("smle"), *(part.format(m=braking_folder, d=data) for part in arguments)],
         stdout=writer,
         stderr=writer if kind == "error" else subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": ""},  # little output waits until the end
+        env=environment(PYTHONUNBUFFERED=""),  # little output waits until the end
         check=False,
     )
     os.close(writer)

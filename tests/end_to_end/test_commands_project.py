@@ -7,17 +7,15 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from smle import SafeClassifier, Specification, load
-from smle.cli import app
 from smle.demo import BRAKING_RULES
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators import SafeRegressor, project_model
 from smle.guarantees.answers.membership import broken
 from smle.tables import encode_inputs
+from support.commands import run
 
-runner = CliRunner()
 MORE = "  - {name: icy, when: friction <= 0.3 and speed >= 10, then: brake <= 0.95}\n"
 LABEL = "rules:\n  - {name: r, then: brake}\n"
 EDITS = {
@@ -28,10 +26,6 @@ EDITS = {
     "one rule less": BRAKING_RULES.replace("  - name: physical range\n    then: 0 <= brake <= 1\n", ""),
     "wider domain": BRAKING_RULES.replace("speed: [0, 40]", "speed: [0, 50]"),
 }
-
-
-def run(*arguments):
-    return runner.invoke(app, [str(a) for a in arguments])
 
 
 @pytest.mark.parametrize("edit", EDITS)

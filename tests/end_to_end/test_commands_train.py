@@ -1,7 +1,6 @@
 """smle train: settings, the plain twin, interruptions."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,29 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.numpy import save_file
-from typer.testing import CliRunner
 
 from smle import SafeRegressor, load
-from smle.cli import app
 from smle.cli.settings import TrainSettings
 from smle.demo import BRAKING_RULES
 from smle.errors import TrainingError
 from smle.training.checkpoints import Checkpoint, is_checkpoint, read_checkpoint, write_checkpoint
 from smle_check.digits import margin_text
+from support.commands import run
+from support.processes import environment
 
-runner = CliRunner()
 QUICK = ("--hidden", "8", "--embedding", "8")
-
-
-def run(*arguments):
-    return runner.invoke(app, [str(a) for a in arguments])
-
-
-@pytest.fixture
-def files(tmp_path, braking_table):
-    braking_table.to_csv(tmp_path / "data.csv", index=False)
-    (tmp_path / "rules.yaml").write_text(BRAKING_RULES)
-    return tmp_path
 
 
 def _train(files, *more, data="data.csv"):
@@ -267,8 +254,10 @@ def test_reading_what_is_no_checkpoint(files):
 
 
 # The program, but it cannot end before it is stopped: it waits after the twentieth checkpoint.
+# A shell without job control starts what it puts in the background with interrupts switched off: switch them on.
 _WAITS = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import smle.training.loop as loop
 from smle.cli import main
 write, written = loop.write_checkpoint, []
@@ -285,9 +274,8 @@ main()
 def _start(files, *more, waits=False):
     program = [sys.executable, "-c", _WAITS] if waits else [Path(sys.executable).with_name("smle")]
     command = [*program, "train", "data.csv", "rules.yaml", "-o", "m", *QUICK, *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+        command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
     )
 
 

@@ -8,7 +8,7 @@ from smle import SafeRegressor, Specification
 from smle.estimators import without_rules
 from smle.guarantees.regions.cells import arrange
 from smle.nn.gate import Domain, Gate
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 COUNT = 60_000
 

@@ -1,6 +1,7 @@
 """Model folders: all or nothing, verified on load, readable while they are replaced."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -193,7 +194,6 @@ def test_writers_wait_for_each_other(braking_folder, tmp_path):
 
 
 def test_a_writer_that_does_not_end_is_named(braking_model, braking_folder, tmp_path, monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(storage, "_PATIENCE", 3)
     with open(tmp_path / ".model.lock", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

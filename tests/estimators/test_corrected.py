@@ -48,7 +48,6 @@ def test_labels_obey_and_the_rest_stays_as_without_rules(tmp_path: Path) -> None
 
 
 def test_repeats_itself_and_exports(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     X, y = tagged(200)
     model = SafeClassifier(TAGS, enforcement="correct", **OPTIONS).fit(X, y)
     np.testing.assert_array_equal(clone(model).fit(X, y).decision_function(X), model.decision_function(X))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 import torch
 from torch import nn
@@ -259,7 +260,7 @@ def test_what_is_masked_is_missing():
 def test_tables_of_arrow_are_tables(table):
     X, y, _ = table
     model = SafeRegressor(Specification.from_yaml(CAP.format(1)), **QUICK).fit(X, y)
-    arrow = pytest.importorskip("pyarrow").Table.from_pandas(X)
+    arrow = pyarrow.Table.from_pandas(X)
     assert np.array_equal(model.predict(arrow), model.predict(X))
 
 

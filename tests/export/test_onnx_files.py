@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from exported import MIXED, columns_of, hand_made, model_of, resealed, run, session, untrained
+from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
 import smle_check
@@ -24,7 +24,8 @@ from smle.export import backbone_model, check_onnx, write_network, write_onnx
 from smle.export.backbone import mlp_backbone, onnx_backbone
 from smle.nn.network import SafeNetwork
 from smle.storage import ModelRecord, read_record
-from studies.bench.sampling import Judge, hard_points
+from support.exported import MIXED, columns_of, hand_made, model_of, resealed, run, session, untrained
+from support.sampling import Judge, hard_points
 
 ROOT = Path(__file__).parents[2]
 OBLIQUE = """
@@ -215,7 +216,6 @@ class Convolution(nn.Module):
 
 
 def test_any_torch_backbone(tmp_path):
-    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
     spec = Specification.from_yaml(OBLIQUE)
     torch.manual_seed(0)
     network = SafeNetwork(Convolution(), spec, embedding=5, bounds="affine")
@@ -248,7 +248,6 @@ class Scene(nn.Module):
 
 
 def test_an_argument_called_features_is_an_input_of_its_own(tmp_path):
-    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
     spec = Specification.from_yaml(OBLIQUE)
     torch.manual_seed(0)
     network, place = SafeNetwork(Scene(), spec, embedding=5), tmp_path / "model.onnx"
@@ -263,7 +262,6 @@ def test_an_argument_called_features_is_an_input_of_its_own(tmp_path):
 
 
 def test_a_backbone_that_needs_an_example_says_so(tmp_path):
-    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
     network = SafeNetwork(Convolution(), Specification.from_yaml(OBLIQUE), embedding=5)
     with pytest.raises(ModelFormatError, match=r"as example=\(...\)") as caught:
         write_network(network, tmp_path / "model.onnx")
@@ -273,7 +271,6 @@ def test_a_backbone_that_needs_an_example_says_so(tmp_path):
 
 
 def test_torch_backbone_that_reads_the_features(tmp_path):
-    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
     spec = Specification.from_yaml(OBLIQUE)
     torch.manual_seed(1)
     network = SafeNetwork(nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 6)), spec, embedding=6)
@@ -297,10 +294,9 @@ def test_the_backbone_alone_is_that_of_the_model(braking_model, braking_spec, tm
 
 def test_quantizing_the_backbone_keeps_the_certificate(braking_model, braking_spec, braking_table, tmp_path):
     """8-bit weights in the backbone, float32 in the head: proved as before, and no violation."""
-    quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime without quantization")
     record = braking_model.record()
     onnx.save(backbone_model(record), tmp_path / "backbone.onnx")
-    quantization.quantize_dynamic(tmp_path / "backbone.onnx", tmp_path / "small.onnx")
+    quantize_dynamic(tmp_path / "backbone.onnx", tmp_path / "small.onnx")
     place = tmp_path / "model.onnx"
     write_onnx(record, place, backbone=tmp_path / "small.onnx")
     result = check_onnx(place)
@@ -316,10 +312,9 @@ def test_quantizing_the_backbone_keeps_the_certificate(braking_model, braking_sp
 
 def test_quantizing_the_whole_file_is_rejected(braking_model, tmp_path):
     """The head would be quantized with the rest; even with digests made anew it is not the certified program."""
-    quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime without quantization")
     place, small = tmp_path / "model.onnx", tmp_path / "small.onnx"
     write_onnx(braking_model.record(), place)
-    quantization.quantize_dynamic(place, small)
+    quantize_dynamic(place, small)
     companion = resealed((tmp_path / "model.onnx.certificate.json").read_bytes(), small.read_bytes())
     (tmp_path / "small.onnx.certificate.json").write_bytes(companion)
     with pytest.raises(CertificateError, match="onnx"):

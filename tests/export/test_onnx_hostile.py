@@ -9,13 +9,13 @@ import time
 import numpy as np
 import onnx
 import pytest
-from exported import DIRECT, MIXED, Exported, accepted, hand_made, model_of, resealed, run, session, untrained
 from onnx import TensorProto, helper, numpy_helper
 
 import smle_check
 from smle.export.backbone import Backbone, mlp_backbone
 from smle_check.onnx.graph import _VALUE, Graph
 from smle_check.onnx.protobuf import message
+from support.exported import DIRECT, MIXED, Exported, accepted, hand_made, model_of, resealed, run, session, untrained
 
 
 def attack(change, exported: Exported | None = None) -> smle_check.OnnxResult | None:

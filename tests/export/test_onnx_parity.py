@@ -7,7 +7,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from exported import (
+
+import smle_check
+from smle.export.backbone import Backbone, mlp_backbone
+from smle.guarantees.answers.membership import active
+from smle.guarantees.regions.guard import guard_row, guard_rows
+from smle.nn.head import DeployedHead
+from smle.rules import Polytope
+from smle_check.floats import BINARY32, nearest
+from smle_check.heads.box import Bounds, Head
+from smle_check.onnx.program import EMBEDDING
+from support.exported import (
     HAND_MADE,
     MIXED,
     Exported,
@@ -20,17 +30,7 @@ from exported import (
     session,
     untrained,
 )
-
-import smle_check
-from smle.export.backbone import Backbone, mlp_backbone
-from smle.guarantees.answers.membership import active
-from smle.guarantees.regions.guard import guard_row, guard_rows
-from smle.nn.head import DeployedHead
-from smle.rules import Polytope
-from smle_check.floats import BINARY32, nearest
-from smle_check.heads.box import Bounds, Head
-from smle_check.onnx.program import EMBEDDING
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 MODELS = {name: (lambda name=name: hand_made(name)) for name in HAND_MADE}
 ONE = "inputs: {a: [0, 1]}\noutputs: [y, z]\nrules:\n  - {name: r, when: a <= 0.3, then: y >= 0 and z <= 1}\n"

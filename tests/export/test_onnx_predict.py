@@ -9,7 +9,6 @@ import onnx
 import pandas as pd
 import pytest
 import torch
-from exported import MIXED, columns_of, model_of, resealed, run, session, untrained
 from torch import nn
 from typer.testing import CliRunner
 
@@ -21,6 +20,7 @@ from smle.export.backbone import mlp_backbone
 from smle.export.files import read_checked
 from smle.nn import SafeNetwork
 from smle.tables import encode_inputs
+from support.exported import MIXED, columns_of, model_of, resealed, run, session, untrained
 
 COLUMNS = ["distance", "speed", "friction"]
 

@@ -1,4 +1,6 @@
-"""Writes the numbers and answers of golden models beside their rules: python tests/golden/make.py [name ...].
+"""Writes the numbers and answers of golden models beside their rules.
+
+    PYTHONPATH=.:tests python tests/golden/make.py [name ...]
 
 Answers are computed here in rationals, by the text of docs/certificate-format.md, not by the program. Margins are what
 the checker grants the rounding of each head, and, behind a backbone, what rounding can do to the embedding, by the same
@@ -18,20 +20,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from golden_models import (
-    FOLDER,
-    Arrays,
-    Golden,
-    Rows,
-    active_regions,
-    answered,
-    asked,
-    built,
-    columns,
-    exported,
-    fed,
-    layers,
-)
 from safetensors.numpy import save_file
 from torch import nn
 
@@ -45,6 +33,20 @@ from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward
 from smle_check.heads.box import Bounds, Head, Hidden
+from support.golden_models import (
+    FOLDER,
+    Arrays,
+    Golden,
+    Rows,
+    active_regions,
+    answered,
+    asked,
+    built,
+    columns,
+    exported,
+    fed,
+    layers,
+)
 
 ZERO = Fraction(0)
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from golden_models import NAMES, Golden, answered, asked, built, columns, exported, fed, read
-
 from smle.rules import Choice, Label
+from support.golden_models import NAMES, Golden, answered, asked, built, columns, exported, fed, read
 
 EXPORTABLE = [name for name in NAMES if "bounds.hidden.0.weight" not in read(name).tensors]
 TENSORS = [(name, tensor) for name in NAMES for tensor in read(name).tensors if tensor != "heads.at"]

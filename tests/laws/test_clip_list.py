@@ -19,7 +19,7 @@ from smle.guarantees import broken
 from smle.programs import ClipList
 from smle.rules import Specification
 from smle_check.heads.clips import STAGES, limits_of
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 INPUTS = """
 inputs:

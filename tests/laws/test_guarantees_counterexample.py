@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from guarantee_instances import Instance, random_instance, random_over
 
 from smle.guarantees.box.counterexample import _ascend, exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.clause_lp import clause_optimum
@@ -24,6 +23,7 @@ from studies.formulations import (
     plain_numbers,
     worst_clause_milp,
 )
+from support.guarantee_instances import Instance, random_instance, random_over
 
 MANY = pytest.mark.parametrize(
     "seeds", [range(30), pytest.param(range(30, 150), marks=pytest.mark.audit)], ids=["some", "many"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from guarantee_instances import random_instance
 
 import smle.guarantees.proof.clause_lp as clause_lp
 import smle.guarantees.regions.geometry as geometry
@@ -16,6 +15,7 @@ from smle.guarantees.box.projection import project
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
 from smle.guarantees.proof.verify import verify
 from smle.solvers import Solution, Status
+from support.guarantee_instances import random_instance
 
 FAILURES = [status for status in Status if status is not Status.OPTIMAL]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from guarantee_instances import Instance, random_instance
 
 from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
@@ -12,6 +11,7 @@ from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import Envelope, Literals
 from smle.guarantees.regions.geometry import Domain, Region
 from studies.formulations import worst_clause_milp
+from support.guarantee_instances import Instance, random_instance
 
 
 def random_bounds(seed: int, *, n: int = 3, shift: float = 3.0) -> NetworkBounds:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from guarantee_instances import Instance, random_instance
 
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_projection, pdcg
@@ -14,6 +13,7 @@ from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.overapproximation import Head
 from smle.solvers import QuadraticProgram, Status, solve
 from studies.formulations import memory_projection_miqp
+from support.guarantee_instances import Instance, random_instance
 
 MANY = pytest.mark.parametrize(
     "seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.audit)], ids=["some", "many"]

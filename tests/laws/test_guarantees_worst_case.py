@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from guarantee_instances import Instance, random_instance, vertices
 
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.overapproximation import AffineBounds
@@ -15,6 +14,7 @@ from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
 from smle_check.floats import BINARY32, BINARY64, affine_error, cast_error, guard_slack, nearest, round_up, upward
+from support.guarantee_instances import Instance, random_instance, vertices
 
 
 def as_fractions(array: np.ndarray) -> list[Fraction]:

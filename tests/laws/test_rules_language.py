@@ -4,13 +4,23 @@ from fractions import Fraction
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from rules_language import CONSTANTS, INPUTS, OUTPUTS, comparisons, input_variables, points, thens, truth_of, whens
 
 from smle.errors import RuleError
 from smle.rules import Categorical, Choice, Condition, Label, Number, NumericInput, Specification, rule, score, variable
 from smle.rules.expressions import Implies, Node, to_text
 from smle.rules.parser import parse
 from smle_check.names import twins
+from support.rules_language import (
+    CONSTANTS,
+    INPUTS,
+    OUTPUTS,
+    comparisons,
+    input_variables,
+    points,
+    thens,
+    truth_of,
+    whens,
+)
 
 # What a random rule may rightly be refused for; any other refusal is a failure.
 REFUSALS = (

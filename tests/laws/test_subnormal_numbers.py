@@ -5,15 +5,10 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "export"))
-
-from exported import columns_of, feed, model_of, untrained
 
 import smle_check
 from smle.assurance import certify
@@ -23,6 +18,7 @@ from smle.guarantees.answers.membership import broken
 from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
+from support.exported import columns_of, feed, model_of, untrained
 
 SIGNS = """
 inputs: {a: [-1, 1], b: [-2, 2]}

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from safe_networks import BRAKING, EVERYWHERE, OBLIQUE, ONE_RULE
 from torch import nn
 
 from smle.nn.gauge import Gauge
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
+from support.safe_networks import BRAKING, EVERYWHERE, OBLIQUE, ONE_RULE
 
 
 def _network(spec: Specification, *, size: float, bounds: str = "constant", gate: bool = True) -> SafeNetwork:

@@ -24,7 +24,7 @@ from smle.nn import corrector as corrector_module
 from smle.nn.duels import turned_pairs
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 INPUTS = "inputs: {a: [-1, 1], b: [-1, 1]}\n"
 RULES = {
@@ -281,7 +281,6 @@ def test_whatever_the_model_and_the_limits(
 
 
 def test_exported_to_onnx_with_its_certificate(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
     spec, _, network = corrected(RULES["oblique regions that meet"])
     certificate = write_network(network, tmp_path / "model.onnx")
     assert certificate is not None

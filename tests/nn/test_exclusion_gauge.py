@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from fractions import Fraction
 
 import numpy as np
@@ -11,14 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safe_networks import make_network
 from torch import nn
 
 from smle.assurance import certify, verify
 from smle.nn.exclusion_gauge import MANY_PAIRS, ExclusionSteps, l1_norms_of_sums
 from smle.nn.gauge import Gauge
-from smle.nn.network import SafeNetwork
 from smle.rules import CNF, Clause, Label, Literal, NumericInput, Polytope, Row, Rule, Specification, linear
+from support.safe_networks import make_network, shake
 
 LABELS = 60
 
@@ -54,15 +52,6 @@ NETWORKS = {
     "gated": make_network(specification(gated=True)),
     "clauses": make_network(specification(clauses=True)),
 }
-
-
-def shake(network: SafeNetwork, size: float, seed: int) -> SafeNetwork:
-    network = copy.deepcopy(network).train()
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for parameter in [*network.heads.parameters(), *network.box.parameters()]:
-            parameter.copy_(size * torch.randn_like(parameter))
-    return network
 
 
 @given(key=st.sampled_from(sorted(NETWORKS)), size=st.floats(-3, 3).map(lambda e: 10.0**e), seed=st.integers(0, 10**6))

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safe_networks import DOSE, EVERYWHERE, SPECIFICATIONS, make_network, make_rows
 
 from smle.assurance import verify
 from smle.nn.bridge import frozen
 from smle.nn.gauge import Gauge
-from smle.nn.network import SafeNetwork
+from support.safe_networks import DOSE, EVERYWHERE, SPECIFICATIONS, make_network, make_rows, shake
 
 NETWORKS = {
     (name, bounds): make_network(spec, bounds=bounds)
     for name, spec in SPECIFICATIONS.items()
     for bounds in ("fixed", "affine")
 }
-
-
-def shake(network: SafeNetwork, size: float, seed: int) -> SafeNetwork:
-    network = copy.deepcopy(network).train()
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for parameter in [*network.heads.parameters(), *network.box.parameters()]:
-            parameter.copy_(size * torch.randn_like(parameter))
-    return network
 
 
 @given(key=st.sampled_from(sorted(NETWORKS)), size=st.floats(-4, 3).map(lambda e: 10.0**e), seed=st.integers(0, 10**6))

@@ -8,7 +8,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows
 from torch import Tensor
 
 from smle.guarantees.regions.cells import arrange
@@ -18,7 +17,8 @@ from smle.nn.clip import clip
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
-from studies.bench.sampling import Judge, hard_points
+from support.safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows
+from support.sampling import Judge, hard_points
 
 BOUNDS = ("fixed", "affine")
 

@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safe_networks import BRAKING, EVERYWHERE, ONE_RULE, make_network, make_rows, squared
 from torch import Tensor, nn
 
 from smle.assurance import certify, verify
@@ -16,6 +15,7 @@ from smle.nn.backbones import CNN, LSTM, MLP, Transformer
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.training.loop import TrainingOptions, train
+from support.safe_networks import BRAKING, EVERYWHERE, ONE_RULE, make_network, make_rows, squared
 
 CONTEXT = Specification.from_yaml(
     """\

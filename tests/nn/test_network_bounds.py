@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safe_networks import BRAKING, DOSE, EVERYWHERE, SPECIFICATIONS, make_network, make_rows, squared
 from torch import Tensor, nn
 
 from smle.assurance import DeployedNetwork, certify, project, state_of, verify
@@ -30,19 +29,8 @@ from smle.nn.network_bounds import NetworkBox, over_boxes
 from smle.rules import Specification
 from smle.training.loop import TrainingOptions, train
 from smle.training.refit import refit_network
+from support.safe_networks import BRAKING, DOSE, EVERYWHERE, LABELS, SPECIFICATIONS, make_network, make_rows, squared
 
-LABELS = Specification.from_yaml(
-    """\
-inputs: {a: [-1, 1], b: [-1, 1]}
-labels: [cat, dog, animal]
-rules:
-  - name: one pet
-    then: at_most_one(cat, dog)
-  - name: pets are animals
-    when: a >= 0
-    then: dog implies animal
-"""
-)
 ROADS = Specification.from_yaml(
     """\
 inputs:

@@ -14,7 +14,7 @@ import smle
 from smle import Specification
 from smle.assurance import DeployedNetwork
 from smle.nn import SafeNetwork
-from studies.bench.sampling import Judge, hard_points
+from support.sampling import Judge, hard_points
 
 RULES = """
 inputs: {a: [0, 1], b: [0, 1]}

@@ -6,11 +6,11 @@ import pickle
 
 import pytest
 import torch
-from safe_networks import BRAKING, make_network, make_rows
 from torch import nn
 
 from smle.assurance import DeployedNetwork
 from smle.nn.quick import Quick
+from support.safe_networks import BRAKING, make_network, make_rows
 
 
 @pytest.fixture

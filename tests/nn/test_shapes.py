@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safe_networks import SPECIFICATIONS
 from torch import nn
 
 from smle.guarantees.regions.cells import arrange
@@ -18,6 +17,7 @@ from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.nn.shapes import fitness, moving_shapes
 from smle.rules import Specification
+from support.safe_networks import SPECIFICATIONS
 
 WEDGE = Specification.from_yaml("""
 inputs: {x: [0, 10], u: [-1, 1]}

@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from report_rules import HOSTILE
 
 from smle import SafeClassifier, SafeRegressor
 from smle.guarantees.answers.membership import active
 from smle.report import write_report
+from support.report_rules import HOSTILE
 
 KINDS = ["braking", "labels", "choice", "dose", "plain", "poor", "grid", "rejected"]
 

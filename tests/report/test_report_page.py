@@ -11,7 +11,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from report_rules import HOSTILE
 from typer.testing import CliRunner
 
 from smle import SafeClassifier, SafeRegressor, Specification
@@ -20,6 +19,7 @@ from smle.estimators import without_rules
 from smle.report import write_report
 from smle.report.judge import judge
 from smle.report.page import json_for_script
+from support.report_rules import HOSTILE
 
 
 class Parsed(HTMLParser):

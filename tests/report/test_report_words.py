@@ -6,7 +6,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sentence_reader import UnreadableError, read, read_sentence
 
 from smle.report.sentences import words
 from smle.report.wording import clause_text, formula, requirement_lines, row_text
@@ -26,6 +25,8 @@ from smle.rules import (
 )
 from smle.rules.expressions import to_text
 from smle.rules.parser import parse
+from support.rules_language import COMPARISONS
+from support.sentence_reader import UnreadableError, read, read_sentence
 
 VALUES = {
     name: Fraction(value)
@@ -47,14 +48,6 @@ SPEC = Specification(
 NUMBERS = ("a", "is", "x - y", "road=icy", "u", "below", "u >= 1")
 PICKED = {"road": ("dry", "icy", "near", "at most"), "advice": ("keep", "most", "not")}
 LABELS = ("cat", "dog", "at")
-_HOLDS = {
-    "<=": lambda a, b: a <= b,
-    "<": lambda a, b: a < b,
-    ">=": lambda a, b: a >= b,
-    ">": lambda a, b: a > b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
 
 # A generated part is (text of the rules language with all parentheses, its meaning as a function of a world).
 _small = st.sampled_from(["0", "1", "2", "0.5", "2.25", "0.001"])
@@ -86,13 +79,13 @@ numbers = st.recursive(_number | _names | _constants, _arithmetic, max_leaves=4)
 def _comparisons(draw):
     count = draw(st.sampled_from([2, 2, 3, 3, 4]))
     operands = draw(st.lists(numbers, min_size=count, max_size=count))
-    falling = draw(st.sampled_from([("<=",), ("<=", "<"), (">=",), (">=", ">"), tuple(_HOLDS)]))
+    falling = draw(st.sampled_from([("<=",), ("<=", "<"), (">=",), (">=", ">"), tuple(COMPARISONS)]))
     operators = draw(st.lists(st.sampled_from(falling), min_size=count - 1, max_size=count - 1))
     text = operands[0][0] + "".join(f" {op} {o[0]}" for op, o in zip(operators, operands[1:], strict=True))
 
     def meaning(world):
         values = [operand[1](world) for operand in operands]
-        return all(_HOLDS[op](a, b) for op, a, b in zip(operators, values, values[1:], strict=False))
+        return all(COMPARISONS[op](a, b) for op, a, b in zip(operators, values, values[1:], strict=False))
 
     return f"({text})", meaning
 

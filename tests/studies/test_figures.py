@@ -3,12 +3,12 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from fake_rows import TASKS, fake_rows
 
 from studies.experiments import tables
 from studies.experiments.checks import checks
 from studies.experiments.figures import draw_inference, draw_scores, draw_violations, picture
 from studies.experiments.published import GROUPS, SCORES, SLOWDOWN, VIOLATIONS
+from support.fake_rows import TASKS, fake_rows
 
 BENCHMARKS = tuple(GROUPS)
 

@@ -2,7 +2,6 @@ import json
 import re
 
 import pytest
-from fake_rows import fake_rows
 from typer.testing import CliRunner
 
 from smle.errors import DataError
@@ -11,6 +10,7 @@ from studies.experiments import figures, methods, page
 from studies.experiments.ablation import ABLATIONS
 from studies.experiments.published import ABLATION
 from studies.experiments.reproduce import make_jobs, reproduce
+from support.fake_rows import fake_rows
 
 
 def pretend(job):

@@ -4,18 +4,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from fake_jobs import FakeJob, calls, die, solve
 
 from smle.errors import MissingDependencyError, TrainingError
 from studies.experiments import backends, runner
 from studies.experiments.runner import read_results, run_jobs
 from studies.experiments.store import Store
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+from support.fake_jobs import FakeJob, calls, die, solve
+from support.processes import environment
 
 
 def make(folder, count, **options):
@@ -140,13 +137,12 @@ def test_local_processes_use_one_thread_each(tmp_path):
 
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     script = (
-        f"import sys; sys.path[:0] = {[str(HERE), str(ROOT)]!r}\n"
-        "from fake_jobs import FakeJob, solve\n"
+        "from support.fake_jobs import FakeJob, solve\n"
         "from studies.experiments.runner import run_jobs\n"
         f"jobs = [FakeJob(f'job{{i}}', {str(tmp_path)!r}, seconds=0.25) for i in range(200)]\n"
         f"run_jobs(jobs, solve, folder={str(tmp_path)!r}, n_jobs=1)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment())
     deadline = time.monotonic() + 600
     while len(list((tmp_path / "jobs").glob("*.json"))) < 3:
         assert process.poll() is None, "the run ended before it could be killed"
@@ -164,7 +160,7 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
 
 
 def _cluster(tmp_path, monkeypatch, backend):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     jobs = [*make(tmp_path, 3), FakeJob("bad", str(tmp_path), fails=True)]
     results = run_jobs(jobs, solve, folder=tmp_path, n_jobs=2, backend=backend)
     assert sorted(names(results)) == ["job0", "job1", "job2"]
@@ -192,7 +188,7 @@ def test_dask_gives_the_same_results_on_a_local_cluster(tmp_path, monkeypatch):
 def test_dask_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
     import distributed
 
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         address = cluster.scheduler_address
         results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path, backend="dask", address=address)
@@ -204,7 +200,7 @@ def test_dask_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
 def test_ray_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path, backend="ray", address=cluster.address)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from exported import MIXED, Exported, hand_made, untrained
 
 from smle import Specification
 from smle.certificates.agreement import arrangement_of
@@ -18,6 +17,8 @@ from smle.export.backbone import layers_of
 from smle.storage import ModelRecord
 from studies.bench.sampling import hard_points
 from studies.twins import cell_specification, write_plain_twin, write_twin, write_twins
+from support import ask_verifier
+from support.exported import MIXED, Exported, hand_made, untrained
 
 REAL = ["braking", "clauses", "affine", "affine without gate", "dose", "strict", "labels", "affine labels"]
 
@@ -206,7 +207,7 @@ def python_with(package: str) -> str:
 
 
 def ask(package: str, places: list[Path]) -> set[str]:
-    script = Path(__file__).with_name("ask_verifier.py")
+    script = ask_verifier.__file__
     command = [python_with(package), script, package, *places]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pandas as pd
+import polars
+import pyarrow.parquet
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -29,7 +31,7 @@ MIXED = Specification.from_yaml(RULES.replace("x: [0, 1]", "x: [0, 1], road: {ca
 
 
 def _polars(values):
-    return pytest.importorskip("polars").DataFrame({"id": values, "x": [0.5] * len(values)}, strict=False)
+    return polars.DataFrame({"id": values, "x": [0.5] * len(values)}, strict=False)
 
 
 def _frame(values, **options):
@@ -37,7 +39,7 @@ def _frame(values, **options):
 
 
 def _arrow(values):
-    return pytest.importorskip("pyarrow").table({"id": values, "x": [0.5] * len(values)})
+    return pyarrow.table({"id": values, "x": [0.5] * len(values)})
 
 
 DOORS = {
@@ -193,12 +195,11 @@ def test_the_command_refuses_it(model, tmp_path):
 
 
 def test_in_parquet_files_too(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     spec = Specification.from_yaml(RULES.replace("id: [0, 20000000000000000]", "id: {range: [0, 2e16], missing: 7}"))
     place = tmp_path / "table.parquet"
 
     def write(number):
-        parquet.write_table(arrow.table({"id": [number, None], "x": [0.5, 0.5], "y": [1.0, 1.0]}), place)
+        pyarrow.parquet.write_table(pyarrow.table({"id": [number, None], "x": [0.5, 0.5], "y": [1.0, 1.0]}), place)
 
     write(FIRST)
     with pytest.raises(DataError, match="9007199254740993 cannot be read exactly"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from safe_networks import BRAKING, DOSE, EVERYWHERE, ONE_RULE, make_network, make_rows, squared
 
 from smle.assurance import certify, verify
 from smle.errors import NotCertifiedError
@@ -13,20 +12,9 @@ from smle.rules import Specification
 from smle.training.enforcement import PDCG, Enforcement, ExactProjection, Gauge, enforcement_of
 from smle.training.loop import TrainingOptions, train
 from smle.training.refit import refit_network
+from support.safe_networks import BRAKING, DOSE, EVERYWHERE, LABELS, ONE_RULE, make_network, make_rows, squared
 
 QUICK = TrainingOptions(max_epochs=6, batch_size=64, learning_rate=1e-2, progress=False)
-LABELS = Specification.from_yaml(
-    """\
-inputs: {a: [-1, 1], b: [-1, 1]}
-labels: [cat, dog, animal]
-rules:
-  - name: one pet
-    then: at_most_one(cat, dog)
-  - name: pets are animals
-    when: a >= 0
-    then: dog implies animal
-"""
-)
 
 
 @pytest.mark.parametrize("bounds", ["fixed", "affine"])

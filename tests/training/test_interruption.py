@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -11,24 +10,22 @@ import sys
 import time
 from pathlib import Path
 
-import killed_run
 import numpy as np
 import torch
-import two_processes
 from safetensors.torch import load_file
 
-HERE = Path(__file__).parent
+from support import killed_run, two_processes
+from support.processes import environment
 
 
-def start(script: str, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, str(HERE / script), *arguments], env=environment)
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, killed_run.__file__, *arguments], env=environment())
 
 
 def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     checkpoint, result = tmp_path / "checkpoint", tmp_path / "result"
     expected = killed_run.main(None, slowly=False)
-    process = start("killed_run.py", str(checkpoint), str(result), "--wait")
+    process = start(str(checkpoint), str(result), "--wait")
     while not checkpoint.exists():
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.005)
@@ -37,7 +34,7 @@ def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     assert process.wait() == -signal.SIGKILL
     assert checkpoint.exists()
     assert not result.exists()
-    assert start("killed_run.py", str(checkpoint), str(result)).wait() == 0
+    assert start(str(checkpoint), str(result)).wait() == 0
     weights = load_file(result)
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
@@ -46,8 +43,8 @@ def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 def test_two_processes_end_with_one_certified_model(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    command = [*launcher, "--nproc-per-node=2", str(HERE / "two_processes.py"), str(tmp_path)]
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=1200)
+    command = [*launcher, "--nproc-per-node=2", two_processes.__file__, str(tmp_path)]
+    subprocess.run(command, env=environment(), check=True, timeout=1200)
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert max(report["wrapped"] for report in reports) < 1e-4
     for enforcement in ("gauge", "pdcg"):

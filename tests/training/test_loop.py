@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 import torch
 from rich.console import Console
-from safe_networks import EVERYWHERE, make_network, make_rows, squared
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -22,6 +21,7 @@ from smle.training.batches import Rows, split_rows
 from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from smle.training.enforcement import PDCG
 from smle.training.loop import EpochInfo, History, TrainingOptions, train
+from support.safe_networks import EVERYWHERE, make_network, make_rows, squared
 
 X, Y = make_rows(EVERYWHERE, 240)
 

@@ -37,7 +37,7 @@ from smle.nn import SafeNetwork
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import encode_inputs
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/rules.yaml"))
 Arrays = dict[str, np.ndarray]
 

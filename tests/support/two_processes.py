@@ -7,16 +7,14 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "nn"))
-
 import torch
 import torch.distributed as dist
-from safe_networks import BRAKING, make_network, make_rows, squared
 from torch.nn.parallel import DistributedDataParallel
 
 from smle.assurance import certify
 from smle.nn.network import SafeNetwork
 from smle.training.loop import TrainingOptions, train
+from support.safe_networks import BRAKING, make_network, make_rows, squared
 
 OPTIONS = TrainingOptions(max_epochs=4, final_epochs=2, batch_size=33, learning_rate=1e-2, progress=False)
 

@@ -425,3 +425,12 @@ def case(name: str) -> Package:
     if name not in _made:
         _made[name] = CASES[name]()
     return _made[name].copy()
+
+
+def accepted(package: Package) -> bool:
+    """Whether the checker accepts; an exception of another kind is a defect, and fails the test."""
+    try:
+        package.check()
+    except smle_check.Rejected:
+        return False
+    return True

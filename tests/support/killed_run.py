@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "nn"))
 
 import torch
-from safe_networks import BRAKING, make_network, make_rows, squared
 from safetensors.torch import save_file
 
 from smle.training.loop import EpochInfo, TrainingOptions, train
+from support.safe_networks import BRAKING, make_network, make_rows, squared
 
 OPTIONS = TrainingOptions(max_epochs=25, warmup_epochs=3, batch_size=32, learning_rate=1e-2, progress=False)
 

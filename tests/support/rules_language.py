@@ -6,6 +6,7 @@ None where a tie leaves the answer to the runtime. A requirement is met only by 
 
 from __future__ import annotations
 
+import operator
 from fractions import Fraction
 from itertools import combinations
 
@@ -52,6 +53,14 @@ OUTPUTS = (
 )
 CONSTANTS = (("near", F(1)), ("tenth", F(1, 10)), ("third", F(1, 3)))
 
+COMPARISONS = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 VALUES = [F(v) for v in ("-2", "-1", "-1/2", "0", "1/10", "1/3", "1/2", "1", "2", "3")]
 
 
@@ -162,15 +171,7 @@ def truth_of(node: Node, env):
             return picked if operator == "==" else _not(picked)
         case Compare(operands=operands, operators=operators):
             values = [value_of(o, env) for o in operands]
-            tests = {
-                "<=": lambda a, b: a <= b,
-                "<": lambda a, b: a < b,
-                ">=": lambda a, b: a >= b,
-                ">": lambda a, b: a > b,
-                "==": lambda a, b: a == b,
-                "!=": lambda a, b: a != b,
-            }
-            return all(tests[op](a, b) for op, a, b in zip(operators, values, values[1:], strict=False))
+            return all(COMPARISONS[op](a, b) for op, a, b in zip(operators, values, values[1:], strict=False))
         case Call(function=function, arguments=arguments):
             values = [truth_of(a, env) for a in arguments]
             most = _and(_not(_and(pair)) for pair in combinations(values, 2))

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "certificates"))
-
-from builder import case
 
 import smle_check
 from smle.assurance import DeployedNetwork, certify, state_of
@@ -28,6 +22,7 @@ from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Categorical, Specification
 from smle.storage import ModelRecord
+from support.builder import case
 
 MIXED = """
 inputs:

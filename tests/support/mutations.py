@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from builder import Package, safetensors_bytes
 
 import smle_check
 from smle_check.reading import number
+from support.builder import Package, safetensors_bytes
 
 Files = dict[str, bytes]
 

@@ -14,7 +14,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from builder import MODEL_JSON, Package, gate_tensors
 
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
@@ -22,6 +21,7 @@ from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, 
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.cells import arrange
 from smle.rules import Specification
+from support.builder import MODEL_JSON, Package, gate_tensors
 
 EVERYWHERE = """\
 inputs: {a: [-1, 1], b: [-1, 1]}

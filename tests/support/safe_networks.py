@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -68,6 +70,18 @@ rules:
     then: dose <= 0.5 * weight and dose >= 0
 """
 )
+LABELS = Specification.from_yaml(
+    """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+labels: [cat, dog, animal]
+rules:
+  - name: one pet
+    then: at_most_one(cat, dog)
+  - name: pets are animals
+    when: a >= 0
+    then: dog implies animal
+"""
+)
 SPECIFICATIONS = {"braking": BRAKING, "everywhere": EVERYWHERE, "one rule": ONE_RULE, "oblique": OBLIQUE, "dose": DOSE}
 
 
@@ -110,6 +124,16 @@ def make_rows(spec: Specification, count: int, *, seed: int = 0) -> tuple[Tensor
 def squared(predicted: Tensor, wanted: Tensor) -> Tensor:
     """Squared errors, one per row and output."""
     return (predicted - wanted) ** 2
+
+
+def shake(network: SafeNetwork, size: float, seed: int) -> SafeNetwork:
+    """Return a copy with random heads and bounds, ready to train."""
+    network = copy.deepcopy(network).train()
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for parameter in [*network.heads.parameters(), *network.box.parameters()]:
+            parameter.copy_(size * torch.randn_like(parameter))
+    return network
 
 
 class Echo(nn.Module):

@@ -1,0 +1,1 @@
+"""What tests share: judges, hard points, builders of models and files, strategies, programs that tests start."""
