@@ -122,11 +122,49 @@ def test_answers_inside_constant_limits_are_the_models_bit_for_bit():
         ("  - {name: p, then: 0.1 * income <= limit <= 0.35 * income}\n", NotCertifiedError, "income=0.*single point"),
         ("  - {name: p, then: dose + limit <= 1}\n", RuleError, "does not limit a single output"),
         ("  - {name: p, then: dose <= 1 or dose >= 3}\n", RuleError, "does not limit a single output"),
+        ("  - {name: p, then: dose <= 1e39}\n", RuleError, "'p' needs numbers beyond float32"),
+        ("  - {name: p, then: dose <= 1e39 * w}\n", RuleError, "'p' needs numbers beyond float32"),
+        ("  - {name: p, when: a > 1e-41, then: dose <= 1}\n", RuleError, "condition on a needs numbers beyond"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_met_is_refused_with_the_input(rules, error, message):
     with pytest.raises(error, match=message):
         certify_limits(spec_of(rules))
+
+
+def test_signs_are_turned_without_arithmetic():
+    # Results may be flushed to zero: a product with 1 or -1 would lose subnormal inputs, and `a > 0` with them.
+    spec = spec_of("  - {name: p, when: a > 0, then: dose >= 1}\n  - {name: n, when: a < 0, then: dose <= -1}\n")
+    program = ClipList(certify_limits(spec))
+
+    class Flushing(np.ndarray):
+        def __array_ufunc__(self, ufunc, method, *inputs, **options):
+            plain = [np.asarray(v) for v in inputs]
+            result = getattr(ufunc, method)(*plain, **options)
+            if result.dtype.kind == "f" and ufunc is not np.negative:  # which changes a bit and computes nothing
+                result = np.where(np.abs(result) < np.finfo(result.dtype).tiny, 0, result)
+            return result.view(Flushing)
+
+    x = np.tile(np.array([100.0, 1, 5, 1, 0, 0]), (2, 1))
+    for kind, smallest in ((np.float32, 1e-42), (np.float64, 1e-310)):
+        x[:, 1] = smallest, -smallest
+        X = x.astype(kind)
+        active = program._active(X.view(Flushing), X.astype(np.float64))
+        assert active.tolist() == [[True, False], [False, True]]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float16, np.longdouble, object])
+def test_inputs_of_other_kinds_are_refused(kind):
+    # Converted to float32 they may be rounded, and the limits would hold elsewhere.
+    program = ClipList(certify_limits(spec_of("  - {name: p, then: limit <= income}\n")))
+    with pytest.raises(TypeError, match="Expected inputs in float32 or float64"):
+        program(np.ones((1, 6)).astype(kind), np.zeros((1, 2)))
+
+
+def test_the_order_of_bytes_is_not_a_kind_of_its_own():
+    program = ClipList(certify_limits(spec_of("  - {name: p, when: income < 500.1, then: limit <= 1}\n")))
+    X = np.array([[100.0, 1, np.nextafter(500.1, 0), 1, 0, 0]])  # rounded to float32 it would be 500.1
+    assert program(X.astype(">f8"), np.full((1, 2), 1e6))[0, 1] == 1
 
 
 numbers = st.integers(-40, 40).map(lambda v: Fraction(v, 8))
@@ -310,6 +348,7 @@ def test_hostile_documents_are_rejected():
     assert "not proved" in with_change(lambda d: d.update(proofs=[]))
     assert "negative multiplier" in with_change(lambda d: d["proofs"][0]["mu"][0].__setitem__(1, "-1"))
     assert "given twice" in with_change(lambda d: d["proofs"].append(d["proofs"][0]))
+    assert "mu: expected a list" in with_change(lambda d: d["proofs"].append({"limit": 0, "clip": 2, "mu": None}))
     assert "for no obligation" in with_change(lambda d: d["proofs"].append({"limit": 1, "clip": 0, "mu": []}))
     assert "coverage" in with_change(lambda d: d.update(coverage={"conflicts": [], "implications": []}))
     assert "regions of all limits" in with_change(lambda d: d["gate"]["regions"].reverse())
@@ -325,3 +364,23 @@ def test_tensors_of_another_program_are_rejected():
     tensors = {**certificate.tensors, "heads.weight": certificate.tensors["clips.default"]}
     document["binds"]["weights"] = smle_check.weights_digest(tensors)
     assert "not part of the stated program" in rejected(resealed(document, certificate, tensors))
+
+
+def test_a_region_without_inputs_has_no_margin():
+    certificate = certify_limits(spec_of("  - {name: p, when: a > 200, then: dose < 1}\n"))
+    assert [item.margin for item in certificate.proved] == [0]
+
+
+def test_small_files_that_ask_for_much_work_are_refused():
+    certificate = certify_limits(spec_of("  - {name: p, then: -1 <= dose <= 1}\n"))
+    count = 60  # clauses times regions limits, and the square of that pairs
+    for clauses, tensor, reason in ((count, count * count, "too many pairs"), (2000, 1, "too many limits")):
+        document, tensors = json.loads(certificate.text), dict(certificate.tensors)
+        del document["digest"]
+        rule = document["specification"]["rules"][0]
+        rule["clauses"], rule["regions"] = rule["clauses"] * clauses, rule["regions"] * count
+        for side, value in (("lower", -1), ("upper", 1)):
+            data = np.full(tensor, value, dtype="<f4").tobytes()
+            tensors[f"clips.constant_{side}"] = smle_check.Tensor("F32", (tensor,), data)
+        document["binds"]["weights"] = smle_check.weights_digest(tensors)
+        assert reason in rejected(resealed(document, certificate, tensors))

@@ -17,7 +17,7 @@ import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import ExactOptimal, distinct, maximize, point_text
+from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, maximize, point_text
 from smle.rules import Specification
 from smle_check.floats import (
     BINARY32,
@@ -51,12 +51,16 @@ def certify_limits(
         files: Files that the certificate binds, by role.
 
     Raises:
-        RuleError: If a rule is of another kind.
+        RuleError: If a rule is of another kind, or its numbers are beyond float32.
         ContradictionError: If two rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number between them somewhere; names the input.
     """
+    arrangement = distinct(spec)
+    for fmt in FORMATS:
+        domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32
+    guard_rows(arrangement, spec)
     block = bytearray()
-    document_spec = compiled(spec, distinct(spec), block)
+    document_spec = compiled(spec, arrangement, block)
     stated = smle_check.Specification(document_spec, bytes(block))
     try:
         limits = limits_of(stated)
@@ -99,8 +103,16 @@ def certify_limits(
 
 def _clip(boxes: Boxes, limit: Limit) -> Clip:
     """Return the deployed numbers of a limit: on its allowed side by no more than rounding needs."""
-    if not limit.slope:
-        return Clip(limit, {}, _constant(limit), ZERO)
+    try:
+        return _affine(boxes, limit) if limit.slope else Clip(limit, {}, _constant(limit), ZERO)
+    except OverflowError as error:
+        name = boxes.spec.rules[limit.rule].name
+        raise RuleError(
+            f"Rule '{name}' needs numbers beyond float32 ({error}). State the output in another unit."
+        ) from error
+
+
+def _affine(boxes: Boxes, limit: Limit) -> Clip:
     spec = boxes.spec
     low, high = (list(side) for side in spec.passed[BINARY64])
     for k in range(len(low)):

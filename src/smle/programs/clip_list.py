@@ -34,7 +34,7 @@ class ClipList:
         rows = [spec.rows[row] for row in used]
         compared = [(k, sign, row.strict) for row in rows if len(row.terms) == 1 for k, sign in row.terms.items()]
         self._columns = np.array([k for k, _, _ in compared], dtype=np.intp)
-        self._signs = np.array([1 if sign > 0 else -1 for _, sign, _ in compared])
+        self._negative = np.array([sign < 0 for _, sign, _ in compared], dtype=bool)
         self._strict = np.array([strict for _, _, strict in compared], dtype=bool)
         order = sorted(used, key=lambda row: len(spec.rows[row].terms) > 1)  # comparisons first
         member = [[row in spec.regions[region] for region in regions] for row in order]
@@ -63,9 +63,11 @@ class ClipList:
         return q.astype(np.float32)
 
     def _clamped(self, X: Array) -> Array:
-        kind = "float64" if X.dtype == np.float64 else "float32"
-        x = X if X.dtype in (np.float32, np.float64) else X.astype(np.float32)
-        lower, upper = (self._tensors[f"domain.{end}_{kind}"] for end in ("lower", "upper"))
+        kind = X.dtype.newbyteorder("=")
+        if kind not in (np.float32, np.float64):  # a conversion may round, and the limits would hold elsewhere
+            raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
+        x = X.astype(kind, copy=False)
+        lower, upper = (self._tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper"))
         x = np.where(x >= lower, x, lower)
         return np.where(x <= upper, x, upper)
 
@@ -73,7 +75,8 @@ class ClipList:
         """Return which regions hold, (n, regions)."""
         kind = FORMATS[x.dtype == np.float64].name
         constants = self._tensors[f"gate.constants_{kind}"]
-        signed = x[:, self._columns] * self._signs.astype(x.dtype)
+        chosen = x[:, self._columns]
+        signed = np.where(self._negative, -chosen, chosen)  # a product might flush subnormal numbers to zero
         fails = np.where(self._strict, signed >= constants, signed > constants)
         above = wide @ self._tensors["gate.coefficients"].T > self._tensors["gate.thresholds"]
         outside = np.concatenate([fails, above], axis=1).astype(np.float32) @ self._member

@@ -25,6 +25,7 @@ from smle_check.reading import Rejected, Tensor, fields, index, items, require, 
 from smle_check.specification import Specification
 
 WIDE = Fraction(2) ** 100
+MAX_LIMITS, MAX_PAIRS = 100_000, 5_000_000
 STAGES = ("affine_lower", "affine_upper", "constant_lower", "constant_upper")
 Ends = dict[int, tuple[Fraction, Fraction]]  # of some inputs; the others have their whole range
 
@@ -59,6 +60,7 @@ class Clip(NamedTuple):
 def limits_of(spec: Specification) -> list[Limit]:
     """Return the limits that the rules state, in the order of their clips; refuse rules of other kinds."""
     found: list[Limit] = []
+    require(sum(len(rule.clauses) * len(rule.regions) for rule in spec.rules) <= MAX_LIMITS, "rules: too many limits")
     for i, rule in enumerate(spec.rules):
         require(not rule.exclusions, f"rule {rule.name!r}: exclusions are no limits of single outputs")
         for c, clause in enumerate(rule.clauses):
@@ -145,6 +147,7 @@ class Pairs:
         self.boxes, self.clips = boxes, clips
         self.reaches: dict[tuple[int, int], Fraction] = {}
         self.demands: dict[int, Fraction] = {}
+        self.boxes_of: dict[int, list[tuple[Mapping[int, Fraction], Mapping[int, Fraction]]]] = {}
         self.sides: dict[tuple[int, int], list[int]] = {}
         for j, clip in enumerate(clips):
             self.sides.setdefault((clip.limit.output, clip.limit.side), []).append(j)
@@ -154,28 +157,37 @@ class Pairs:
         limit = self.clips[k].limit
         return [k, *(j for j in self.sides.get((limit.output, -limit.side), ()) if j > k)]
 
+    def most(self) -> int:
+        """Return an upper bound of how many pairs there are."""
+        lower = {output: len(own) for (output, side), own in self.sides.items() if side > 0}
+        upper = ((output, len(own)) for (output, side), own in self.sides.items() if side < 0)
+        return len(self.clips) + sum(lower.get(output, 0) * count for output, count in upper)
+
     def nonempty(self, region: int) -> list[tuple[Mapping[int, Fraction], Mapping[int, Fraction]]]:
         """Return the box of a region in each format in which it is not empty."""
-        found = [(self.boxes.of(region, fmt), fmt) for fmt in FORMATS]
-        return [self.boxes.sides(ends, fmt) for ends, fmt in found if all(a <= b for a, b in ends.values())]
+        if region not in self.boxes_of:
+            found = [(self.boxes.of(region, fmt), fmt) for fmt in FORMATS]
+            filled = [(ends, fmt) for ends, fmt in found if all(a <= b for a, b in ends.values())]
+            self.boxes_of[region] = [self.boxes.sides(ends, fmt) for ends, fmt in filled]
+        return self.boxes_of[region]
 
     def least(self, j: int, side: int) -> Fraction:
-        """Return the least of side * (what clip j leaves)."""
+        """Return the least of side * (what clip j leaves), of a clip whose region is not empty."""
         if (j, side) not in self.reaches:
             clip = self.clips[j]
             forms = gaps(clip, clip.limit._replace(side=side, slope={}, offset=Fraction(0)))
             ends = self.nonempty(clip.limit.region)
             least = [c - bounded({k: -v for k, v in s.items()}, [], [], *box) for s, c in forms for box in ends]
-            self.reaches[j, side] = min(least, default=WIDE)
+            self.reaches[j, side] = min(least)
         return self.reaches[j, side]
 
     def demand(self, k: int) -> Fraction:
-        """Return the most of side * (what limit k asks for) over all inputs where it binds."""
+        """Return the most of side * (what limit k asks for) over the box where it binds, which is not empty."""
         if k not in self.demands:
             limit = self.clips[k].limit
             form = {i: limit.side * v for i, v in limit.slope.items()}
             most = [bounded(form, [], [], *box) for box in self.nonempty(limit.region)]
-            self.demands[k] = limit.side * limit.offset + max(most, default=-WIDE)
+            self.demands[k] = limit.side * limit.offset + max(most)
         return self.demands[k]
 
     def margin(self, k: int, j: int, mu_data: Any) -> Fraction | None:
@@ -184,6 +196,8 @@ class Pairs:
         The limit binds on its region as stated; the clip is on in its region as the gate sees it.
         """
         limit, clip = self.clips[k].limit, self.clips[j]
+        if not (self.nonempty(limit.region) and self.nonempty(clip.limit.region)):
+            return None
         spare = self.least(j, limit.side) - self.demand(k)
         if not mu_data and spare > 0:  # what the clip leaves anywhere obeys the limit wherever it binds
             return spare
@@ -247,6 +261,7 @@ def check_clips(
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
     clips, proofs = read_clips(spec, tensors, limits), read_proofs(proof_data, len(limits))
     pairs, settled = Pairs(Boxes(spec), clips), []
+    require(pairs.most() <= MAX_PAIRS, "rules: too many pairs of limits")
     for k, clip in enumerate(clips):
         limit = clip.limit
         obligation = Obligation(0, limit.rule, tuple(spec.regions[limit.region]), limit.clause)
@@ -270,5 +285,5 @@ def read_proofs(data: Any, count: int) -> dict[tuple[int, int], Any]:
         limit, clip, mu = fields(entry, "limit clip mu", "proof")
         key = index(limit, count, "proof"), index(clip, count, "proof")
         require(key not in proofs, f"proof {key}: given twice")
-        proofs[key] = mu
+        proofs[key] = items(mu, "mu")
     return proofs
