@@ -1,7 +1,7 @@
 """Shared fixtures: one small trained model for all tests that only look at it, fitted once (support/fitted.py).
 
 Every run tries the same examples and draws the same numbers, on one thread, so that it fails only when the code
-changed. New examples: `pytest --hypothesis-profile=explore`.
+changed. `make audit-examples` draws new examples.
 """
 
 import random
@@ -18,7 +18,7 @@ from support.fitted import fitted_once
 
 torch.set_num_threads(1)
 threadpool_limits(1)
-settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("repeatable", parent=settings.get_profile("explore"), derandomize=True, database=None)
 settings.load_profile("repeatable")
 
