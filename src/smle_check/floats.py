@@ -108,9 +108,9 @@ def above(value: Fraction, fmt: Binary) -> Fraction:
 
 
 def constant(value: Fraction, fmt: Binary) -> Fraction:
-    """Round to nearest; refuse subnormal results: a runtime may treat them as zero, so they are never deployed."""
+    """Round to nearest; refuse numbers nearer to 0 than normal ones: a runtime may treat them as zero."""
     result = nearest(value, fmt)
-    if 0 < abs(result) < fmt.smallest_normal:
+    if value and min(abs(value), abs(result)) < fmt.smallest_normal:
         raise OutOfRange(f"{float(value):.6g} is too close to 0 for {fmt.name}")
     return result
 

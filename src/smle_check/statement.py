@@ -5,14 +5,15 @@ STATEMENT = {
     "claim": "For every input in the domain, and whatever the backbone computes, the exact values of the numbers that "
     "the deployed float32 program outputs satisfy every rule, without tolerance.",
     "assumptions": [
-        "The head runs in IEEE 754 float32, sums of its gate in float64, with rounding to nearest; summation order, "
-        "fused multiply-add, batch size, threads and flush-to-zero of results are free.",
+        "The head runs in IEEE 754 float32, its gate and a clip list in float64, with rounding to nearest; summation "
+        "order, fused multiply-add, batch size, threads and flush-to-zero of results are free.",
         "Inputs are passed as finite float32 or float64 numbers. Where the machine treats subnormal numbers as zero, "
         "no input is subnormal; no constant of domain and gate is.",
         "A condition on one input is solved for that input (3 x < 1 is x < 1/3), and its constant is then read as the "
         "nearest number of the input's format, as the ends of the ranges are.",
         "Of the 0/1 columns of a categorical input exactly one is 1.",
-        "The runtime executes the program of the format's section 'Deployed program' with the stored constants.",
+        "The runtime executes the program of the format (sections 'Deployed program' and 'Clip list') with the stored "
+        "constants.",
     ],
     "not_guaranteed": [
         "Accuracy of the predictions.",
