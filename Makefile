@@ -49,9 +49,9 @@ audit-tests: $(VENV)/.audit
 audit-studies: $(VENV)/.audit build/verifiers/.ready
 	SMLE_VERIFIERS=$(CURDIR)/build/verifiers/bin/python $(PYTEST) -m audit tests/studies
 
-# New examples for every law that hypothesis draws examples for.
+# New examples for every law that hypothesis draws examples for, five times.
 audit-examples: $(READY)
-	$(PYTEST) -m hypothesis --hypothesis-profile=explore
+	for run in 1 2 3 4 5; do $(PYTEST) -m hypothesis --hypothesis-profile=explore || exit 1; done
 
 audit-coverage: $(READY)
 	$(PYTEST) -m "not audit" --cov --cov-report=term:skip-covered --cov-fail-under=85
