@@ -54,7 +54,7 @@ audit-examples: $(READY)
 	for run in 1 2 3 4 5; do $(PYTEST) -m hypothesis --hypothesis-profile=explore || exit 1; done
 
 audit-coverage: $(READY)
-	$(PYTEST) -m "not audit" --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(PYTEST) -m "not audit" --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 $(VENV)/.audit: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[audit]"
