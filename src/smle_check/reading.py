@@ -188,8 +188,8 @@ def read_file(path: str, what: str, folder: int | None = None) -> bytes | None:
             found = os.fstat(file.fileno())
             require(stat.S_ISREG(found.st_mode), f"{what}: not a regular file")
             require(found.st_size <= MAX_FILE, f"{what}: file too large")
-            data = file.read(MAX_FILE + 1)
+            data = file.read(found.st_size + 1)  # reading reserves as much as is asked for
     except OSError as error:
         raise Rejected(f"{what}: not readable ({error.strerror})") from None
-    require(len(data) <= MAX_FILE, f"{what}: file too large")
+    require(len(data) == found.st_size, f"{what}: the file changed while it was read")
     return data

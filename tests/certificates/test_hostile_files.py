@@ -362,3 +362,15 @@ def test_weight_file_by_hand_equals_the_library(tmp_path):
     assert smle_check.read_weights(safetensors.numpy.save(package.weights)) == package.tensors
     loaded = safetensors.numpy.load(safetensors_bytes(package.tensors))
     assert {name: array.tobytes() for name, array in loaded.items()} == {n: t.data for n, t in package.tensors.items()}
+
+
+def test_a_small_folder_is_checked_in_little_memory(tmp_path):
+    """The limit on a file's size is not reserved for every file."""
+    resource = pytest.importorskip("resource", reason="limits on memory are those of Unix")
+    folder = case("braking").write(tmp_path)
+    command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
