@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 
 import smle_check
+from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import Certificate
 from smle.certificates.limits import certify_limits
-from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import broken
 from smle.programs import ClipList
 from smle.rules import Specification
@@ -355,6 +356,11 @@ def test_hostile_documents_are_rejected():
     assert "does not limit a single output" in with_change(
         lambda d: d["specification"]["rules"][0]["clauses"][0][0]["y"].append([1, "1"])
     )
+
+
+def test_a_clip_list_is_not_taken_for_a_network():
+    with pytest.raises(CertificateError, match="that of a clip list"):
+        arrangement_of(certified("bank"), spec_of(EVERYDAY["bank"]))
 
 
 def test_tensors_of_another_program_are_rejected():

@@ -20,7 +20,15 @@ __all__ = ["arrangement_of", "assumptions_of", "require_kind", "require_same_rul
 
 
 def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement:
-    """Return the cells that a (checked) certificate speaks of."""
+    """Return the cells that a (checked) certificate speaks of.
+
+    Raises:
+        CertificateError: If it speaks of a clip list, which has none.
+    """
+    if certificate.document["program"]["clip"] == "list":
+        raise CertificateError(
+            "Expected the certificate of a network. Got that of a clip list, which is not stored yet."
+        )
     gated = tuple(certificate.document["gate"]["regions"])
     signatures = certificate.tensors["gate.signatures"]
     bits = np.frombuffer(signatures.data, dtype=np.uint8).reshape(signatures.shape)
