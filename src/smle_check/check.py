@@ -9,7 +9,7 @@ from smle_check.claims import Obligation, Unproved
 from smle_check.floats import FORMATS
 from smle_check.guard import check_coverage, check_guard
 from smle_check.heads.box import Bounds, Head
-from smle_check.heads.clips import check_clips
+from smle_check.heads.candidates import check_rules
 from smle_check.heads.network import Relaxed, hidden_layers
 from smle_check.obligations import HeadProof, check_head, read_proofs
 from smle_check.reading import (
@@ -74,7 +74,7 @@ def check_certificate(
     try:
         if clip == "list":
             require(coverage is None, "coverage: expected null, a clip list has no cells")
-            settled = check_clips(spec, tensors, gated, proof_data)
+            settled = check_rules(spec, tensors, gated, None, {"limits": proof_data, "safe": [], "moved": []})
         else:
             settled = check_boxes(spec, tensors, gated, coverage, proof_data, block, clip, kind)
     except Unproved as failure:

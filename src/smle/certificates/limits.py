@@ -33,6 +33,7 @@ from smle_check.floats import (
     round_up,
 )
 from smle_check.guard import guard_tensors
+from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import STAGES, Boxes, Clip, Limit, Pairs, gaps, limits_of
 
 __all__ = ["certify_limits"]
@@ -62,13 +63,12 @@ def certify_limits(
     block = bytearray()
     document_spec = compiled(spec, arrangement, block)
     stated = smle_check.Specification(document_spec, bytes(block))
-    try:
-        limits = limits_of(stated)
-    except smle_check.Rejected as reason:
+    limits = limits_of(stated)
+    if not checked_of(stated).is_empty:
         raise RuleError(
-            f"Expected rules that limit single outputs, such as `y <= 0.5 * x`: {reason}. Under other rules a torch "
-            "module can be corrected, or a network trained."
-        ) from None
+            "Expected rules that limit single outputs, such as `y <= 0.5 * x`: a rule does not limit a single output. "
+            "Under other rules a torch module can be corrected, or a network trained."
+        )
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits]
     proofs = [
@@ -220,7 +220,7 @@ def _programs(
     boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
 ) -> Iterator[tuple[ExactOptimal, dict[int, Fraction]]]:
     """Maximize what is missing over the inputs where both bind; yield optima with their multipliers."""
-    stated, ends = boxes.spec, boxes.meeting(limit.region, clip.limit.region, fmt)
+    stated, ends = boxes.spec, boxes.meeting((limit.region, clip.limit.region), fmt)
     if ends is None:
         return
     ends_of_all = [[side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt)]
