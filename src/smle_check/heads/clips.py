@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Obligation, Unproved
+from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import FORMATS, TINY, Binary, U, above, below, error64
 from smle_check.guard import guard_tensors
@@ -250,14 +250,15 @@ def names_of(stages: tuple[str, ...] = STAGES) -> set[str]:
     return names | {f"clips.{stage}_slope" for stage in stages if stage.startswith("affine")}
 
 
-def check_clips(
-    spec: Specification, tensors: dict[str, Tensor], gated: list[int], proof_data: Any
-) -> list[tuple[Obligation, Fraction]]:
+def check_clips(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     """Check the clip list: every limit by its own clip, and by every later clip of the other side."""
+    fields(claim.program, "head", "program")
+    (proof_data,) = fields(claim.proof, "pairs", "proof")
+    spec, tensors, gated, *_ = claim
     limits = limits_of(spec)
     require(gated == sorted({limit.region for limit in limits}), "gate: expected the regions of all limits, in order")
     known = names_of() | set(guard_tensors(spec, gated))
-    odd = sorted({name for name in tensors if not name.startswith("backbone.")} ^ known)
+    odd = sorted(set(tensors) ^ known)
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
     clips, proofs = read_clips(spec, tensors, limits), read_proofs(proof_data, len(limits))
     pairs, settled = Pairs(Boxes(spec), clips), []
