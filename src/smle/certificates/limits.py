@@ -5,7 +5,6 @@ Bounds are read off the rules; what is deployed is rounded to the allowed side, 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -49,7 +48,7 @@ def certify_limits(
     Args:
         spec: The rules. Any number of limits may overlap.
         default: What takes the place of NaN and infinite answers, before the clips; 0 if None. Shape (m,).
-        files: Files that the certificate binds, by role.
+        files: Files that the certificate binds, by role: `model`, `rules`, `onnx` (the model in front of the clips).
 
     Raises:
         RuleError: If a rule is of another kind, or its numbers are beyond float32.
@@ -79,23 +78,13 @@ def certify_limits(
     gated = sorted({limit.region for limit in limits})
     chosen = np.zeros(len(spec.targets)) if default is None else np.asarray(default, dtype=np.float64)
     tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), chosen))
-    files = files or {}
-    document: dict[str, Any] = {
-        "format": "smle-certificate",
-        "version": smle_check.VERSION,
-        "statement": smle_check.STATEMENT,
-        "binds": {
-            "weights": smle_check.weights_digest(tensors),
-            "block": hashlib.sha256(block).hexdigest() if block else None,
-            **{role: smle_check.sha256(files[role]) if role in files else None for role in ("model", "rules")},
-        },
-        "program": {"precision": "float32", "clip": "list", "bounds": "rules"},
+    document = {
+        "program": {"head": "clips"},
         "specification": document_spec,
         "gate": {"regions": gated},
-        "coverage": None,
-        "proofs": proofs,
+        "proof": {"pairs": proofs},
     }
-    return sealed(document, bytes(block), tensors, files)
+    return sealed(document, bytes(block), tensors, files or {})
 
 
 # --- Numbers ---------------------------------------------------------------------------------------------------
