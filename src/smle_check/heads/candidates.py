@@ -190,15 +190,18 @@ class Answer(NamedTuple):
     down: Fraction
 
 
-def clip_forms(clip: Clip) -> list[tuple[Form, Fraction]]:
-    """Return affine functions of x, one of which bounds side * (what this clip leaves) from above everywhere."""
+def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list[tuple[Form, Fraction]]:
+    """Return affine functions of x; the largest bounds by how much a clip moves an answer to its side, beyond `own`."""
     side = clip.limit.side
-    if not clip.limit.slope:
-        return [({}, side * clip.offset)]
-    factors = (1 - U, 1 + U)
-    slopes = [{k: side * factor * v for k, v in clip.slope.items()} for factor in factors]
-    constants = [factor * (side * clip.offset + clip.error) + 2 * TINY for factor in factors]
-    return list(zip(slopes, constants, strict=True))
+    factors = (1 - U, 1 + U) if clip.limit.slope else (Fraction(1),)
+    lost = 2 * TINY if clip.limit.slope else Fraction(0)
+    result = []
+    for factor in factors:
+        keys = {*clip.slope, *slope}
+        form = {k: side * (factor * clip.slope.get(k, Fraction(0)) - slope.get(k, Fraction(0))) for k in keys}
+        constant = side * (factor * clip.offset - offset) + factor * clip.error + lost - own
+        result.append((form, constant))
+    return result
 
 
 def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
@@ -232,21 +235,24 @@ class Safe:
         if limit.region in self.facts.leaf.off:  # where its bit is off it does nothing
             return Fraction(0)
         most = Fraction(0)
-        for form, constant in clip_forms(clip):
-            excess = {k: form.get(k, Fraction(0)) - limit.side * slope.get(k, Fraction(0)) for k in {*form, *slope}}
-            found = self.facts.most(excess, constant - limit.side * offset - own, None, limit.region, mu)
+        for form, constant in move_forms(clip, slope, offset, own):
+            found = self.facts.most(form, constant, None, limit.region, mu)
             most = max(most, found if found is not None else Fraction(0))
         return most
 
-    def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
-        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
+    def form(self, literal: Literal) -> tuple[Form, Fraction]:
+        """Return an affine function of x that bounds g.y + s.x - h for the served safe answer."""
         form, constant = dict(literal.x), -literal.bound
         for i, g in literal.y.items():
             answer = self.answers[i]
             constant += g * answer.offset + abs(g) * (answer.up if g > 0 else answer.down)
             for k, v in answer.slope.items():
                 form[k] = form.get(k, Fraction(0)) + g * v
-        return self.facts.most(form, constant, region, None, mu)
+        return form, constant
+
+    def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
+        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
+        return self.facts.most(*self.form(literal), region, None, mu)
 
     def clause(self, clause: list[Literal], region: int, proof: tuple[Any, Any] | None) -> None:
         """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without."""
