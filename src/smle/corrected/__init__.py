@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from smle.certificates.rules import certify_rules
 from smle.corrected.answers import answers_of, stored_form
-from smle.corrected.head import certify_rules, program_of
+from smle.corrected.head import program_of
 from smle.corrected.model import WIDE, Answered, CorrectedModel
 from smle.rules import Specification
 

@@ -14,7 +14,7 @@ that it obeys every clause is proved leaf by leaf. Without such clauses there is
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Obligation, Unproved
+from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY64, FORMATS, TINY, U, coefficient, error64, threshold_below
 from smle_check.guard import guard_tensors, packed
@@ -190,15 +190,18 @@ class Answer(NamedTuple):
     down: Fraction
 
 
-def clip_forms(clip: Clip) -> list[tuple[Form, Fraction]]:
-    """Return affine functions of x, one of which bounds side * (what this clip leaves) from above everywhere."""
+def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list[tuple[Form, Fraction]]:
+    """Return affine functions of x; the largest bounds by how much a clip moves an answer to its side, beyond `own`."""
     side = clip.limit.side
-    if not clip.limit.slope:
-        return [({}, side * clip.offset)]
-    factors = (1 - U, 1 + U)
-    slopes = [{k: side * factor * v for k, v in clip.slope.items()} for factor in factors]
-    constants = [factor * (side * clip.offset + clip.error) + 2 * TINY for factor in factors]
-    return list(zip(slopes, constants, strict=True))
+    factors = (1 - U, 1 + U) if clip.limit.slope else (Fraction(1),)
+    lost = 2 * TINY if clip.limit.slope else Fraction(0)
+    result = []
+    for factor in factors:
+        keys = {*clip.slope, *slope}
+        form = {k: side * (factor * clip.slope.get(k, Fraction(0)) - slope.get(k, Fraction(0))) for k in keys}
+        constant = side * (factor * clip.offset - offset) + factor * clip.error + lost - own
+        result.append((form, constant))
+    return result
 
 
 def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
@@ -232,21 +235,24 @@ class Safe:
         if limit.region in self.facts.leaf.off:  # where its bit is off it does nothing
             return Fraction(0)
         most = Fraction(0)
-        for form, constant in clip_forms(clip):
-            excess = {k: form.get(k, Fraction(0)) - limit.side * slope.get(k, Fraction(0)) for k in {*form, *slope}}
-            found = self.facts.most(excess, constant - limit.side * offset - own, None, limit.region, mu)
+        for form, constant in move_forms(clip, slope, offset, own):
+            found = self.facts.most(form, constant, None, limit.region, mu)
             most = max(most, found if found is not None else Fraction(0))
         return most
 
-    def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
-        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
+    def form(self, literal: Literal) -> tuple[Form, Fraction]:
+        """Return an affine function of x that bounds g.y + s.x - h for the served safe answer."""
         form, constant = dict(literal.x), -literal.bound
         for i, g in literal.y.items():
             answer = self.answers[i]
             constant += g * answer.offset + abs(g) * (answer.up if g > 0 else answer.down)
             for k, v in answer.slope.items():
                 form[k] = form.get(k, Fraction(0)) + g * v
-        return self.facts.most(form, constant, region, None, mu)
+        return form, constant
+
+    def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
+        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
+        return self.facts.most(*self.form(literal), region, None, mu)
 
     def clause(self, clause: list[Literal], region: int, proof: tuple[Any, Any] | None) -> None:
         """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without."""
@@ -294,20 +300,20 @@ def gated_regions(spec: Specification) -> list[int]:
     return sorted({region for rule in spec.rules for region in rule.regions})
 
 
-def check_rules(
-    spec: Specification, tensors: dict[str, Tensor], gated: list[int], tree: Any, proof_data: Any
-) -> list[tuple[Obligation, Fraction]]:
+def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     """Check the head: the clips by pairs; the check of candidates by its numbers; the safe answers leaf by leaf."""
+    spec, tensors, gated, *_ = claim
+    _, tree = fields(claim.program, "head tree", "program")
+    limits, leaves, moves = fields(claim.proof, "pairs safe moved", "proof")
     checked = checked_of(spec)
     require(gated == gated_regions(spec), "gate: expected the regions of all rules, in order")
     require(not checked.is_empty or tree is None, "tree: expected null where clips settle every rule")
     known = names_of() | set(guard_tensors(spec, gated))
     if not checked.is_empty:
         known |= {"check.range", "check.outputs", "check.inputs", "check.thresholds", "safe.slope", "safe.offset"}
-    odd = sorted({name for name in tensors if not name.startswith("backbone.")} ^ known)
+    odd = sorted(set(tensors) ^ known)
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
     clips = read_clips(spec, tensors, limits_of(spec))
-    limits, leaves, moves = fields(proof_data, "limits safe moved", "proofs")
     settled, pairs = check_clips(spec, clips, limits)
     if checked.is_empty:
         require(leaves == [] and moves == [], "proofs: expected none of safe answers")
