@@ -94,7 +94,7 @@ def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> li
     present = "onnx" in files or any(name.startswith(BACKBONE) for name in tensors)
     rest = f"it is the one that was certified ({stored})" if present else "it is not part of the folder"
     return [
-        f"checked: the head, {HEADS[kind]}",
+        f"checked: the head, {HEADS.get(kind, kind)}",
         f"not proved: the model in front of the head, and how good its answers are. It may answer anything; {rest}.",
     ]
 
