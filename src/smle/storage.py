@@ -48,7 +48,7 @@ class ModelRecord:
 
         description = {"format": "smle-model", "version": 1, "kind": ..., ...}
         files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode(), "onnx": onnx}
-        certificate = certify_limits(spec, default=..., files=files)
+        certificate = certify_rules(spec, default=..., files=files)
         write_record(ModelRecord(arrays_of(certificate.tensors), description, rules, certificate, onnx), folder)
 
     `read_record` gives the same record back; its `certificate.check()` checks that all parts are the bound ones.

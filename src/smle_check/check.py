@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.guard import check_guard
-from smle_check.heads.clips import check_clips
+from smle_check.heads.candidates import check_rules
 from smle_check.obligations import check_box
 from smle_check.reading import (
     BACKBONE,
@@ -37,7 +37,7 @@ ROLES = {
 }
 
 # One entry per kind of head, by the name in `program`. Each reads its own fields of `program` and `proof`.
-HEADS: dict[str, Callable[[Claim], list[tuple[Obligation, Fraction]]]] = {"box": check_box, "clips": check_clips}
+HEADS: dict[str, Callable[[Claim], list[tuple[Obligation, Fraction]]]] = {"box": check_box, "rules": check_rules}
 
 
 def check_certificate(

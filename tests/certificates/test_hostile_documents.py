@@ -303,12 +303,12 @@ def _(p):
 
 @trap("a box that says it is a clip list", base="strict", reason="program: unknown field")
 def _(p):
-    p.document["program"]["head"] = "clips"
+    p.document["program"]["head"] = "rules"
 
 
 @trap("a box with the program of a clip list", base="strict", reason="proof: unknown field")
 def _(p):
-    p.document["program"] = {"head": "clips"}
+    p.document["program"] = {"head": "rules", "tree": None}
 
 
 @trap(
@@ -317,7 +317,7 @@ def _(p):
     reason="does not|not part of the stated program|regions",
 )
 def _(p):
-    p.document["program"], p.document["proof"] = {"head": "clips"}, {"pairs": []}
+    p.document["program"], p.document["proof"] = {"head": "rules", "tree": None}, {"pairs": [], "safe": [], "moved": []}
 
 
 @trap("a proof of two kinds", base="strict", reason="proof: unknown field")

@@ -1,4 +1,4 @@
-"""Rules that limit single outputs -> a clip list and its certificate, behind any model.
+"""Rules -> the head behind any model, and its certificate.
 
 Bounds are read off the rules; what is deployed is rounded to the allowed side, so that the exact checker accepts it.
 """
@@ -15,8 +15,9 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
+from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, maximize, point_text
+from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, label_columns, maximize, point_text, room_at
 from smle.rules import Specification
 from smle_check.floats import (
     BINARY32,
@@ -32,27 +33,34 @@ from smle_check.floats import (
     round_up,
 )
 from smle_check.guard import guard_tensors
+from smle_check.heads.candidates import Checked, Facts, Leaf, check_tensors, checked_of, gated_regions
 from smle_check.heads.clips import STAGES, Boxes, Clip, Limit, Pairs, gaps, limits_of
 
-__all__ = ["certify_limits"]
+__all__ = ["certify_rules"]
 
 ZERO = Fraction(0)
 
 
-def certify_limits(
-    spec: Specification, *, default: npt.ArrayLike | None = None, files: dict[str, bytes] | None = None
+def certify_rules(
+    spec: Specification,
+    *,
+    default: npt.ArrayLike | None = None,
+    scale: npt.ArrayLike | None = None,
+    files: dict[str, bytes] | None = None,
 ) -> Certificate:
-    """Return a certified clip list for rules that limit single outputs, constant or moving with the inputs.
+    """Return the certified head of rules, which goes behind any model: clips, checked candidates, safe answers.
 
     Args:
-        spec: The rules. Any number of limits may overlap.
-        default: What takes the place of NaN and infinite answers, before the clips; 0 if None. Shape (m,).
-        files: Files that the certificate binds, by role: `model`, `rules`, `onnx` (the model in front of the clips).
+        spec: The rules, of any kinds and in any number.
+        default: A typical answer (m,): it takes the place of NaN and infinite answers, before the clips, and safe
+            answers are near it. None: 0, and labels off.
+        scale: The spread of each output (m,), such as the standard deviation of the targets. None: read off the rules.
+        files: Files that the certificate binds, by role: `model`, `rules`, `onnx` (the model in front of the head).
 
     Raises:
-        RuleError: If a rule is of another kind, or its numbers are beyond float32.
-        ContradictionError: If two rules contradict each other; names an input where they do.
-        NotCertifiedError: If they leave no float32 number between them somewhere; names the input.
+        RuleError: If numbers of the rules are beyond float32.
+        ContradictionError: If rules contradict each other; names an input where they do.
+        NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
     """
     arrangement = distinct(spec)
     for fmt in FORMATS:
@@ -61,30 +69,69 @@ def certify_limits(
     block = bytearray()
     document_spec = compiled(spec, arrangement, block)
     stated = smle_check.Specification(document_spec, bytes(block))
-    try:
-        limits = limits_of(stated)
-    except smle_check.Rejected as reason:
-        raise RuleError(
-            f"Expected rules that limit single outputs, such as `y <= 0.5 * x`: {reason}. Under other rules a torch "
-            "module can be corrected, or a network trained."
-        ) from None
     boxes = Boxes(stated)
-    clips = [_clip(boxes, limit) for limit in limits]
-    proofs = [
+    clips = [_clip(boxes, limit) for limit in limits_of(stated)]
+    limit_proofs = [
         {"limit": k, "clip": j, "mu": [[r, str(mu)] for r, mu in sorted(found.items())]}
         for k, j, found in _proofs(spec, Pairs(boxes, clips))
         if found
     ]
-    gated = sorted({limit.region for limit in limits})
-    chosen = np.zeros(len(spec.targets)) if default is None else np.asarray(default, dtype=np.float64)
-    tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), chosen))
-    document = {
-        "program": {"head": "clips"},
+    checked, labels = checked_of(stated), label_columns(spec)
+    typical = np.where(labels, -1.0, 0.0) if default is None else np.asarray(default, dtype=np.float64)
+    gated = gated_regions(stated)
+    tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), typical))
+    tree, proof = None, {"pairs": limit_proofs, "safe": [], "moved": []}
+    if not checked.is_empty:
+        units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
+        units = np.where(labels & (units <= 0), 1.0, np.where(units > 0, units, 1.0))
+        ranges = _ranges(stated, clips, checked, typical, units)
+        try:
+            safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)
+        except NoSafeAnswer as failure:
+            raise refusal(spec, boxes, failure.leaf) from None
+        tensors |= check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()])
+        tensors |= tensors_of({"safe.slope": safe.slope, "safe.offset": safe.offset})
+        tree, proof = safe.tree, {"pairs": limit_proofs, "safe": safe.proofs, "moved": safe.moved}
+    document: dict[str, Any] = {
+        "program": {"head": "rules", "tree": tree},
         "specification": document_spec,
         "gate": {"regions": gated},
-        "proof": {"pairs": proofs},
+        "proof": proof,
     }
     return sealed(document, bytes(block), tensors, files or {})
+
+
+def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> list[list[float]]:
+    """Return, for each output, how large the limits are that rules state for it."""
+    found: list[list[float]] = [[] for _ in stated.outputs]
+    for clip in clips:
+        limit = clip.limit
+        reach = abs(limit.offset) + sum((abs(v) * stated.sizes[k] for k, v in limit.slope.items()), ZERO)
+        found[limit.output].append(float(reach))
+    for literal in checked.literals:
+        reach = abs(literal.bound) + sum((abs(v) * stated.sizes[k] for k, v in literal.x.items()), ZERO)
+        for i, g in literal.y.items():
+            found[i].append(float(reach / abs(g)))
+    return found
+
+
+def _units(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> npt.NDArray[np.float64]:
+    """Return units of the outputs where no data tell them: the size of what the rules ask."""
+    sizes = [max((v for v in own if v > 0), default=1.0) for own in _sizes(stated, clips, checked)]
+    return np.array(sizes)
+
+
+def _ranges(
+    stated: smle_check.Specification,
+    clips: list[Clip],
+    checked: Checked,
+    typical: npt.NDArray[np.float64],
+    units: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Return powers of two above 1,024 units, twice the typical answer and twice what rules state."""
+    stated_sizes = np.array([max(own, default=0.0) for own in _sizes(stated, clips, checked)])
+    largest = np.maximum.reduce([1024 * units, 2 * np.abs(typical), 2 * stated_sizes])
+    return np.asarray(np.exp2(np.clip(np.ceil(np.log2(largest)), -99, 100)), dtype=np.float64)
 
 
 # --- Numbers ---------------------------------------------------------------------------------------------------
@@ -209,7 +256,7 @@ def _programs(
     boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
 ) -> Iterator[tuple[ExactOptimal, dict[int, Fraction]]]:
     """Maximize what is missing over the inputs where both bind; yield optima with their multipliers."""
-    stated, ends = boxes.spec, boxes.meeting(limit.region, clip.limit.region, fmt)
+    stated, ends = boxes.spec, boxes.meeting((limit.region, clip.limit.region), fmt)
     if ends is None:
         return
     ends_of_all = [[side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt)]
@@ -257,3 +304,63 @@ def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, .
 def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
     values = tuple(x)
     return sum((value * values[k] for k, value in form.items()), ZERO)
+
+
+def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
+    """Say at which input no safe answer was found, why, and what to change."""
+    points = list(_points(boxes, leaf))
+    for x, rules, kind in room_at(spec, points):
+        names = listed([f"'{spec.rules[r].name}'" for r in rules])
+        place = point_text(spec.columns, x)
+        if kind == "contradiction":
+            return ContradictionError(
+                f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
+            )
+        if kind == "point":
+            return NotCertifiedError(
+                f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
+                "a gap or a tolerance."
+            )
+    stated = boxes.spec
+    active = [rule.name for rule in stated.rules if any(g not in leaf.off for g in rule.regions)]
+    where = f" near {point_text(spec.columns, points[0])}" if points else ""
+    return NotCertifiedError(
+        f"The rules seem to agree, but no stored answer was proved where {listed([repr(name) for name in active])} "
+        f"apply{where}. Split a rule, or widen an alternative."
+    )
+
+
+def _points(boxes: Boxes, leaf: Leaf, most: int = 60) -> Iterator[tuple[Fraction, ...]]:
+    """Yield inputs of a leaf: ends of ranges in all combinations, as far as there are few, and the middle."""
+    ends = boxes.meeting(leaf.on, BINARY64, leaf.off)
+    if ends is None:
+        return
+    low, high = boxes.sides(ends, BINARY64)
+    d = len(boxes.spec.inputs)
+    facts = Facts(boxes, leaf)
+    rows = [row for r in facts.rows(None, None) if (row := _fact(facts, r))]
+    generator = np.random.default_rng(0)
+    for i in range(most):
+        weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
+        found = maximize(
+            tuple((k, w) for k, w in enumerate(weights) if w), [tuple(terms.items()) for terms, _ in rows],
+            row_lower=[None] * len(rows), row_upper=[bound for _, bound in rows],
+            lower=[low[k] for k in range(d)], upper=[high[k] for k in range(d)],
+        )  # fmt: skip
+        if isinstance(found, ExactOptimal):
+            yield found.x
+
+
+def _fact(facts: Facts, r: int) -> tuple[dict[int, Fraction], Fraction] | None:
+    """Return an oblique row of a leaf as stated, so that the input found is where the rules apply."""
+    rows = facts.spec.rows
+    if r >= len(rows):
+        return facts.complement(r - len(rows))
+    return (rows[r].terms, rows[r].bound) if len(rows[r].terms) > 1 else None
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """Return names as in a sentence, the first few of many."""
+    if len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
