@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,9 @@ from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.files import read_table
+from smle_check.check import gated_regions
 from smle_check.onnx.graph import Graph
+from smle_check.onnx.recover import read_tensors
 from studies.bench.sampling import Judge, hard_points
 from studies.bench.soundness_programs import HeadProgram, columns_of, feed
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
@@ -387,11 +390,17 @@ def _onnx(data: bytes) -> None:
 
 
 def _bound(sealed: bytes, onnx: bytes) -> bytes:
+    """Make the digests new, that of the head in the file included, as an attacker would."""
     try:
         document = json.loads(sealed)
         document.pop("digest", None)
         inner = document["certificate"]
         inner.pop("digest", None)
+        with suppress(smle_check.Rejected):  # files from which no head can be read
+            spec = smle_check.Specification(inner["specification"], base64.b64decode(document["block"] or ""))
+            gated, program = gated_regions(inner["gate"], spec), inner["program"]
+            tensors = read_tensors(Graph(onnx), spec, gated, program["clip"], program["bounds"])
+            inner["binds"]["head"] = smle_check.weights_digest(tensors)
         inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
         document["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
         document["onnx"] = hashlib.sha256(onnx).hexdigest()

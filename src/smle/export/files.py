@@ -14,7 +14,7 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
-from smle.errors import CertificateError, NotCertifiedError, RuleError
+from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, interface_of, plain_program
 from smle.rules import Specification
@@ -124,9 +124,15 @@ def write_certified(
     """Write head and backbone as ONNX, with the certificate beside it if there are rules.
 
     Raises:
+        ModelFormatError: If the place is model.onnx of a model folder.
         NotCertifiedError: If there are rules but no certificate.
         CertificateError: If the certificate is not accepted.
     """
+    if path.name == "model.onnx" and (path.parent / "model.safetensors").exists():
+        raise ModelFormatError(
+            f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
+            "place for the exported model."
+        )
     face = interface_of(spec, monitor=monitor)
     tensors = {k: v for k, v in tensors_of(weights).items() if not k.startswith("backbone.")}
     if not spec.rules:
