@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
-from smle.certificates.limits import certify_limits
+from smle.certificates.rules import certify_rules
 from smle.errors import DataError, RuleError
 from smle.programs import ClipList
 from smle.rules import Number, Specification
@@ -122,13 +122,13 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
     if not all(isinstance(output, Number) for output in specification.outputs):
         raise RuleError("Expected outputs that are numbers. Labels and choices of other models are not corrected yet.")
     files = {"rules": specification.to_yaml().encode()}
-    corrected = CorrectedModel(model, specification, certify_limits(specification, files=files))
+    corrected = CorrectedModel(model, specification, certify_rules(specification, files=files))
     if examples is not None:
         answers = corrected._answers(examples, len(encode_inputs(specification, examples)))
         finite = np.where(np.abs(answers) <= 2.0**100, answers, np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             default = np.nan_to_num(np.nanmedian(finite, axis=0))
-        certificate = certify_limits(specification, default=default, files=files)
+        certificate = certify_rules(specification, default=default, files=files)
         corrected = CorrectedModel(model, specification, certificate)
     return corrected

@@ -127,9 +127,12 @@ def box(spec: Specification, regions: Sequence[int], clip: str, bounds: str, nam
     return ops
 
 
-def clip_list(spec: Specification, limits: Sequence[Limit]) -> list[Op]:
-    """Return the program of a clip list (section 12); stages without limits are left out."""
-    regions = sorted({limit.region for limit in limits})
+def clip_list(spec: Specification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
+    """Return the program of a clip list (section 12); stages without limits are left out.
+
+    `regions` are those of the gate; None: those of the limits.
+    """
+    regions = sorted({limit.region for limit in limits}) if regions is None else regions
     place = {region: i for i, region in enumerate(regions)}
     ops = gated(gate_of(spec, regions), wide=any(limit.slope for limit in limits))
     ops.append(Op("within", "q", ("answer", "clips.default")))

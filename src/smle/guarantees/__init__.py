@@ -4,6 +4,7 @@ Other rooms import these names from here, and nothing from the rooms inside.
 """
 
 from smle.guarantees.advice.compare import compare
+from smle.guarantees.advice.consistency import room_at
 from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis
 from smle.guarantees.advice.tables import diagnose
@@ -39,7 +40,7 @@ from smle.guarantees.proof.overapproximation import (
     Overapproximation,
 )
 from smle.guarantees.proof.relaxation import bisected
-from smle.guarantees.proof.simplex import ExactOptimal, maximize
+from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
     ExclusionVerdicts,
@@ -74,6 +75,7 @@ __all__ = [
     "Diagnosis",
     "Domain",
     "Envelope",
+    "ExactInfeasible",
     "ExactOptimal",
     "ExclusionVerdicts",
     "Head",
@@ -123,6 +125,7 @@ __all__ = [
     "project",
     "refit",
     "requirement_of",
+    "room_at",
     "slopes_and_offsets",
     "softmax_loss",
     "squared_error",

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 import smle_check
-from smle.certificates.document import Certificate
+from smle.certificates.document import Certificate, arrays_of
 from smle.programs.source import Function, columns_function, rows_function
 from smle_check.heads.clips import limits_of
 from smle_check.program import clip_list
@@ -16,7 +16,6 @@ from smle_check.program import clip_list
 __all__ = ["ClipList"]
 
 Array = npt.NDArray[Any]
-_KINDS = {"F32": "<f4", "F64": "<f8"}
 _FLOAT32 = np.dtype(np.float32)
 _FORMATS = (_FLOAT32, np.dtype(np.float64))
 _FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for each limit; never more than these
@@ -26,11 +25,13 @@ class ClipList:
     """Moves answers inside the limits that are active at their inputs; leaves them alone where the rules allow them."""
 
     def __init__(self, certificate: Certificate) -> None:
+        if "check.range" in certificate.tensors:
+            raise ValueError("Expected a certificate of limits on single outputs alone. This one checks other clauses.")
         self.certificate = certificate
         spec = smle_check.Specification(certificate.document["specification"], certificate.block)
-        self._tensors = {name: _array(tensor) for name, tensor in certificate.tensors.items()}
+        self._tensors = arrays_of(certificate.tensors)
         limits = limits_of(spec)
-        self._ops = clip_list(spec, limits)
+        self._ops = clip_list(spec, limits, certificate.document["gate"]["regions"])
         self._of_rows: dict[Any, Function] = {}
         self._of_columns: dict[Any, Function] = {}
         self._few = min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
@@ -70,7 +71,3 @@ class ClipList:
         if kind not in known:
             known[kind] = printed(self._ops, self._tensors, kind.name)
         return X.astype(kind, copy=False), known[kind]
-
-
-def _array(tensor: smle_check.Tensor) -> Array:
-    return np.frombuffer(tensor.data, dtype=_KINDS[tensor.dtype]).reshape(tensor.shape)
