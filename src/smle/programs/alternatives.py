@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.nearest_points import Box, Polyhedron
+from smle.programs.nearest_points import Box, Polyhedron, State
 
 __all__ = ["KEPT", "Block", "Found"]
 
@@ -91,8 +91,8 @@ class Block:
         for clause, row in zip(self._units, self._unit_rows, strict=True):
             imposed[:, row] |= active[:, clause]
         if not self._choices:
-            z, fine = self._rows.nearest(p, b, imposed)
-            z = self._rows.tighten(z, b, imposed)
+            z, fine, state = self._rows.nearest(p, b, imposed)
+            z = self._rows.tighten(z, b, imposed, state)
             return Found(z[:, None], np.where(fine, 0.0, np.inf)[:, None])
         return self._search(p, b, active, imposed)
 
@@ -108,21 +108,22 @@ class Block:
         n, k = p.shape
         row = np.arange(n)
         best = np.full(n, np.inf)
-        leaves: list[tuple[Numbers, Array, Array, Mask]] = []
+        leaves: list[tuple[Numbers, Array, Array, Mask, Numbers, Array]] = []
+        state: State | None = None
         for _ in range(_LEVELS):
-            z, fine = self._rows.nearest(p[row], b[row], imposed)
+            z, fine, state = self._rows.nearest(p[row], b[row], imposed, state)
             cost = self._cost(z, p[row])
             keep = fine & (cost < best[row])
-            row, z, cost, imposed = row[keep], z[keep], cost[keep], imposed[keep]
+            row, z, cost, imposed, state = row[keep], z[keep], cost[keep], imposed[keep], state.take(keep)
             excess = z @ self.N.T - b[row]
             excess[imposed] = np.minimum(excess[imposed], 0.0)
             least = np.where(active[row], self._least(excess), 0.0)
-            open_ = (least > 0).any(axis=1)
+            open_ = np.asarray((least > 0).any(axis=1))
             if not open_.all():
-                ends = ~open_
-                leaves.append((row[ends], z[ends], cost[ends], imposed[ends]))
+                ends = np.logical_not(open_)
+                leaves.append((row[ends], z[ends], cost[ends], imposed[ends], *state.take(ends)))
                 np.minimum.at(best, row[ends], cost[ends])
-                row, z, cost, imposed = row[open_], z[open_], cost[open_], imposed[open_]
+                row, z, cost, imposed, state = row[open_], z[open_], cost[open_], imposed[open_], state.take(open_)
                 excess, least = excess[open_], least[open_]
             if not len(row):
                 break
@@ -136,7 +137,7 @@ class Block:
             bound = cost[parent] + (more if self._likely else more**2 * self._least_weight(literal))
             kept = self._promising(row[parent], bound, best)
             row, parent, literal = row[parent[kept]], parent[kept], literal[kept]
-            imposed = imposed[parent]
+            imposed, state = imposed[parent], state.take(parent)
             imposed[np.arange(len(row)), literal] = True
         return self._sorted(leaves, b, active, n, k)
 
@@ -151,16 +152,17 @@ class Block:
         return np.asarray(order[np.arange(len(order)) - first < _BEAM])
 
     def _sorted(
-        self, leaves: list[tuple[Numbers, Array, Array, Mask]], b: Array, active: Mask, n: int, k: int
+        self, leaves: list[tuple[Numbers, Array, Array, Mask, Numbers, Array]], b: Array, active: Mask, n: int, k: int
     ) -> Found:
         points, costs = np.zeros((n, KEPT, k)), np.full((n, KEPT), np.inf)
         if not leaves:
             return Found(points, costs)
-        row, z, cost, imposed = (np.concatenate(part) for part in zip(*leaves, strict=True))
+        row, z, cost, imposed, place, u = (np.concatenate(part) for part in zip(*leaves, strict=True))
+        state = State(place, u)
         order = np.lexsort((cost, row))
         rank = np.arange(len(order)) - np.searchsorted(row[order], row[order], side="left")
         order, rank = order[rank < KEPT], rank[rank < KEPT]
-        row, z, cost, imposed = row[order], z[order], cost[order], imposed[order]
+        row, z, cost, imposed, state = row[order], z[order], cost[order], imposed[order], state.take(order)
         # Each clause keeps the literal that holds most clearly, so that the last move breaks none.
         excess = z @ self.N.T - b[row]
         member_excess = excess[:, self._members]
@@ -169,6 +171,6 @@ class Block:
                 chosen = self._members[start + member_excess[:, start : start + length].argmin(axis=1)]
                 on = np.flatnonzero(active[row, c])
                 imposed[on, chosen[on]] = True
-        points[row, rank] = self._rows.tighten(z, b[row], imposed)
+        points[row, rank] = self._rows.tighten(z, b[row], imposed, state)
         costs[row, rank] = cost
         return Found(points, costs)

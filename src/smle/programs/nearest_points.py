@@ -2,124 +2,157 @@
 
     minimize ||z - p||^2   subject to   N z <= b  for the rows that are imposed on the point; rows have norm 1
 
-By duality z = p - N' u, where u >= 0 and N N' u >= N p - b complement each other. One row at a time enters or leaves
-the set of tight rows. Points share the solutions of small sets, which are prepared once: a step is a product per point.
+The dual method of Goldfarb and Idnani: z = p - N' u with u >= 0 on a set of tight rows; the row that is broken most
+joins the set, and rows whose multipliers would become negative leave it. Points share the solutions of small systems,
+which are prepared once for each set that occurs.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Box", "Polyhedron"]
+__all__ = ["Box", "Polyhedron", "State"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
 
 OFF = -1e200  # excess of a row that is not imposed
-_RIDGE = 1e-12  # keeps sets of dependent rows solvable; what it leaves open is taken away by `tighten`
-_PREPARED_ROWS = 20
-_PREPARED_SETS = 4096
+_RIDGE = 1e-12  # keeps sets of dependent rows solvable
+_PREPARED_ROWS = 32
+_PREPARED_NUMBERS = 4_000_000  # of all prepared sets
 _RELATIVE = 2.0**-23  # twice the rounding of a float32
 _TINY = 2.0**-125  # and of one near zero, which becomes zero
 
 
+class State(NamedTuple):
+    """Where a search stands: the set of tight rows (its place among prepared ones), and multipliers."""
+
+    place: Numbers  # (n,)
+    u: Array  # (n, J); 0 for rows that are not tight
+
+    def take(self, rows: Numbers | Mask) -> State:
+        """Return the state of some points."""
+        return State(self.place[rows], self.u[rows])
+
+
 class Polyhedron:
-    """Rows over several outputs. Shape: N (J, k), rows of norm 1."""
+    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,), of the outputs."""
 
     def __init__(self, N: Array, unit: Array) -> None:
-        self.N, self.sizes = N, np.abs(N)
-        self._tiny = self.sizes @ (_TINY / unit)
+        self.N = N
+        self._turned = np.ascontiguousarray(N.T)
+        self._sizes = _RELATIVE * np.abs(self._turned)
+        self._tiny = np.abs(N) @ (_TINY / unit)
         self._gram = N @ N.T
         self._gram[np.diag_indices(len(N))] += _RIDGE
         self._prepared = len(N) <= _PREPARED_ROWS
         self._forget()
 
     def _forget(self) -> None:
+        """Start without prepared sets, but for the empty one."""
         J = len(self.N)
-        self._slot = {0: 0}
-        self._table = -np.eye(J)[None] if self._prepared else np.empty(0)
-        self._bits = 1 << np.arange(J, dtype=np.int64) if self._prepared else np.empty(0, dtype=np.int64)
+        self._members = [frozenset[int]()]
+        self._places = {self._members[0]: 0}
+        size = 8 if self._prepared else 0
+        self._steps = np.zeros((size, J, J))  # [set, row]: by how much multipliers fall when the row's rises
+        self._pulls = np.zeros((size, J, self.N.shape[1]))  # [set]: the move that takes off what rows exceed
+        self._next = np.full((size, J), -1, dtype=np.intp)  # [set, row]: the set with the row turned
 
-    def nearest(self, p: Array, b: Array, imposed: Mask) -> tuple[Array, Mask]:
-        """Return nearest points (n, k), and whether they are what they should be (n,)."""
-        excess = np.where(imposed, p @ self.N.T - b, OFF)
-        tolerance = 1e-13 * (1 + np.abs(p).max(axis=1))
-        multipliers = self._pivot(excess, tolerance)
-        z = p - multipliers @ self.N
-        left = z @ self.N.T - b
-        return z, np.asarray((~imposed | (left <= 1e4 * tolerance[:, None])).all(axis=1))
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: State | None = None) -> tuple[Array, Mask, State]:
+        """Return nearest points (n, k), and whether they are what they should be (n,).
 
-    def tighten(self, z: Array, b: Array, imposed: Mask) -> Array:
-        """Move points inward by what a cast to float32 may move them outward."""
-        floor = (_RELATIVE * np.abs(z)) @ self.sizes.T + self._tiny
-        on = np.zeros(imposed.shape, dtype=bool)
-        for round_ in range(4):
-            left = z @ self.N.T - b + floor
-            broken = imposed & (left > (floor / 2 if round_ else 0.0))
-            if not broken.any():
-                break
-            on |= broken  # rows at their limits stay there; what is broken joins them
-            z = z - self._multipliers(left, on) @ self.N
-        return z
+        A state is that of the same points under fewer rows.
+        """
+        n, J = b.shape
+        if state is None:
+            if self._prepared and self._steps.size > _PREPARED_NUMBERS:
+                self._forget()
+            state = State(np.zeros(n, dtype=np.intp), np.zeros((n, J)))
+            left = p @ self._turned - b
+        else:
+            left = (p - state.u @ self.N) @ self._turned - b - _RIDGE * state.u
+        excess = np.where(imposed, left, OFF)
+        tolerance = 1e-12 * (1.0 + np.abs(p).max(axis=1))
+        self._climb(excess, tolerance, state)
+        z = p - state.u @ self.N
+        left = z @ self._turned - b
+        return z, np.asarray((~imposed | (left <= 1e4 * tolerance[:, None])).all(axis=1)), state
 
-    def _pivot(self, excess: Array, tolerance: Array) -> Array:
-        """Return multipliers (n, J)."""
-        n, J = excess.shape
-        result = np.zeros((n, J))
-        rows = np.flatnonzero((excess > tolerance[:, None]).any(axis=1))
-        on = np.zeros((len(rows), J), dtype=bool)
-        v = excess[rows]
-        on[np.arange(len(rows)), v.argmax(axis=1)] = True
-        for _ in range(3 * J + 10):
-            if not len(rows):
-                break
-            r = self._step(v, on)
-            bad = r < -tolerance[rows, None]
-            negative = bad & on
-            drops, done = np.asarray(negative.any(axis=1)), np.asarray(~bad.any(axis=1))
-            result[rows[done]] = np.where(on[done], r[done], 0.0)
-            r[drops[:, None] & ~on] = np.inf
-            flip = r.argmin(axis=1)
-            at = np.arange(len(rows))
-            on[at, flip] ^= True
-            keep = ~done
-            rows, on, v = rows[keep], on[keep], v[keep]
-        return result
+    def _climb(self, excess: Array, tolerance: Array, state: State) -> None:
+        """Let broken rows join, until none is left; changes the state."""
+        row = excess.argmax(axis=1)
+        at = np.flatnonzero(excess[np.arange(len(row)), row] > tolerance)
+        if not len(at):
+            return
+        row, left, u, place, tolerance = row[at], excess[at], state.u[at], state.place[at], tolerance[at]
+        for _ in range(5 * left.shape[1] + 10):
+            span = np.arange(len(at))
+            w = self._step(place, u, row)
+            change = w @ self._gram
+            whole = left[span, row] / change[span, row]
+            ratio = np.full(w.shape, np.inf)
+            np.divide(u, -w, out=ratio, where=w < 0)
+            blocking = ratio.argmin(axis=1)
+            part = ratio[span, blocking]
+            joins = whole <= part
+            step = np.where(joins, whole, part)[:, None]
+            # A row that depends on tight ones, none of which can leave: no point satisfies them all.
+            empty = joins & (change[span, row] < 1e3 * _RIDGE)
+            step[empty] = 0.0
+            u += step * w
+            left -= step * change
+            turned = np.where(joins, row, blocking)
+            u[span, blocking] = np.where(joins, u[span, blocking], 0.0)
+            if self._prepared:
+                place = self._turn(place, turned)
+            most = left.argmax(axis=1)
+            row = np.where(joins, most, row)
+            done = empty | (joins & (left[span, most] <= tolerance))
+            if done.any():
+                state.u[at[done]], state.place[at[done]] = u[done], place[done]
+                keep = ~done
+                at, row, left, u, place, tolerance = (v[keep] for v in (at, row, left, u, place, tolerance))
+                if not len(at):
+                    return
+        state.u[at], state.place[at] = u, place
 
-    def _step(self, v: Array, on: Mask) -> Array:
-        """Return multipliers of the rows that are on, minus what is left of the others. Shapes: (n, J)."""
-        if self._prepared:
-            return self._by_table(v, on)
-        multipliers = self._equality(v, on)
-        return np.where(on, multipliers, multipliers @ self._gram - v)
+    def _step(self, place: Numbers, u: Array, row: Numbers) -> Array:
+        """Return how multipliers change when that of a row rises by 1, tight rows staying tight. Returns (n, J)."""
+        w = -self._steps[place, row] if self._prepared else -self._solve(self._gram[row], u > 0)
+        w[np.arange(len(row)), row] = 1.0
+        return w
 
-    def _multipliers(self, v: Array, on: Mask) -> Array:
-        return np.where(on, self._by_table(np.where(on, v, 0.0), on), 0.0) if self._prepared else self._equality(v, on)
+    def _turn(self, place: Numbers, row: Numbers) -> Numbers:
+        """Return the places of the sets with a row turned on or off, which are prepared if they are new."""
+        turned = self._next[place, row]
+        if turned.min() < 0:
+            for s, j in {
+                (s, j) for s, j, t in zip(place.tolist(), row.tolist(), turned.tolist(), strict=True) if t < 0
+            }:
+                members = self._members[s] ^ {j}
+                if members not in self._places:
+                    self._places[members] = self._prepare(members)
+                self._next[s, j] = self._places[members]
+            turned = self._next[place, row]
+        return turned
 
-    def _by_table(self, v: Array, on: Mask) -> Array:
-        codes = on @ self._bits
-        distinct, place = np.unique(codes, return_inverse=True)
-        if len(self._slot) + len(distinct) > _PREPARED_SETS:
-            self._forget()
-        missing = [code for code in distinct.tolist() if code not in self._slot]
-        if missing:
-            self._table = np.concatenate([self._table, np.stack([self._solution(code) for code in missing])])
-            for code in missing:
-                self._slot[code] = len(self._slot)
-        slots = np.array([self._slot[code] for code in distinct.tolist()])[place.reshape(-1)]
-        return np.asarray(np.matmul(v[:, None, :], self._table[slots])[:, 0])
-
-    def _solution(self, code: int) -> Array:
-        """Return the matrix that turns what rows exceed into multipliers on a set, and minus what is left elsewhere."""
-        on = (self._bits & code) != 0
-        matrix = np.diag(np.where(on, 0.0, -1.0))
+    def _prepare(self, members: frozenset[int]) -> int:
+        place = len(self._members)
+        if place == len(self._steps):
+            self._steps, self._pulls = (np.concatenate([v, np.zeros_like(v)]) for v in (self._steps, self._pulls))
+            self._next = np.concatenate([self._next, np.full_like(self._next, -1)])
+        on = np.array(sorted(members), dtype=np.intp)
         inverse = np.linalg.inv(self._gram[np.ix_(on, on)])
-        matrix[np.ix_(on, on)] = inverse
-        matrix[np.ix_(on, ~on)] = inverse @ self._gram[np.ix_(on, ~on)]
-        return matrix
+        self._steps[place][:, on] = self._gram[:, on] @ inverse
+        self._pulls[place][on] = inverse @ self.N[on]
+        self._members.append(members)
+        return place
 
-    def _equality(self, v: Array, on: Mask) -> Array:
+    def _solve(self, v: Array, on: Mask) -> Array:
         """Solve gram[on, on] u = v[on] for each point; u is 0 elsewhere. Shapes: (n, J)."""
         most = int(on.sum(axis=1).max(initial=0))
         order = np.argsort(~on, axis=1, kind="stable")[:, :most]
@@ -127,15 +160,40 @@ class Polyhedron:
         systems = self._gram[order[:, :, None], order[:, None, :]]
         systems = np.where(used[:, :, None] & used[:, None, :], systems, np.eye(most))
         sides = np.where(used, np.take_along_axis(v, order, axis=1), 0.0)
-        multipliers = np.zeros_like(v)
-        np.put_along_axis(multipliers, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
-        return multipliers
+        u = np.zeros(v.shape)
+        np.put_along_axis(u, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
+        return u
+
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: State) -> Array:
+        """Move points inward by what a cast to float32 may move them outward; leave those that were not moved."""
+        floor = np.abs(z) @ self._sizes + self._tiny
+        left = z @ self._turned - b + floor
+        tight = state.u > 0
+        left = np.where(tight, left, 0.0)
+        if self._prepared:
+            z = z - np.matmul(left[:, None, :], self._pulls[state.place])[:, 0]
+        else:
+            z = z - self._solve(left, tight) @ self.N
+        spare = z @ self._turned - b + 0.5 * floor
+        broken = imposed & (spare > 0) & tight.any(axis=1, keepdims=True)
+        rows = np.flatnonzero(broken.any(axis=1))
+        on = tight[rows]
+        for _ in range(3):  # rows beside the tight ones that the move broke, or that were as near
+            if not len(rows):
+                break
+            on |= broken[rows]
+            left = np.where(on, z[rows] @ self._turned - b[rows] + floor[rows], 0.0)
+            z[rows] -= self._solve(left, on) @ self.N
+            broken[rows] = imposed[rows] & (z[rows] @ self._turned - b[rows] + 0.5 * floor[rows] > 0)
+            keep = broken[rows].any(axis=1)
+            rows, on = rows[keep], on[keep]
+        return z
 
 
 class Box:
     """Rows over one output each, in the outputs' own units. Shapes: column (J,), sign (J,)."""
 
-    def __init__(self, column: npt.NDArray[np.intp], sign: Array, k: int) -> None:
+    def __init__(self, column: Numbers, sign: Array, k: int) -> None:
         self._ends = []
         for side in (1.0, -1.0):
             rows = np.flatnonzero(sign == side)
@@ -144,23 +202,19 @@ class Box:
             self._ends.append((side, rows, columns, starts))
         self._k = k
 
-    def nearest(self, p: Array, b: Array, imposed: Mask) -> tuple[Array, Mask]:
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: State | None = None) -> tuple[Array, Mask, State]:
         """Return nearest points (n, k), and whether there are any (n,)."""
         low, high = self._limits(b, imposed)
         z = np.minimum(np.maximum(p, low), high)
-        return z, np.asarray((low <= high).all(axis=1))
+        if state is None:
+            state = State(np.zeros(len(p), dtype=np.intp), np.empty((len(p), 0)))
+        return z, np.asarray((low <= high).all(axis=1)), state
 
-    def tighten(self, z: Array, b: Array, imposed: Mask) -> Array:
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: State) -> Array:
         """Move points to float32 numbers inside."""
         low, high = self._limits(b, imposed)
-        with np.errstate(over="ignore", under="ignore"):
-            rounded = high.astype(np.float32)
-            rounded = np.where(rounded > high, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-            rounded[(np.abs(rounded) < 2.0**-126) & (high < 0)] = -(2.0**-126)
-            raised = low.astype(np.float32)
-            raised = np.where(raised < low, np.nextafter(raised, np.float32(np.inf)), raised)
-            raised[(np.abs(raised) < 2.0**-126) & (low > 0)] = 2.0**-126
-        return np.minimum(np.maximum(z, raised.astype(np.float64)), rounded.astype(np.float64))
+        low, high = upward(low), -upward(-high)
+        return np.asarray(np.minimum(np.maximum(z, low), high))
 
     def _limits(self, b: Array, imposed: Mask) -> tuple[Array, Array]:
         limits = []
@@ -171,3 +225,11 @@ class Box:
                 end[:, columns] = np.minimum.reduceat(own, starts, axis=1)
             limits.append(end * side)
         return limits[1], limits[0]
+
+
+def upward(values: Array) -> Array:
+    """Return the least float32 numbers that are no less; normal, or 0."""
+    rounded = values.astype(np.float32)
+    rounded = np.where(rounded < values, np.nextafter(rounded, np.float32(np.inf)), rounded).astype(np.float64)
+    small = np.abs(rounded) < 2.0**-126
+    return np.where(small, np.where(values > 0, 2.0**-126, 0.0), rounded)

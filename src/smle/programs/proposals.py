@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from smle.programs.alternatives import KEPT, Block, Found
 from smle.programs.label_sets import Labels
+from smle.programs.nearest_points import upward
 from smle.rules.arrays import ClauseArrays
 
 __all__ = ["Proposals"]
@@ -239,7 +240,7 @@ def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Number
         shifted,
         np.array([*numbers.tolist(), *(part for part, _ in lists)], dtype=np.intp),
     )
-    return _Logits(labels, _up(least), -_up(-most), block)
+    return _Logits(labels, upward(least), -upward(-most), block)
 
 
 def _signs(clauses: ClauseArrays, literals: Numbers) -> list[tuple[int, bool]] | None:
@@ -252,12 +253,3 @@ def _signs(clauses: ClauseArrays, literals: Numbers) -> list[tuple[int, bool]] |
             return None
         result.append((int(outputs[0]), bool(value < 0)))
     return result
-
-
-def _up(values: Array) -> Array:
-    """Return the least float32 numbers that are no less; normal, or 0."""
-    with np.errstate(under="ignore"):
-        rounded = values.astype(np.float32)
-        rounded = np.where(rounded < values, np.nextafter(rounded, np.float32(np.inf)), rounded).astype(np.float64)
-    small = np.abs(rounded) < TINY
-    return np.asarray(np.where(small, np.where(values > 0, TINY, 0.0), rounded))
