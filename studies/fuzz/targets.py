@@ -316,10 +316,10 @@ def _resealed(files: dict[str, bytes]) -> dict[str, bytes]:
     try:
         document = json.loads(files["certificate.json"])
         tensors = smle_check.read_weights(files["model.safetensors"])
-        binds: dict[str, str | None] = {"weights": smle_check.weights_digest(tensors)}
-        for role, place in (("block", "certificate.bin"), ("rules", "rules.yaml"), ("model", "model.json")):
-            binds[role] = hashlib.sha256(files[place]).hexdigest() if files.get(place) else None
-        document["binds"] = binds
+        bound = {
+            role: files[place] for role, place in (("rules", "rules.yaml"), ("model", "model.json")) if place in files
+        }
+        document["binds"] = smle_check.bindings(tensors, files.get("certificate.bin", b""), bound)
         document.pop("digest", None)
         document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
         return {**files, "certificate.json": smle_check.canonical(document) + b"\n"}

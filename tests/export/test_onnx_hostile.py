@@ -485,8 +485,9 @@ def changed_outer(exported: Exported, **changes) -> bytes:
     "changes",
     [
         {"format": "smle-certificate"},
-        {"version": 2},
-        {"version": True},
+        {"version": 1},
+        {"version": 3},
+        {"version": "2"},
         {"onnx": "00"},
         {"model_certificate": "00"},
         {"model_certificate": None},

@@ -303,7 +303,7 @@ def changed(certificate: Certificate, name: str, index: tuple[int, ...], step: f
     tensors[name] = smle_check.Tensor(tensors[name].dtype, array.shape, array.tobytes())
     document = json.loads(certificate.text)
     del document["digest"]
-    document["binds"]["weights"] = smle_check.weights_digest(tensors)
+    document["binds"]["head"] = smle_check.weights_digest(tensors)
     return resealed(document, certificate, tensors)
 
 
@@ -338,7 +338,7 @@ def test_a_limit_moved_outside_by_one_float_is_rejected(name):
 def test_hostile_documents_are_rejected():
     certificate = certify_limits(spec_of(EVERYDAY["oblique"]))
     document = json.loads(certificate.text)
-    assert document["proofs"], "this case needs multipliers"
+    assert document["proof"]["pairs"], "this case needs multipliers"
 
     def with_change(change) -> str:
         other = json.loads(certificate.text)
@@ -346,12 +346,14 @@ def test_hostile_documents_are_rejected():
         change(other)
         return rejected(resealed(other, certificate, certificate.tensors))
 
-    assert "not proved" in with_change(lambda d: d.update(proofs=[]))
-    assert "negative multiplier" in with_change(lambda d: d["proofs"][0]["mu"][0].__setitem__(1, "-1"))
-    assert "given twice" in with_change(lambda d: d["proofs"].append(d["proofs"][0]))
-    assert "mu: expected a list" in with_change(lambda d: d["proofs"].append({"limit": 0, "clip": 2, "mu": None}))
-    assert "for no obligation" in with_change(lambda d: d["proofs"].append({"limit": 1, "clip": 0, "mu": []}))
-    assert "coverage" in with_change(lambda d: d.update(coverage={"conflicts": [], "implications": []}))
+    assert "not proved" in with_change(lambda d: d["proof"].update(pairs=[]))
+    assert "negative multiplier" in with_change(lambda d: d["proof"]["pairs"][0]["mu"][0].__setitem__(1, "-1"))
+    assert "given twice" in with_change(lambda d: d["proof"]["pairs"].append(d["proof"]["pairs"][0]))
+    assert "mu: expected a list" in with_change(
+        lambda d: d["proof"]["pairs"].append({"limit": 0, "clip": 2, "mu": None})
+    )
+    assert "for no obligation" in with_change(lambda d: d["proof"]["pairs"].append({"limit": 1, "clip": 0, "mu": []}))
+    assert "coverage" in with_change(lambda d: d["proof"].update(coverage={"conflicts": [], "implications": []}))
     assert "regions of all limits" in with_change(lambda d: d["gate"]["regions"].reverse())
     assert "does not limit a single output" in with_change(
         lambda d: d["specification"]["rules"][0]["clauses"][0][0]["y"].append([1, "1"])
@@ -359,7 +361,7 @@ def test_hostile_documents_are_rejected():
 
 
 def test_a_clip_list_is_not_taken_for_a_network():
-    with pytest.raises(CertificateError, match="that of a clip list"):
+    with pytest.raises(CertificateError, match="Got the head 'clips'"):
         arrangement_of(certified("bank"), spec_of(EVERYDAY["bank"]))
 
 
@@ -368,7 +370,7 @@ def test_tensors_of_another_program_are_rejected():
     document = json.loads(certificate.text)
     del document["digest"]
     tensors = {**certificate.tensors, "heads.weight": certificate.tensors["clips.default"]}
-    document["binds"]["weights"] = smle_check.weights_digest(tensors)
+    document["binds"]["head"] = smle_check.weights_digest(tensors)
     assert "not part of the stated program" in rejected(resealed(document, certificate, tensors))
 
 
@@ -388,5 +390,5 @@ def test_small_files_that_ask_for_much_work_are_refused():
         for side, value in (("lower", -1), ("upper", 1)):
             data = np.full(tensor, value, dtype="<f4").tobytes()
             tensors[f"clips.constant_{side}"] = smle_check.Tensor("F32", (tensor,), data)
-        document["binds"]["weights"] = smle_check.weights_digest(tensors)
+        document["binds"]["head"] = smle_check.weights_digest(tensors)
         assert reason in rejected(resealed(document, certificate, tensors))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Categorical, Specification
 from smle.storage import ModelRecord
+from smle_check.onnx.graph import Graph
+from smle_check.onnx.recover import read_tensors
 from support.builder import case
 
 MIXED = """
@@ -113,12 +117,23 @@ def model_of(spec: Specification, record: ModelRecord, backbone: Backbone, *, mo
 
 
 def resealed(companion: bytes, onnx: bytes) -> bytes:
-    """Return the certificate file bound to other bytes, as an attacker would make it."""
+    """Return the certificate file bound to other bytes, and to the head in them, as an attacker would make it."""
     outer = json.loads(companion)
-    del outer["digest"]
+    inner = outer["certificate"]
+    with contextlib.suppress(smle_check.Rejected):  # bytes from which no head can be read
+        inner["binds"]["head"] = smle_check.weights_digest(_head_in(onnx, inner, outer["block"]))
+    del outer["digest"], inner["digest"]
+    inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
+    outer["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
     outer["onnx"] = hashlib.sha256(onnx).hexdigest()
     outer["digest"] = hashlib.sha256(smle_check.canonical(outer)).hexdigest()
     return smle_check.canonical(outer) + b"\n"
+
+
+def _head_in(onnx: bytes, certificate: dict[str, Any], block: str | None) -> dict[str, smle_check.Tensor]:
+    spec = smle_check.Specification(certificate["specification"], base64.b64decode(block or ""))
+    program = certificate["program"]
+    return read_tensors(Graph(onnx), spec, certificate["gate"]["regions"], program["clip"], program["bounds"])
 
 
 def accepted(onnx: bytes, companion: bytes) -> smle_check.OnnxResult | None:

@@ -119,7 +119,7 @@ def changed_value(rng: random.Random, value: Any) -> Any:
 
 
 def change_document(rng: random.Random, package: Package) -> str:
-    part = rng.choice(["specification", "specification", "proofs", "proofs", "coverage", "gate", "program"])
+    part = rng.choice(["specification", "specification", "proof", "proof", "proof", "gate", "program"])
     found = list(places(package.document[part], (part,)))
     path = rng.choice(found) if found else (part,)
     holder: Any = package.document

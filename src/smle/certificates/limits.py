@@ -5,7 +5,6 @@ Bounds are read off the rules; what is deployed is rounded to the allowed side, 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -33,6 +32,7 @@ from smle_check.floats import (
     round_up,
 )
 from smle_check.guard import guard_tensors
+from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import STAGES, Boxes, Clip, Limit, Pairs, gaps, limits_of
 
 __all__ = ["certify_limits"]
@@ -48,7 +48,7 @@ def certify_limits(
     Args:
         spec: The rules. Any number of limits may overlap.
         default: What takes the place of NaN and infinite answers, before the clips; 0 if None. Shape (m,).
-        files: Files that the certificate binds, by role.
+        files: Files that the certificate binds, by role: `model`, `rules`, `onnx` (the model in front of the clips).
 
     Raises:
         RuleError: If a rule is of another kind, or its numbers are beyond float32.
@@ -62,13 +62,12 @@ def certify_limits(
     block = bytearray()
     document_spec = compiled(spec, arrangement, block)
     stated = smle_check.Specification(document_spec, bytes(block))
-    try:
-        limits = limits_of(stated)
-    except smle_check.Rejected as reason:
+    limits = limits_of(stated)
+    if not checked_of(stated).is_empty:
         raise RuleError(
-            f"Expected rules that limit single outputs, such as `y <= 0.5 * x`: {reason}. Under other rules a torch "
-            "module can be corrected, or a network trained."
-        ) from None
+            "Expected rules that limit single outputs, such as `y <= 0.5 * x`: a rule does not limit a single output. "
+            "Under other rules a torch module can be corrected, or a network trained."
+        )
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits]
     proofs = [
@@ -79,23 +78,13 @@ def certify_limits(
     gated = sorted({limit.region for limit in limits})
     chosen = np.zeros(len(spec.targets)) if default is None else np.asarray(default, dtype=np.float64)
     tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), chosen))
-    files = files or {}
-    document: dict[str, Any] = {
-        "format": "smle-certificate",
-        "version": smle_check.VERSION,
-        "statement": smle_check.STATEMENT,
-        "binds": {
-            "weights": smle_check.weights_digest(tensors),
-            "block": hashlib.sha256(block).hexdigest() if block else None,
-            **{role: smle_check.sha256(files[role]) if role in files else None for role in ("model", "rules")},
-        },
-        "program": {"precision": "float32", "clip": "list", "bounds": "rules"},
+    document = {
+        "program": {"head": "clips"},
         "specification": document_spec,
         "gate": {"regions": gated},
-        "coverage": None,
-        "proofs": proofs,
+        "proof": {"pairs": proofs},
     }
-    return sealed(document, bytes(block), tensors, files)
+    return sealed(document, bytes(block), tensors, files or {})
 
 
 # --- Numbers ---------------------------------------------------------------------------------------------------
@@ -220,7 +209,7 @@ def _programs(
     boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
 ) -> Iterator[tuple[ExactOptimal, dict[int, Fraction]]]:
     """Maximize what is missing over the inputs where both bind; yield optima with their multipliers."""
-    stated, ends = boxes.spec, boxes.meeting(limit.region, clip.limit.region, fmt)
+    stated, ends = boxes.spec, boxes.meeting((limit.region, clip.limit.region), fmt)
     if ends is None:
         return
     ends_of_all = [[side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt)]

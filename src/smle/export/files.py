@@ -18,7 +18,7 @@ from smle.errors import CertificateError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, interface_of, plain_program
 from smle.rules import Specification
-from smle_check.onnx.check import FORMAT, VERSION
+from smle_check.onnx.check import FORMAT
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
@@ -166,7 +166,7 @@ def _sealed(certificate: Certificate, data: bytes) -> bytes:
     """Return the certificate file: digests of the ONNX file and of the model's certificate, and the latter itself."""
     document = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": smle_check.VERSION,
         "onnx": smle_check.sha256(data),
         "model_certificate": smle_check.sha256(certificate.text),
         "certificate": certificate.document,

@@ -60,11 +60,14 @@ def certified_program(face: Interface, certificate: Certificate, tensors: dict[s
         ModelFormatError: If the head is of a kind that has no ONNX program.
     """
     document = certificate.document
-    kind = document["program"]["bounds"]
-    if document["program"]["precision"] != "float32" or kind not in ("constant", "affine"):
+    stated_program = document["program"]
+    if stated_program["head"] != "box":
+        raise ModelFormatError(f"Expected the head 'box' to export. Got the head '{stated_program['head']}'.")
+    kind = stated_program["bounds"]
+    if stated_program["precision"] != "float32" or kind not in ("constant", "affine"):
         raise ModelFormatError(f"Expected a float32 head with constant or affine bounds to export. Got {kind} bounds.")
     stated = smle_check.Specification(document["specification"], certificate.block)
-    return program_of(face, stated, document["gate"]["regions"], document["program"]["clip"], tensors)
+    return program_of(face, stated, document["gate"]["regions"], stated_program["clip"], tensors)
 
 
 def plain_program(face: Interface, tensors: dict[str, smle_check.Tensor]) -> Program:

@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 import smle_check
-from smle.certificates.document import Certificate
+from smle.certificates.document import Certificate, arrays_of
 from smle_check.floats import FORMATS
 from smle_check.heads.clips import STAGES, WIDE, Limit, limits_of
 
 __all__ = ["ClipList"]
 
 Array = npt.NDArray[Any]
-_KINDS = {"F32": "<f4", "F64": "<f8"}
 _WIDE = float(WIDE)
 
 
@@ -27,7 +26,7 @@ class ClipList:
 
     def __init__(self, certificate: Certificate) -> None:
         spec = smle_check.Specification(certificate.document["specification"], certificate.block)
-        self._tensors = {name: _array(tensor) for name, tensor in certificate.tensors.items()}
+        self._tensors = arrays_of(certificate.tensors)
         limits = limits_of(spec)
         regions = sorted({limit.region for limit in limits})
         used = sorted({row for region in regions for row in spec.regions[region]})
@@ -81,10 +80,6 @@ class ClipList:
         above = wide @ self._tensors["gate.coefficients"].T > self._tensors["gate.thresholds"]
         outside = np.concatenate([fails, above], axis=1).astype(np.float32) @ self._member
         return np.asarray(outside == 0)
-
-
-def _array(tensor: smle_check.Tensor) -> Array:
-    return np.frombuffer(tensor.data, dtype=_KINDS[tensor.dtype]).reshape(tensor.shape)
 
 
 def _stage(stage: str, limits: list[Limit], regions: list[int]) -> tuple[Array, Array]:

@@ -5,28 +5,17 @@ import binascii
 import os
 from typing import Any, NamedTuple
 
-from smle_check.check import check_certificate
+from smle_check.check import check_certificate, gated_regions
 from smle_check.names import term, visible
 from smle_check.onnx.graph import Found, Graph
 from smle_check.onnx.program import Input, Interface, Output, floats_of, output_types, program_of, stated_regions
 from smle_check.onnx.recover import bounded_work, match, read_inputs, read_outputs, read_tensors
-from smle_check.reading import (
-    Rejected,
-    Tensor,
-    canonical,
-    fields,
-    index,
-    items,
-    read_file,
-    read_json,
-    require,
-    sha256,
-    weights_digest,
-)
+from smle_check.reading import Rejected, canonical, fields, read_file, read_sealed, require, sha256
 from smle_check.specification import Specification
+from smle_check.statement import VERSION
 from smle_check.words import Proved, assumptions_text, domain_text
 
-FORMAT, VERSION = "smle-onnx-certificate", 1
+FORMAT = "smle-onnx-certificate"
 
 
 class OnnxResult(NamedTuple):
@@ -46,21 +35,13 @@ class OnnxResult(NamedTuple):
 
 def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     """Check an ONNX file with its certificate file; return what is proved or raise Rejected."""
-    outer = read_json(companion, "onnx certificate")
-    require(isinstance(outer, dict) and outer.get("format") == FORMAT, "not an smle certificate of an ONNX file")
-    version = outer.get("version")
-    require(type(version) is int and version == VERSION, f"version {str(version)[:20]!r} is not supported")
-    names = "format version onnx model_certificate certificate block model rules digest"
-    *_, onnx_digest, source_digest, document, block_text, model, rules, digest = fields(
-        outer, names, "onnx certificate"
-    )
-    require(companion == canonical(outer) + b"\n", "onnx certificate: not in canonical form")
-    body = {key: value for key, value in outer.items() if key != "digest"}
-    require(digest == sha256(canonical(body)), "the certificate file was changed: digest differs")
+    names = "onnx model_certificate certificate block model rules"
+    outer = read_sealed(companion, "onnx certificate", (FORMAT, VERSION), names)
+    onnx_digest, source_digest, document, block_text, model, rules = (outer[name] for name in names.split())
     require(onnx_digest == sha256(onnx), "the ONNX file is not the one that was certified: digest differs")
     require(isinstance(document, dict), "certificate: expected an object")
-    require(source_digest == sha256(canonical(document) + b"\n"), "the model's certificate was changed")
-    require("digest" in document and "binds" in document, "certificate: missing field")
+    certificate = canonical(document) + b"\n"
+    require(source_digest == sha256(certificate), "the model's certificate was changed: digest differs")
     block = decoded(block_text)
     files = {}
     for role, content in (("model", model), ("rules", rules)):
@@ -69,12 +50,11 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
             require(is_text(content), f"onnx certificate: {role}: not a text")
             files[role] = content.encode()
 
-    specification, gate_data, program_data = (document.get(key) for key in ("specification", "gate", "program"))
+    specification, program_data = document.get("specification"), document.get("program")
     spec = Specification(specification, block)
-    (gate_regions,) = fields(gate_data, "regions", "gate")
-    gated = [index(r, len(spec.regions), "gate") for r in items(gate_regions, "gate")]
-    require(len(set(gated)) == len(gated), "gate: region given twice")
-    _, clip, kind = fields(program_data, "precision clip bounds", "program")
+    gated = gated_regions(document.get("gate"), spec)
+    head, _, clip, kind = fields(program_data, "head precision clip bounds", "program")
+    require(head == "box", "program: unknown kind of head")
     graph = Graph(onnx)
     tensors = read_tensors(graph, spec, gated, clip, kind)
     columns = [entry["name"] for entry in specification["inputs"]]
@@ -93,18 +73,9 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     rest = match(graph, program, output_types(face, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == canonical(titles), "onnx: metadata 'active_rules' differs")
-    proved = check_certificate(for_head(document, tensors), tensors, block, files)
+    proved = check_certificate(certificate, tensors, block, files, exported=True)
     words = asserted(graph, inputs, outputs, rest), face, domain_text(spec, "float32"), assumptions(face)
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
-
-
-def for_head(document: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
-    """Return the certificate bound to the tensors of the head alone; its own digest must be right before."""
-    body = {key: value for key, value in document.items() if key != "digest"}
-    require(document["digest"] == sha256(canonical(body)), "the model's certificate was changed: digest differs")
-    require(isinstance(body["binds"], dict), "binds: expected an object")
-    body["binds"] = {**body["binds"], "weights": weights_digest(tensors)}
-    return canonical({**body, "digest": sha256(canonical(body))}) + b"\n"
 
 
 def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...], rest: list[Found]) -> list[str]:
