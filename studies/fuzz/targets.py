@@ -208,10 +208,11 @@ def _protobuf(data: bytes) -> None:
         theirs = onnx.load_from_string(data).graph
     except Exception as error:
         raise Defect(f"protobuf does not read what our reader accepts: {error}") from error
-    ours = [(node.op, node.inputs, node.outputs) for node, _ in graph.nodes]
+    ours = [(found.node.op, found.node.inputs, found.node.outputs) for found in graph.nodes]
     _require(ours == [(n.op_type, tuple(n.input), tuple(n.output)) for n in theirs.node], "protobuf reads other nodes")
     integers = {(i, a.name): a.i for i, n in enumerate(theirs.node) for a in n.attribute if a.type == 2}
-    known = {(i, k): v for i, (n, plain) in enumerate(graph.nodes) if plain for k, v in n.attributes.items()}
+    plain = [(i, found.node) for i, found in enumerate(graph.nodes) if found.plain]
+    known = {(i, k): v for i, node in plain for k, v in node.attributes.items()}
     _require(all(integers.get(key) == value for key, value in known.items()), "protobuf reads other attributes")
     _require(list(graph.constants) == [t.name for t in theirs.initializer], "protobuf reads other initializers")
     for tensor in theirs.initializer:

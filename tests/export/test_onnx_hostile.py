@@ -217,7 +217,7 @@ def custom_domain(model):
 
 
 def other_opset(model):
-    model.opset_import[0].version = 19
+    model.opset_import[0].version = 18
 
 
 def no_opset(model):

@@ -13,7 +13,7 @@ from smle.errors import ModelFormatError, RuleError
 from smle.export.backbone import Backbone
 from smle.extras import require
 from smle.rules import Categorical, Choice, Label, Specification
-from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, STRING, Constant
 from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types, program_of
 
 __all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
@@ -105,8 +105,8 @@ def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Se
     initializers = [*backbone.initializers, *constants]
     _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
-    opset = helper.make_opsetid("", OPSET)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="smle")
+    opsets = [helper.make_opsetid(domain, version) for domain, version in backbone.opsets.items()]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="smle")
     titles = {"active_rules": smle_check.canonical(list(rules)).decode()}
     helper.set_model_props(model, titles if rules else {"smle": "no rules, no certificate"})
     onnx.checker.check_model(model, full_check=False)

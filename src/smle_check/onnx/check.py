@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from smle_check.check import check_certificate, gated_regions
 from smle_check.names import term, visible
-from smle_check.onnx.graph import Graph, Node
+from smle_check.onnx.graph import Found, Graph
 from smle_check.onnx.program import Input, Interface, Output, floats_of, output_types, program_of, stated_regions
 from smle_check.onnx.recover import bounded_work, match, read_inputs, read_outputs, read_tensors
 from smle_check.reading import Rejected, canonical, fields, read_file, read_sealed, require, sha256
@@ -78,10 +78,11 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
 
 
-def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...], rest: list[Node]) -> list[str]:
+def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...], rest: list[Found]) -> list[str]:
     """List what the proof does not need and this checker does not vouch for."""
-    operators = sorted({visible(node.op) for node in rest})
-    result = [f"the backbone: {len(rest)} nodes ({', '.join(operators)[:200]}) compute the embedding, which is clipped"]
+    operators = [visible(op) for found in rest for op in found.operators]
+    named = ", ".join(sorted(set(operators)))[:200]
+    result = [f"the backbone: {len(operators)} nodes ({named}) compute the embedding, which is clipped"]
     further = sorted(set(graph.inputs) - {item.name for item in inputs})
     if further:
         result.append(f"inputs of the backbone alone: {', '.join(map(term, further))[:200]}")

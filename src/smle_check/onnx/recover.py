@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 from smle_check.guard import guard_tensors
-from smle_check.onnx.graph import FLOAT, STRING, Graph, Node
+from smle_check.onnx.graph import FLOAT, STRING, Found, Graph
 from smle_check.onnx.program import FEATURES, Input, Output, Program
 from smle_check.onnx.protobuf import name_of
 from smle_check.reading import Tensor, require
@@ -54,7 +54,7 @@ def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> t
 
 def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, ...]:
     """Return the named outputs that the certified targets (name, kind) make, in their order."""
-    operators = {name: node.op for node, _ in graph.nodes for name in node.outputs}
+    operators = {name: found.node.op for found in graph.nodes for name in found.node.outputs}
     result: list[Output] = []
     column = 0
     while column < len(targets):
@@ -158,24 +158,27 @@ def read_fallback(graph: Graph, count: int, free: bool, m: int, signatures: Tens
     return Tensor("F32", (count, m), rows[: 4 * count * m])
 
 
-def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Node]:
+def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found]:
     """Compare the graph with the program; return the nodes that are left: those of the backbone."""
     for name, constant in program.constants.items():
         require(graph.constants.get(name) == constant, f"onnx: initializer {name!r} is not that of the certified head")
-    made = {name: (node, plain) for node, plain in graph.nodes for name in node.outputs}
+    made = {name: found for found in graph.nodes for name in found.node.outputs}
     for expected in program.nodes:
-        node, plain = made.get(expected.outputs[0], (None, False))
-        require(node == expected and plain, f"onnx: node {expected.outputs[0]!r} is not that of the certified head")
+        found = made.get(expected.outputs[0])
+        same = found is not None and found.plain and found.node == expected
+        require(same, f"onnx: node {expected.outputs[0]!r} is not that of the certified head")
     require(list(graph.outputs) == list(outputs), "onnx: the outputs are not those of the certified head")
     for name, (kind, shape) in outputs.items():
-        found, sizes = graph.outputs[name]
-        fits = found == kind and len(sizes) == len(shape) and sizes[1:] == shape[1:]
+        stated, sizes = graph.outputs[name]
+        fits = stated == kind and len(sizes) == len(shape) and sizes[1:] == shape[1:]
         require(fits, f"onnx: output {name[:80]!r}: wrong type or shape")
     ours = {name for node in program.nodes for name in node.outputs}
     require(ours.isdisjoint(graph.declared), "onnx: value_info for names of the certified head")
-    rest = [node for node, _ in graph.nodes if ours.isdisjoint(node.outputs)]
+    rest = [found for found in graph.nodes if ours.isdisjoint(found.node.outputs)]
     require(len(rest) + len(program.nodes) == len(graph.nodes), "onnx: nodes of the head and others are mixed up")
     forbidden = (ours | set(program.constants)) - {FEATURES}
-    for node in rest:
-        require(forbidden.isdisjoint(node.inputs), f"onnx: {node.op[:40]} is added behind or into the certified head")
+    for found in rest:
+        require(
+            forbidden.isdisjoint(found.reads), f"onnx: {found.node.op[:40]} is added behind or into the certified head"
+        )
     return rest
