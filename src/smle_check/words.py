@@ -84,7 +84,7 @@ def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] |
 
 HEADS = {
     "box": "a box: an embedding is clipped into it, and mapped by the head of the active regions",
-    "clips": "a clip list: each answer is moved inside the limits that the rules put on it",
+    "rules": "read off the rules: limits, a check of candidates, and stored safe answers",
 }
 
 
@@ -94,7 +94,7 @@ def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> li
     present = "onnx" in files or any(name.startswith(BACKBONE) for name in tensors)
     rest = f"it is the one that was certified ({stored})" if present else "it is not part of the folder"
     return [
-        f"checked: the head, {HEADS.get(kind, kind)}",
+        f"checked: the head, {HEADS[kind]}",
         f"not proved: the model in front of the head, and how good its answers are. It may answer anything; {rest}.",
     ]
 

@@ -14,7 +14,7 @@ import smle_check
 from smle import Specification, load
 from smle.certificates.document import arrays_of
 from smle.certificates.issue import rebind, sealed
-from smle.certificates.limits import certify_limits
+from smle.certificates.rules import certify_rules
 from smle.cli import app
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.export import write_onnx
@@ -38,7 +38,7 @@ def corrected(onnx: bytes | None = ONNX, **more) -> ModelRecord:
     description = {"format": "smle-model", "version": 1, "kind": "a corrected estimator", **more}
     files = {"model": ModelRecord.description_bytes(description), "rules": spec.to_yaml().encode()}
     files |= {} if onnx is None else {"onnx": onnx}
-    certificate = certify_limits(spec, files=files)
+    certificate = certify_rules(spec, files=files)
     return ModelRecord(arrays_of(certificate.tensors), description, spec.to_yaml(), certificate, onnx)
 
 
@@ -87,7 +87,10 @@ def test_round_trip(folder):
 
 def test_the_checker_names_the_head_and_what_is_not_proved(folder, braking_folder, tmp_path):
     write_record(corrected(None), tmp_path / "function")
-    kinds = {folder: ("a clip list", "model.onnx"), tmp_path / "function": ("a clip list", "not part of the folder")}
+    kinds = {
+        folder: ("read off the rules", "model.onnx"),
+        tmp_path / "function": ("read off the rules", "not part of the folder"),
+    }
     kinds[braking_folder] = "a box", "backbone.* in model.safetensors"
     for place, (head, rest) in kinds.items():
         lines = smle_check.check(place).lines

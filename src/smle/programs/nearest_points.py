@@ -122,8 +122,14 @@ class Polyhedron:
 
     def _step(self, place: Numbers, u: Array, row: Numbers) -> Array:
         """Return how multipliers change when that of a row rises by 1, tight rows staying tight. Returns (n, J)."""
-        w = -self._steps[place, row] if self._prepared else -self._solve(self._gram[row], u > 0)
-        w[np.arange(len(row)), row] = 1.0
+        span = np.arange(len(row))
+        if self._prepared:
+            w = -self._steps[place, row]
+        else:
+            tight = u > 0
+            tight[span, row] = False  # it may have risen a part of the way
+            w = -self._solve(self._gram[row], tight)
+        w[span, row] = 1.0
         return w
 
     def _turn(self, place: Numbers, row: Numbers) -> Numbers:
