@@ -127,9 +127,12 @@ def box(spec: Specification, regions: Sequence[int], clip: str, bounds: str, nam
     return ops
 
 
-def clip_list(spec: Specification, limits: Sequence[Limit]) -> list[Op]:
-    """Return the program of a clip list (section 12); stages without limits are left out."""
-    regions = sorted({limit.region for limit in limits})
+def clip_list(spec: Specification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
+    """Return the program of a clip list (section 12); stages without limits are left out.
+
+    `regions` are those of the gate; None: those of the limits.
+    """
+    regions = sorted({limit.region for limit in limits}) if regions is None else regions
     place = {region: i for i, region in enumerate(regions)}
     ops = gated(gate_of(spec, regions), wide=any(limit.slope for limit in limits))
     ops.append(Op("within", "q", ("answer", "clips.default")))
@@ -143,10 +146,11 @@ def clip_list(spec: Specification, limits: Sequence[Limit]) -> list[Op]:
     return [*ops, Op("narrow", "y", (ops[-1].out,))]
 
 
-Tables = Mapping[str, Callable[..., Callable[..., Any]]]
+Table = Mapping[str, Callable[..., Callable[..., Any]]]
+Step = tuple[str, Callable[..., Any], tuple[str, ...]]
 
 
-def prepared(ops: Sequence[Op], tensors: Mapping[str, Any], table: Tables, fmt: str) -> list[tuple[str, Any, Any]]:
+def prepared(ops: Sequence[Op], tensors: Mapping[str, Any], table: Table, fmt: str) -> list[Step]:
     """Return the program for features of a format, ready to `run`: (out, function, names of values) for each operation.
 
     `table[kind](op, *tensors)` is called once, with None in the place of values and of what is absent, and returns the
@@ -154,14 +158,14 @@ def prepared(ops: Sequence[Op], tensors: Mapping[str, Any], table: Tables, fmt: 
     """
     made, steps = {"features", "answer"}, []
     for op in ops:
-        values = [name for name in op.args if name in made]
+        values = tuple(name for name in op.args if name in made and name is not None)
         stored = [None if n is None or n in made else tensors[n.replace("_F", f"_{fmt}")] for n in op.args]
-        steps.append((op.out, table[op.kind](op, *stored), tuple(values)))
+        steps.append((op.out, table[op.kind](op, *stored), values))
         made.add(op.out)
     return steps
 
 
-def run(steps: Sequence[tuple[str, Any, Any]], env: dict[str, Any]) -> Any:
+def run(steps: Sequence[Step], env: dict[str, Any]) -> Any:
     """Run a prepared program: env has `features` and `answer`, and in the end every value by its name."""
     for out, function, names in steps:
         env[out] = function(*[env[name] for name in names])

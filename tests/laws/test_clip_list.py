@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from fractions import Fraction
 from functools import cache
 
@@ -140,16 +142,53 @@ def test_signs_are_turned_without_arithmetic():
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
             plain = [np.asarray(v) for v in inputs]
             result = getattr(ufunc, method)(*plain, **options)
-            if result.dtype.kind == "f" and ufunc is not np.negative:  # which changes a bit and computes nothing
+            picks = ufunc in (np.negative, np.fmax, np.fmin)  # these compute nothing
+            if result.dtype.kind == "f" and not picks:
                 result = np.where(np.abs(result) < np.finfo(result.dtype).tiny, 0, result)
             return result.view(Flushing)
 
-    x = np.tile(np.array([100.0, 1, 5, 1, 0, 0]), (2, 1))
     for kind, smallest in ((np.float32, 1e-42), (np.float64, 1e-310)):
-        x[:, 1] = smallest, -smallest
-        X = x.astype(kind)
-        active = program._active(X.view(Flushing), X.astype(np.float64))
-        assert active.tolist() == [[True, False], [False, True]]
+        for rows in (2, 200):  # plain numbers, columns
+            X = np.tile(np.array([100.0, 1, 5, 1, 0, 0]), (rows, 1)).astype(kind)
+            X[::2, 1], X[1::2, 1] = smallest, -smallest
+            served = np.asarray(program(X.view(Flushing), np.zeros((rows, 2), dtype=np.float32)))
+            assert served[:, 0].tolist() == [1, -1] * (rows // 2)
+
+
+def test_few_rows_and_many_rows_are_answered_alike():
+    # Sums may differ in their last bits, by which limits that move are further inside.
+    for name in EVERYDAY:
+        spec, program, rng = spec_of(EVERYDAY[name]), ClipList(certified(name)), np.random.default_rng(4)
+        for dtype in (np.float32, np.float64):
+            X = np.concatenate([part[:200] for part in hard_points(spec, rng, 600, dtype=dtype)])
+            Y = answers_for(spec, X, rng)
+            X[::7, 1], X[1::7, 0], X[2::7, 2] = np.nan, np.inf, -np.inf
+            one_by_one = np.concatenate([program(x[None], y[None]) for x, y in zip(X, Y, strict=True)])
+            together = program(X, Y)
+            near = at_a_border(spec, X)[:, None]
+            assert together.dtype == one_by_one.dtype == np.float32
+            assert ((together == one_by_one) | np.isclose(together, one_by_one, rtol=1e-6, atol=1e-30) | near).all()
+            assert (together == one_by_one).mean() > 0.99
+
+
+def test_a_program_survives_copies():
+    program = ClipList(certified("bank"))
+    X, Y = np.tile([100.0, 1, 5, 1, 0, 0], (50, 1)), np.full((50, 2), 1e6, dtype=np.float32)
+    for other in (pickle.loads(pickle.dumps(program)), copy.deepcopy(program)):
+        assert np.array_equal(other(X, Y), program(X, Y))
+
+
+def test_clauses_that_limits_do_not_settle_are_refused():
+    certificate = certify_rules(spec_of("  - {name: p, then: dose + limit <= 1}\n"))
+    with pytest.raises(ValueError, match="checks other clauses"):
+        ClipList(certificate)
+
+
+def test_rows_and_columns_must_fit():
+    program = ClipList(certified("bank"))
+    for inputs, answers in (((2, 6), (1, 2)), ((2, 5), (2, 2)), ((2, 6), (2, 1)), ((2, 6), (2,))):
+        with pytest.raises(ValueError, match="Expected inputs of shape"):
+            program(np.zeros(inputs), np.zeros(answers, dtype=np.float32))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float16, np.longdouble, object])
