@@ -181,7 +181,7 @@ def test_large_targets_keep_their_digits(doses):
     model = SafeRegressor(rules, estimator=inner).fit(X, y + 1e6)
     small = SafeRegressor(DOSE, estimator=inner).fit(X, y).estimator_.predict(X)
     assert np.abs(model.predict(X) - 1e6 - small).max() < 0.1  # what float32 holds there
-    assert np.abs(clone(inner).fit(X, y + 1e6).predict(X) - 1e6 - small).max() > 0.5  # 100 trees, each rounded
+    assert np.abs(clone(inner).fit(X, y + 1e6).predict(X) - 1e6 - small).max() > 0.2  # every tree is rounded
 
 
 def test_a_model_that_answers_nan_is_replaced_counted_and_warned_of(doses):
