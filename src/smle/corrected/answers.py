@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import ConversionError, DataError, ModelFormatError, SmleError
+from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.export.convert import conversions
 from smle.export.stored import StoredModel
-from smle.rules import Choice, Specification
+from smle.rules import Specification
 
 if TYPE_CHECKING:
     import pandas as pd

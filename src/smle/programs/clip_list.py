@@ -22,11 +22,12 @@ _FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for 
 
 
 class ClipList:
-    """Moves answers inside the limits that are active at their inputs; leaves them alone where the rules allow them."""
+    """Moves answers inside the limits that are active at their inputs; leaves them alone where these allow them.
+
+    Of a head with checked candidates this is the half in front of the check.
+    """
 
     def __init__(self, certificate: Certificate) -> None:
-        if "check.range" in certificate.tensors:
-            raise ValueError("Expected a certificate of limits on single outputs alone. This one checks other clauses.")
         self.certificate = certificate
         spec = smle_check.Specification(certificate.document["specification"], certificate.block)
         self._tensors = arrays_of(certificate.tensors)
