@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from smle import Specification, correct
-from smle.errors import ContradictionError, DataError, RuleError
+from smle.errors import ContradictionError, DataError
 from smle.guarantees import broken, nearest_outputs
 from smle.tables import encode_inputs
 from support.sampling import Judge, hard_points

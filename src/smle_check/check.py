@@ -58,7 +58,9 @@ def check_certificate(
     document = read_sealed(certificate, "certificate", (FORMAT, VERSION), FIELDS)
     actual = bindings(tensors, block, files)
     for role, bound in zip(ROLES, fields(document["binds"], " ".join(ROLES), "binds"), strict=True):
-        if bound != actual[role] and not (exported and role == "backbone"):
+        if exported and role == "backbone":
+            require(bound is None or isinstance(bound, str), "binds: expected a digest or null")
+        elif bound != actual[role]:
             absent = "is missing; it was certified" if actual[role] is None else "was not there when this was certified"
             both = None not in (bound, actual[role])
             raise Rejected(f"{ROLES[role]} {'is not what was certified: digest differs' if both else absent}")

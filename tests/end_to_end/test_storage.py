@@ -234,7 +234,7 @@ def _replace(place, kind):
         place.symlink_to({"device": "/dev/zero", "nowhere": "nowhere", "loop": place.name}[kind])
 
 
-FILES = ["model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin"]
+FILES = ["model.safetensors", "model.onnx", "model.json", "rules.yaml", "certificate.json", "certificate.bin"]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device", "nowhere", "loop"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 import smle_check
-from smle.certificates.document import Certificate
+from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.rules import certify_rules
 from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
 from smle.rules import Specification
@@ -310,3 +310,38 @@ def test_equal_literals_are_checked_once_and_moving_ones_come_first():
     assert checked.moving == 2
     assert len(checked.literals) == 4
     assert certificate.tensors["check.inputs"].shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("condition", "right", "mu"), [("x < 5", "8 - x", []), ("x + z <= 5", "8 - x - z", [[2, "1"]])]
+)
+def test_where_a_bit_is_off_the_opposite_is_known_and_nothing_more(condition, right, mu):
+    text = (
+        "inputs: {x: [0, 10], z: [0, 10]}\noutputs: [y, w]\nrules:\n"
+        f"  - {{name: a, when: {condition}, then: y + w <= 20}}\n  - {{name: u, then: y + w >= {right}}}\n"
+    )
+    certificate = certify_rules(Specification.from_yaml(text))
+    document = certificate.document
+    assert document["program"]["tree"] is None
+    region = document["specification"]["rules"][0]["regions"][0]
+    everywhere = document["specification"]["rules"][1]["regions"][0]
+    rows = len(document["specification"]["rows"])
+
+    def split(d):
+        d["program"]["tree"] = [region, None, None]
+        entry = {"leaf": 1, "rule": 1, "region": everywhere, "clause": 0, "literal": 0}
+        d["proof"]["safe"] = [{**entry, "mu": [[rows + region, "1"]]}] if mu else []
+
+    def stored(value):
+        slope = np.zeros((2, 2, 2), dtype=np.float32)
+        offset = np.array([[10.0, 0.0], [value, 0.0]], dtype=np.float32)
+        tensors = {"safe.slope": slope, "safe.offset": offset}
+        return certificate.tensors | tensors_of(tensors)
+
+    assert "short by" in resealed(certificate, split, stored(2.9))
+    body = json.loads(certificate.text)
+    del body["digest"]
+    split(body)
+    body["binds"]["head"] = smle_check.weights_digest(stored(3.0))
+    text = smle_check.canonical({**body, "digest": smle_check.sha256(smle_check.canonical(body))}) + b"\n"
+    assert Certificate(text, certificate.block, stored(3.0), certificate.files).check()

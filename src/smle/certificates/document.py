@@ -15,7 +15,7 @@ import numpy.typing as npt
 import smle_check
 from smle.errors import CertificateError
 from smle_check.digits import margin_text
-from smle_check.words import domain_text
+from smle_check.words import domain_text, head_text
 
 __all__ = ["Certificate", "Proved", "arrays_of", "shortened", "tensors_of"]
 
@@ -97,6 +97,11 @@ class Certificate:
     def domain(self) -> list[str]:
         """For which inputs it is proved, in words (of an accepted certificate)."""
         return domain_text(smle_check.Specification(self.document["specification"], self.block))
+
+    @property
+    def head(self) -> list[str]:
+        """Which kind of head is proved, and what is not, in words (of an accepted certificate)."""
+        return head_text(self.document["program"]["head"], self.tensors, self.files)
 
     def __str__(self) -> str:
         lines = [f"Certificate: {len(self.proved)} statements proved in exact arithmetic,"]

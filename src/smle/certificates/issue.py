@@ -110,11 +110,15 @@ def sealed(
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
+    try:
+        binds = smle_check.bindings(tensors, block, files)
+    except smle_check.Rejected as reason:
+        raise NotCertifiedError(f"Two models in front of one head: {reason}.") from None
     document = {
         "format": "smle-certificate",
         "version": smle_check.VERSION,
         "statement": smle_check.STATEMENT,
-        "binds": smle_check.bindings(tensors, block, files),
+        "binds": binds,
         **stated,
     }
     document["digest"] = smle_check.sha256(smle_check.canonical(document))

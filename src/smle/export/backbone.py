@@ -25,11 +25,15 @@ _PREFIX = "backbone/"
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """Nodes that make the embedding (batch, n) from the features (batch, d) or from inputs of their own."""
+    """Nodes that make the embedding (batch, n) from the features (batch, d) or from inputs of their own.
+
+    `opsets`: the version of each domain whose operators they are.
+    """
 
     nodes: list[Any]
     initializers: list[Any]
     inputs: list[Any] = field(default_factory=list)
+    opsets: dict[str, int] = field(default_factory=lambda: {"": OPSET})
 
 
 def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:

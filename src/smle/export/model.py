@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy.typing as npt
 
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.export.files import FilePath, read_checked
-from smle.extras import require
+from smle.export.stored import runtime_errors, session_of
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain, option_values, require_exact
 
@@ -32,17 +30,13 @@ def load_onnx(path: FilePath) -> OnnxModel:
         ModelFormatError: If the backbone has inputs of its own, or onnxruntime cannot load the file.
         MissingDependencyError: If onnxruntime is not installed.
     """
-    runtime = require("onnxruntime", "Predicting with an ONNX file")
     file = read_checked(path)
     if file.spec is None:
         raise CertificateError(
             f"The certificate of '{path}' does not have the text of the rules, which says how to read a table. Certify "
             "the network with it before exporting: certify(network, files={'rules': spec.to_yaml().encode()})."
         )
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3  # errors are raised
-    with _runtime_errors():
-        session = runtime.InferenceSession(file.data, options, providers=["CPUExecutionProvider"])
+    session = session_of(file.data)
     known = {item.name for item in file.spec.inputs}
     further = [item.name for item in session.get_inputs() if item.name not in known]
     if further:
@@ -128,7 +122,7 @@ class OnnxModel:
                 width = 1
                 feed[item.name] = encoded[:, [column]]
             column += width
-        with _runtime_errors():
+        with runtime_errors():
             return dict(zip(names, self._session.run(names, feed), strict=True))
 
     def _columns(self, answers: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
@@ -156,14 +150,3 @@ def _classes(model: str | None) -> list[Any] | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return classes if isinstance(classes, list) else None
-
-
-@contextmanager
-def _runtime_errors() -> Iterator[None]:
-    """Say what failed in one line. The errors of onnxruntime have no class in common."""
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):
-            raise
-        raise ModelFormatError(f"onnxruntime cannot run this file: {' '.join(str(error).split())}") from error

@@ -1,0 +1,29 @@
+"""The program of a certified head: the one place that knows which programs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+from smle.certificates.document import Certificate
+from smle.errors import RuleError
+from smle.programs import ClipList
+
+__all__ = ["Program", "program_of"]
+
+Array = npt.NDArray[Any]
+Program = Callable[[Array, Array], Array]
+"""From encoded inputs (n, d), float32 or float64, and a model's answers (n, m) to what is served, in float32."""
+
+
+def program_of(certificate: Certificate) -> Program:
+    """Return the program that a certificate speaks of.
+
+    Raises:
+        RuleError: If there is none yet.
+    """
+    if certificate.document["program"]["tree"] is not None:
+        raise RuleError("Expected rules that limit single outputs, such as `y <= 0.5 * x`. Other rules are not served.")
+    return ClipList(certificate)

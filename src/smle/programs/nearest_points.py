@@ -1,0 +1,276 @@
+"""Nearest points of polyhedra for many points at once, in NumPy.
+
+    minimize ||z - p||^2   subject to   N z <= b  for the rows that are imposed on the point; rows have norm 1
+
+z = p - N' u with u >= 0 on a set of tight rows. If there are few sets all are tried by one product; otherwise by the
+dual method of Goldfarb and Idnani: the row that is broken most joins the set, and rows whose multipliers would become
+negative leave it. Points share the solutions of small systems, which are prepared once for each set that occurs.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Box", "Polyhedron", "upward"]
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
+
+OFF = -1e200  # excess of a row that is not imposed
+_RIDGE = 1e-12  # keeps sets of dependent rows solvable
+_DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
+_PREPARED_ROWS = 32
+_PREPARED_NUMBERS = 4_000_000  # of all prepared sets
+_TRIED_SETS = 300
+_TRIED_NUMBERS = 150_000  # points times sets times rows
+_RELATIVE = 2.0**-23  # twice the rounding of a float32
+_TINY = 2.0**-125  # and of one near zero, which becomes zero
+
+
+class Polyhedron:
+    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,), of the outputs.
+
+    A state says which rows are tight: the number of a prepared set (n,), or multipliers (n, J) if there are many rows.
+    """
+
+    def __init__(self, N: Array, unit: Array) -> None:
+        self.N = N
+        self._turned = np.ascontiguousarray(N.T)
+        self._sizes = _RELATIVE * np.abs(self._turned)
+        self._tiny = np.abs(N) @ (_TINY / unit)
+        self._gram = N @ N.T
+        self._gram[np.diag_indices(len(N))] += _RIDGE
+        self._prepared = len(N) <= _PREPARED_ROWS
+        self._all: Array | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start with the empty set, and with all others if they are few."""
+        J, k = self.N.shape
+        self._members = [frozenset[int]()]
+        self._numbers = {self._members[0]: 0}
+        size = 8 if self._prepared else 0
+        # [set, row]: by how much multipliers fall when the row's rises; for rows in the set, the inverse.
+        self._steps = np.zeros((size, J, J))
+        self._pulls = np.zeros((size, J, k))  # [set]: the move that takes off what rows exceed
+        self._tight = np.zeros((size, J), dtype=bool)
+        self._next = np.full((size, J), -1, dtype=np.intp)  # [set, row]: the set with the row turned
+        if self._prepared and sum(comb(J, i) for i in range(min(J, k) + 1)) <= _TRIED_SETS:
+            self._prepare_all()
+
+    def _prepare_all(self) -> None:
+        J, k = self.N.shape
+        for size in range(1, min(J, k) + 1):
+            for rows in combinations(range(J), size):
+                if np.linalg.eigvalsh(self._gram[np.ix_(rows, rows)])[0] > _DEPENDENT:
+                    self._number(frozenset(rows))
+        count = len(self._members)
+        on, inverse = self._tight[:count], self._steps[:count]
+        tables = np.where(on[:, :, None] & on[:, None, :], inverse, 0.0)
+        others = np.where(on[:, :, None] & ~on[:, None, :], tables @ self._gram, 0.0)
+        tables = tables + others - np.where(on, 0.0, 1.0)[:, :, None] * np.eye(J)
+        self._all = np.ascontiguousarray(tables.transpose(1, 0, 2).reshape(J, count * J))
+        self._tried = count
+
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Mask, Any]:
+        """Return nearest points (n, k), whether they are what they should be (n,), and the state.
+
+        A state that is given is that of the same points under fewer rows.
+        """
+        n, J = b.shape
+        excess = np.where(imposed, p @ self._turned - b, OFF)
+        tolerance = 1e-12 * (1.0 + np.abs(p).max(axis=1))
+        if self._all is not None and n * self._all.shape[1] <= _TRIED_NUMBERS:
+            least = (excess @ self._all).reshape(n, self._tried, J).min(axis=2)
+            number = least.argmax(axis=1)
+            z = p - np.matmul(excess[:, None, :], self._pulls[number])[:, 0]
+            return z, least[np.arange(n), number] >= -tolerance, number
+        if self._prepared:
+            number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
+            if state is None:
+                if self._steps.size > _PREPARED_NUMBERS:
+                    self._forget()
+                u, left = np.zeros((n, J)), excess
+            else:
+                u = np.matmul(np.where(self._tight[number], excess, 0.0)[:, None, :], self._steps[number])[:, 0]
+                left = np.where(imposed, excess - u @ self._gram, OFF)
+            self._climb(left, u, number, tolerance)
+        else:
+            u = np.zeros((n, J)) if state is None else state.copy()
+            number = None
+            self._climb(np.where(imposed, excess - u @ self._gram, OFF), u, None, tolerance)
+        z = p - u @ self.N
+        fine = ((z @ self._turned - b <= 1e4 * tolerance[:, None]) | ~imposed).all(axis=1)
+        return z, fine, u if number is None else number
+
+    def _climb(self, excess: Array, multipliers: Array, numbers: Numbers | None, tolerance: Array) -> None:
+        """Let broken rows join, until none is left; changes multipliers and numbers of sets."""
+        row = excess.argmax(axis=1)
+        at = np.flatnonzero(excess[np.arange(len(row)), row] > tolerance)
+        if not len(at):
+            return
+        row, left, u, tolerance = row[at], excess[at], multipliers[at], tolerance[at]
+        number = at if numbers is None else numbers[at]
+        most = left[np.arange(len(at)), row]
+        for _ in range(5 * left.shape[1] + 10):
+            span = np.arange(len(at))
+            w = self._step(row, u, None if numbers is None else number)
+            change = w @ self._gram
+            slope = change[span, row]
+            whole = most / slope
+            ratio = np.where(w < 0, u / -w, np.inf)
+            blocking = ratio.argmin(axis=1)
+            part = ratio[span, blocking]
+            joins = whole <= part
+            # A row that depends on tight ones, none of which can leave: no point satisfies them all.
+            empty = joins & (slope < _DEPENDENT)
+            step = np.where(joins, whole, part)
+            step[empty] = 0.0
+            u += step[:, None] * w
+            left -= step[:, None] * change
+            u[span, blocking] *= joins
+            if numbers is not None:
+                number = self._turn(number, np.where(joins, row, blocking))
+            highest = left.argmax(axis=1)
+            row = np.where(joins, highest, row)
+            most = left[span, row]
+            done = empty | (joins & (most <= tolerance))
+            if done.any():
+                multipliers[at[done]] = u[done]
+                if numbers is not None:
+                    numbers[at[done]] = number[done]
+                keep = ~done
+                at, row, left, u, number, most, tolerance = (
+                    v[keep] for v in (at, row, left, u, number, most, tolerance)
+                )
+                if not len(at):
+                    return
+        multipliers[at] = u
+        if numbers is not None:
+            numbers[at] = number
+
+    def _step(self, row: Numbers, u: Array, number: Numbers | None) -> Array:
+        """Return how multipliers change when that of a row rises by 1, tight rows staying tight. Returns (n, J)."""
+        span = np.arange(len(row))
+        if number is not None:
+            w = -self._steps[number, row]
+        else:
+            tight = u > 0
+            tight[span, row] = False  # it may have risen a part of the way
+            w = -self._solve(self._gram[row], tight)
+        w[span, row] = 1.0
+        return w
+
+    def _turn(self, number: Numbers, row: Numbers) -> Numbers:
+        """Return the sets with a row turned on or off; new ones are prepared."""
+        turned = self._next[number, row]
+        if turned.min() < 0:
+            new = turned < 0
+            for s, j in set(zip(number[new].tolist(), row[new].tolist(), strict=True)):
+                self._next[s, j] = self._number(self._members[s] ^ {j})
+            turned = self._next[number, row]
+        return turned
+
+    def _number(self, members: frozenset[int]) -> int:
+        """Return the number of a set, which is prepared if it is new."""
+        if members in self._numbers:
+            return self._numbers[members]
+        number = self._numbers[members] = len(self._members)
+        self._members.append(members)
+        if number == len(self._steps):
+            grown = (np.concatenate([v, np.zeros_like(v)]) for v in (self._steps, self._pulls, self._tight))
+            self._steps, self._pulls, self._tight = grown
+            self._next = np.concatenate([self._next, np.full_like(self._next, -1)])
+        on = np.array(sorted(members), dtype=np.intp)
+        inverse = np.linalg.inv(self._gram[np.ix_(on, on)])
+        self._steps[number][:, on] = self._gram[:, on] @ inverse
+        self._steps[number][np.ix_(on, on)] = inverse
+        self._pulls[number][on] = inverse @ self.N[on]
+        self._tight[number][on] = True
+        return number
+
+    def _solve(self, v: Array, on: Mask) -> Array:
+        """Solve gram[on, on] u = v[on] for each point; u is 0 elsewhere. Shapes: (n, J)."""
+        most = int(on.sum(axis=1).max(initial=0))
+        order = np.argsort(~on, axis=1, kind="stable")[:, :most]
+        used = np.take_along_axis(on, order, axis=1)
+        systems = self._gram[order[:, :, None], order[:, None, :]]
+        systems = np.where(used[:, :, None] & used[:, None, :], systems, np.eye(most))
+        sides = np.where(used, np.take_along_axis(v, order, axis=1), 0.0)
+        u = np.zeros(v.shape)
+        np.put_along_axis(u, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
+        return u
+
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
+        """Move points inward by what a cast to float32 may move them outward; leave those that were not moved."""
+        floor = np.abs(z) @ self._sizes + self._tiny
+        limit = b - floor
+        tight = self._tight[state] if self._prepared else state > 0
+        left = np.where(tight, z @ self._turned - limit, 0.0)
+        if self._prepared:
+            z = z - np.matmul(left[:, None, :], self._pulls[state])[:, 0]
+        else:
+            z = z - self._solve(left, tight) @ self.N
+        broken = imposed & (z @ self._turned - limit > 0.5 * floor)
+        if not broken.any():
+            return z
+        rows = np.flatnonzero(broken.any(axis=1) & tight.any(axis=1))
+        on = tight[rows]
+        for _ in range(3):  # rows beside the tight ones that the move broke, or that were as near
+            if not len(rows):
+                break
+            on |= broken[rows]
+            z[rows] -= self._solve(np.where(on, z[rows] @ self._turned - limit[rows], 0.0), on) @ self.N
+            broken[rows] = imposed[rows] & (z[rows] @ self._turned - limit[rows] > 0.5 * floor[rows])
+            keep = broken[rows].any(axis=1)
+            rows, on = rows[keep], on[keep]
+        return z
+
+
+class Box:
+    """Rows over one output each, in the outputs' own units. Shapes: column (J,), sign (J,). It needs no state."""
+
+    def __init__(self, column: Numbers, sign: Array, k: int) -> None:
+        self._ends = []
+        for side in (1.0, -1.0):
+            rows = np.flatnonzero(sign == side)
+            rows = rows[np.argsort(column[rows], kind="stable")]
+            columns, starts = np.unique(column[rows], return_index=True)
+            self._ends.append((side, rows, columns, starts))
+        self._k = k
+
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Mask, Any]:
+        """Return nearest points (n, k), and whether there are any (n,)."""
+        low, high = self._limits(b, imposed)
+        z = np.minimum(np.maximum(p, low), high)
+        return z, np.asarray((low <= high).all(axis=1)), np.zeros(len(p), dtype=np.intp)
+
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
+        """Move points to float32 numbers inside."""
+        low, high = self._limits(b, imposed)
+        low, high = upward(low), -upward(-high)
+        return np.asarray(np.minimum(np.maximum(z, low), high))
+
+    def _limits(self, b: Array, imposed: Mask) -> tuple[Array, Array]:
+        limits = []
+        for side, rows, columns, starts in self._ends:
+            end = np.full((len(b), self._k), np.inf)
+            if len(rows):
+                own = np.where(imposed[:, rows], b[:, rows], np.inf)
+                end[:, columns] = np.minimum.reduceat(own, starts, axis=1)
+            limits.append(end * side)
+        return limits[1], limits[0]
+
+
+def upward(values: Array) -> Array:
+    """Return the least float32 numbers that are no less; normal, or 0."""
+    rounded = values.astype(np.float32)
+    rounded = np.where(rounded < values, np.nextafter(rounded, np.float32(np.inf)), rounded).astype(np.float64)
+    small = np.abs(rounded) < 2.0**-126
+    return np.where(small, np.where(values > 0, 2.0**-126, 0.0), rounded)
