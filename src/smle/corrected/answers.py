@@ -100,6 +100,6 @@ def _far(wanted: Array, found: Array) -> str:
     column = int(wrong.sum(axis=0).argmax())
     worst = np.nanmax(np.where(wrong[:, column], apart[:, column], 0.0))
     return (
-        f"{int(wrong.any(axis=1).sum())} of {len(wanted)} rows differ, by up to {worst:.3g} where {allowed[column]:.3g} "
-        "is allowed (1e-5 of the spread)."
+        f"{int(wrong.any(axis=1).sum())} of {len(wanted)} rows differ, by up to {worst:.3g} where "
+        f"{allowed[column]:.3g} is allowed (1e-5 of the spread, and rounding)."
     )
