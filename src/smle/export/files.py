@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import save as serialize
 
 import smle_check
 from smle.certificates.agreement import require_same_rules
-from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, interface_of, plain_program
 from smle.rules import Specification
 from smle_check.onnx.check import FORMAT
+from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
@@ -134,7 +136,7 @@ def write_certified(
             "place for the exported model."
         )
     face = interface_of(spec, monitor=monitor)
-    tensors = {k: v for k, v in tensors_of(weights).items() if not k.startswith("backbone.")}
+    tensors = _head(tensors_of(weights))
     if not spec.rules:
         data = graph_model(face, plain_program(face, tensors), backbone, []).SerializeToString(deterministic=True)
         companion(path).unlink(missing_ok=True)
@@ -176,12 +178,17 @@ def _sealed(certificate: Certificate, data: bytes) -> bytes:
         "onnx": smle_check.sha256(data),
         "model_certificate": smle_check.sha256(certificate.text),
         "certificate": certificate.document,
+        "head": base64.b64encode(serialize(arrays_of(_head(certificate.tensors)))).decode(),
         "block": base64.b64encode(certificate.block).decode() if certificate.block else None,
         "model": _text(certificate, "model"),
         "rules": _text(certificate, "rules"),
     }
     document["digest"] = smle_check.sha256(smle_check.canonical(document))
     return smle_check.canonical(document) + b"\n"
+
+
+def _head(tensors: dict[str, smle_check.Tensor]) -> dict[str, smle_check.Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
 
 
 def _text(certificate: Certificate, role: str) -> str | None:
