@@ -90,8 +90,8 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
     rows = [(kind, count, f"{count / wanted:.1%}") for kind, count in sorted(kinds.items())]
     note = (
         f"2 to 12 rules, 1 to 4 outputs in units from 1e-3 to 1e6, 1 to 5 inputs; limits, coupled rows in a third of "
-        f"the sets, alternatives, conditions on one input and on two, strict and not. Slowest set-up {slowest:.2f} s. Of "
-        f"{checked:,} hostile answers that were checked {served[0] / checked:.1%} were kept, {served[1] / checked:.1%} "
+        f"the sets, alternatives, conditions on one input and on two, strict and not. Slowest set-up {slowest:.2f} s. "
+        f"Of {checked:,} hostile answers that were checked {served[0] / checked:.1%} were kept, {served[1] / checked:.1%} "
         f"repaired, {served[2] / checked:.2%} replaced by the stored safe answer. Exact violations: {violations} in "
         f"{attacked:,}."
     )
@@ -100,8 +100,8 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
 
 def _hostile(spec: Specification, units: Array, rows: int, rng: np.random.Generator) -> Array:
     answers = rng.normal(size=(rows, len(spec.targets))) * units * 10.0 ** rng.integers(-3, 4, (rows, 1))
-    odd = rng.random(answers.shape) < 0.05
-    answers[odd] = rng.choice([np.nan, np.inf, -np.inf, 3e38, 0.0, 1e-40, -1e-42], odd.sum())
+    odd = np.asarray(rng.random(answers.shape) < 0.05)
+    answers[odd] = rng.choice([np.nan, np.inf, -np.inf, 3e38, 0.0, 1e-40, -1e-42], int(odd.sum()))
     with np.errstate(over="ignore"):
         return answers.astype(np.float32)
 
