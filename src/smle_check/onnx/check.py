@@ -36,7 +36,7 @@ class OnnxResult(NamedTuple):
 def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     """Check an ONNX file with its certificate file; return what is proved or raise Rejected."""
     names = "onnx model_certificate certificate block model rules"
-    outer = read_sealed(companion, "onnx certificate", (FORMAT, VERSION), names)
+    outer = read_sealed(companion, "the certificate file", (FORMAT, VERSION), names)
     onnx_digest, source_digest, document, block_text, model, rules = (outer[name] for name in names.split())
     require(onnx_digest == sha256(onnx), "the ONNX file is not the one that was certified: digest differs")
     require(isinstance(document, dict), "certificate: expected an object")
