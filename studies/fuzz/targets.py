@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import save as serialize
 
 import smle_check
 from smle.assurance import DeployedNetwork, certify, state_of
@@ -32,9 +33,7 @@ from smle.programs import ClipList
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.files import read_table
-from smle_check.check import gated_regions
 from smle_check.onnx.graph import Graph
-from smle_check.onnx.recover import read_tensors
 from studies.bench.sampling import Judge, hard_points
 from studies.bench.soundness_programs import HeadProgram, columns_of, feed
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
@@ -416,10 +415,15 @@ def _bound(sealed: bytes, onnx: bytes) -> bytes:
         inner = document["certificate"]
         inner.pop("digest", None)
         with suppress(smle_check.Rejected):  # files from which no head can be read
-            spec = smle_check.Specification(inner["specification"], base64.b64decode(document["block"] or ""))
-            gated, program = gated_regions(inner["gate"], spec), inner["program"]
-            tensors = read_tensors(Graph(onnx), spec, gated, program["clip"], program["bounds"])
+            tensors, constants = smle_check.read_weights(base64.b64decode(document["head"])), Graph(onnx).constants
+            for key, tensor in tensors.items():
+                found = constants.get(key)
+                if found is None or found.dtype != tensor.dtype or not isinstance(found.data, bytes):
+                    continue
+                if len(found.data) == len(tensor.data):
+                    tensors[key] = tensor._replace(data=found.data)
             inner["binds"]["head"] = smle_check.weights_digest(tensors)
+            document["head"] = base64.b64encode(serialize(arrays_of(tensors))).decode()
         inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
         document["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
         document["onnx"] = hashlib.sha256(onnx).hexdigest()

@@ -20,66 +20,16 @@ from smle.certificates.rules import certify_rules
 from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import broken
 from smle.programs import ClipList
+from smle.programs.many_limits import Pairs
 from smle.rules import Specification
 from smle_check.heads.clips import STAGES, limits_of
+from support.limit_rules import EVERYDAY, answers_for, at_a_border, limit_rules, spec_of
 from support.sampling import Judge, hard_points
-
-INPUTS = """
-inputs:
-  w: [2, 250]
-  a: [-1, 100]
-  income: [0, 1000000]
-  kind: {categories: [x, y, z]}
-outputs: [dose, limit]
-rules:
-"""
-EVERYDAY = {
-    "proportional and capped": "  - {name: p, then: 0 <= dose <= 0.05 * w}\n  - {name: c, then: dose <= 4}\n",
-    "bank": (
-        "  - {name: p, then: 0 <= limit <= 0.35 * income}\n  - {name: c, then: limit <= 60000}\n"
-        "  - {name: young, when: a < 21, then: limit <= 2000}\n"
-        "  - {name: kinds, when: kind == x and income < 12000, then: limit <= 500}\n"
-        "  - {name: other, when: kind == y, then: limit <= 0.2 * income + 100}\n"
-    ),
-    "oblique": (
-        "  - {name: p, when: a + w <= 100, then: dose <= a - 3 * w + 700}\n"
-        "  - {name: c, when: w - a >= 30, then: dose >= 0}\n  - {name: d, when: w - 2 * a > 30, then: dose < 9.3}\n"
-    ),
-    "strict and complementary": (
-        "  - {name: low, when: a < 0, then: dose < -0.1}\n  - {name: high, when: a >= 0, then: dose > 0.1}\n"
-        "  - {name: band, then: -1e3 <= limit <= 1e-3 * w}\n"
-    ),
-    "meets at a corner": "  - {name: p, when: a >= w, then: dose <= a - w}\n  - {name: q, then: dose >= 0}\n",
-    "both sides move": "  - {name: p, then: 0.1 * w <= dose <= 0.35 * w}\n  - {name: r, then: limit >= 2 * a - w}\n",
-}
-
-
-@cache
-def spec_of(rules: str) -> Specification:
-    return Specification.from_yaml(INPUTS + rules)
 
 
 @cache
 def certified(name: str) -> Certificate:
     return certify_rules(spec_of(EVERYDAY[name]))
-
-
-def answers_for(spec, X, rng):
-    """Answers of a hostile model: anything from NaN to the borders of the limits."""
-    Y = rng.normal(size=(len(X), len(spec.targets))) * 10.0 ** rng.integers(-3, 7, size=(len(X), 1))
-    odd = rng.random(Y.shape) < 0.1
-    Y[odd] = rng.choice([np.nan, np.inf, -np.inf, 1e38, -1e38, 0.0, -0.0, 1e-40, -1e-42], odd.sum())
-    return Y.astype(np.float32)
-
-
-def at_a_border(spec, X):
-    """Whether a condition on several inputs is so close to its border that the gate may see it otherwise."""
-    near = np.zeros(len(X), dtype=bool)
-    for row in {row for rule in spec.rules for region in rule.regions for row in region.rows}:
-        if not row.is_comparison:
-            value = sum(float(v) * X[:, k].astype(np.float64) for k, v in row.coefficients)
-            near |= np.abs(value - float(row.bound)) < 1e-11
-    return near
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -171,6 +121,67 @@ def test_few_rows_and_many_rows_are_answered_alike():
             assert (together == one_by_one).mean() > 0.99
 
 
+def alike(first, second):
+    """Whether answers are the same but for the last bits of sums."""
+    return (first == second) | np.isclose(first, second, rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_limits_that_are_looked_up_are_the_same(name, dtype):
+    spec, certificate, rng = spec_of(EVERYDAY[name]), certified(name), np.random.default_rng(5)
+    program, pairs = ClipList(certificate), looked_up(certificate, dtype)
+    for X in hard_points(spec, rng, 3000, dtype=dtype):
+        Y = answers_for(spec, X, rng)
+        X[::70, 1], X[1::70, 0], X[2::70, 2] = np.nan, np.inf, -np.inf
+        one_by_one = [program(X[i : i + 1], Y[i : i + 1]) for i in range(0, len(X), 10)]
+        assert (alike(pairs(X, Y)[::10], np.concatenate(one_by_one)) | at_a_border(spec, X)[::10, None]).all()
+        assert (alike(pairs(X, Y), program(X, Y)) | at_a_border(spec, X)[:, None]).all()
+
+
+def looked_up(certificate, dtype):
+    program = ClipList(certificate)
+    return Pairs(program._ops, program._tensors, np.dtype(dtype).name)
+
+
+@cache
+def many_limits():
+    """Rules in several units, on parts of the ranges that are narrow, open, single numbers or cut by oblique rows."""
+    rng = np.random.default_rng(6)
+    ranges = [(0, 1), (-1e-33, 1e-33), (-3e38, 3e38), (0, 1000), (-5, 5)]
+    header = "inputs:\n" + "".join(f"  x{k}: [{low}, {high}]\n" for k, (low, high) in enumerate(ranges))
+    rules = ["  - {name: a, then: y0 <= 2}\n", "  - {name: b, when: x0 - x4 >= 1, then: y1 >= -0.25}\n"]
+    for i in range(48):
+        low, high = ranges[k := int(rng.integers(5))]
+        a, b = np.sort(rng.uniform(size=2)) if i % 5 else (0, 0)
+        a, b = (np.float32(low + (high - low) * float(v)) for v in (a, a + (b - a) * 0.2))
+        first, second = rng.choice(["<", "<="], size=2) if a < b else ("<=", "<=")
+        when = f"{a:.9g} {first} x{k} {second} {b:.9g}" + (" and x0 + x4 <= 0.5" if i % 7 == 0 else "")
+        when += f" and x3 > {rng.integers(900)}" if i % 3 == 0 else ""
+        side = "<= 0.5 + 0.001 * x3" if i % 2 else ">= -0.5"
+        rules.append(f"  - {{name: r{i}, when: {when}, then: y{i % 4} {side}}}\n")
+    spec = Specification.from_yaml(f"{header}outputs: [y0, y1, y2, y3]\nrules:\n{''.join(rules)}")
+    return spec, certify_rules(spec)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_limits_are_looked_up_and_hold(dtype):
+    rng, (spec, certificate) = np.random.default_rng(7), many_limits()
+    judge = Judge(spec)
+    program, pairs = ClipList(certificate), looked_up(certificate, dtype)
+    assert isinstance(program._first(np.zeros((9, 5), dtype), few=False)[1], Pairs)
+    moved = 0
+    for X in hard_points(spec, rng, 1200, dtype=dtype):
+        Y = answers_for(spec, X, rng)[:, [0] * 4] * np.float32([1, -1, 1, -1])
+        served = pairs(X, Y)
+        assert judge.violations(X, served) == []
+        moved += (served != Y).any(axis=1).sum()
+        some = rng.integers(len(X), size=200)
+        one_by_one = np.concatenate([program(X[i : i + 1], Y[i : i + 1]) for i in some])
+        assert (alike(served[some], one_by_one) | at_a_border(spec, X[some])[:, None]).all()
+    assert moved > 300
+
+
 def test_a_program_survives_copies():
     program = ClipList(certified("bank"))
     X, Y = np.tile([100.0, 1, 5, 1, 0, 0], (50, 1)), np.full((50, 2), 1e6, dtype=np.float32)
@@ -203,32 +214,6 @@ def test_the_order_of_bytes_is_not_a_kind_of_its_own():
     program = ClipList(certify_rules(spec_of("  - {name: p, when: income < 500.1, then: limit <= 1}\n")))
     X = np.array([[100.0, 1, np.nextafter(500.1, 0), 1, 0, 0]])  # rounded to float32 it would be 500.1
     assert program(X.astype(">f8"), np.full((1, 2), 1e6))[0, 1] == 1
-
-
-numbers = st.integers(-40, 40).map(lambda v: Fraction(v, 8))
-
-
-@st.composite
-def limit_rules(draw):
-    """A few limits on one output, constant or moving, on overlapping regions, in units from 1e-3 to 1e6."""
-    unit = Fraction(10) ** draw(st.integers(-3, 6))
-    rules = []
-    for i in range(draw(st.integers(1, 6))):
-        conditions = []
-        for _ in range(draw(st.integers(0, 2))):
-            if draw(st.booleans()):
-                column, sign = draw(st.sampled_from(["w", "a"])), draw(st.sampled_from(["<", "<=", ">", ">="]))
-                conditions.append(f"{column} {sign} {float(draw(numbers) * 10)}")
-            else:
-                first, second, bound = (float(draw(numbers)) for _ in range(3))
-                conditions.append(f"{first or 1} * w + {second} * a <= {bound}")
-        side = draw(st.sampled_from(["<", "<=", ">", ">="]))
-        base = Fraction(20 if "<" in side else -20) * unit + draw(numbers) * unit
-        slope = draw(st.sampled_from(["", "w", "a"]))
-        moving = f" + {float(draw(numbers) * unit / 250)} * {slope}" if slope else ""
-        when = f"when: {' and '.join(conditions)}, " if conditions else ""
-        rules.append(f"  - {{name: r{i}, {when}then: dose {side} {float(base)}{moving}}}\n")
-    return "".join(rules)
 
 
 @settings(max_examples=60, deadline=None)

@@ -58,11 +58,18 @@ def thresholds(clauses: ClauseArrays, reach: np.ndarray) -> np.ndarray:
     return np.where(clauses.strict, below, clauses.h - error)
 
 
+def rounded(y: np.ndarray) -> np.ndarray:
+    """Return what is served: float32 numbers, 0 where they are nearer to 0 than normal ones."""
+    result = y.astype(np.float32).astype(np.float64)
+    result[np.abs(result) < TINY] = 0.0
+    return result
+
+
 def passes(clauses: ClauseArrays, checked: np.ndarray, active: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return whether answers satisfy all active clauses and exclusions, (n,)."""
     count = len(clauses.rule)
     holds = y @ clauses.g.T + X @ clauses.s.T <= checked
-    ok = np.isfinite(y).all(axis=1) & (np.abs(y[y != 0]) >= TINY).all()
+    ok = np.isfinite(y).all(axis=1)
     for c in range(count):
         ok &= ~active[:, c] | holds[:, clauses.clause == c].any(axis=1)
     for e, (_, pairs) in enumerate(clauses.exclusions):
@@ -87,7 +94,7 @@ def served(
     candidates, open_, number = proposals(active[rows], X[rows], t[rows], safe[rows]), None, 0
     while len(rows):
         try:
-            candidate = candidates.send(open_)
+            candidate = rounded(candidates.send(open_))
         except StopIteration:
             break
         number += 1

@@ -90,7 +90,12 @@ def certify_rules(
         except NoSafeAnswer as failure:
             raise refusal(spec, boxes, failure.leaf) from None
         tensors |= check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()])
-        tensors |= tensors_of({"safe.slope": safe.slope, "safe.offset": safe.offset})
+        stored: dict[str, npt.NDArray[Any]] = {
+            "check.scale": units,
+            "safe.slope": safe.slope,
+            "safe.offset": safe.offset,
+        }
+        tensors |= tensors_of(stored)
         tree, proof = safe.tree, {"pairs": limit_proofs, "safe": safe.proofs, "moved": safe.moved}
     document: dict[str, Any] = {
         "program": {"head": "rules", "tree": tree},

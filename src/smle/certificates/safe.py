@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from smle.guarantees import ExactInfeasible, ExactOptimal, maximize
-from smle.solvers import LinearProgram, solve
+from smle.solvers import LinearProgram, MixedIntegerProgram, solve
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
 from smle_check.heads.candidates import ROOT, Checked, Facts, Form, Leaf, Safe, move_forms, rounding, without_zeros
@@ -31,6 +31,8 @@ _CAP = 0.5  # of the room, in scales
 _ENOUGH = 1e-3  # room with which the search for literals ends
 _NODES = 300
 _CANDIDATES = 12  # for a split
+_NEAR = 64.0  # scales around the typical answer in which literals are chosen first
+_MOST_PAIRS = 5_000
 
 
 class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explains
@@ -290,8 +292,51 @@ class _Literals:
 
     def run(self) -> Point | None:
         """Return an answer that leaves room, or the one that leaves most; None: none was found."""
-        self.descend([])
+        for room in (0.05, 1e-4) if self.open or self.pairs else ():
+            if self.best is None:
+                self.descend(self.guessed(room))
+        if self.best is None or self.best.room < _ENOUGH:
+            self.descend([])
         return self.best
+
+    def guessed(self, room: float) -> list[Need]:
+        """Return one literal per clause that some constant answer satisfies with room; none if none is found."""
+        lp, search = _Builder(), self.search
+        wanted = {
+            int(i) for needs in [self.base, *self.open] for need in needs for i in np.flatnonzero(need.outputs < 0)
+        }
+        typical, reach = search.typical / search.scale, np.minimum(search.ranges / search.scale, _NEAR)
+        offset = {i: lp.variable(typical[i] - reach[i], typical[i] + reach[i]) for i in search.read}
+        for need in self.base:
+            terms = [(offset[int(i)], need.outputs[i]) for i in np.flatnonzero(need.outputs)]
+            most = need.polytope.most(need.inputs)
+            if most > -np.inf:
+                lp.row(terms, need.bound - most - (0.0 if need.is_limit else room))
+        clauses = list(self.open)
+        for polytope, pairs in self.pairs:
+            own = [pair for pair in pairs.tolist() if wanted.issuperset(pair)][:_MOST_PAIRS]
+            clauses += [[search.need(literal, polytope) for literal in exclusion((h, k))] for h, k in own]
+        chosen: list[list[tuple[int, Need]]] = []
+        for needs in clauses:
+            switches = []
+            for need in needs:
+                own_outputs = np.flatnonzero(need.outputs)
+                most = need.polytope.most(need.inputs)
+                if most == -np.inf:
+                    continue
+                switch = lp.variable(0.0, 1.0, integer=True)
+                terms = [(offset[int(i)], need.outputs[i]) for i in own_outputs]
+                spare = need.bound - most - room
+                beyond = max(float(np.abs(need.outputs) @ (np.abs(typical) + reach)) - spare, 0.0)
+                lp.row([*terms, (switch, beyond)], spare + beyond)
+                switches.append((switch, need))
+            if len(switches) == len(needs):
+                lp.row([(switch, -1.0) for switch, _ in switches], -1.0)
+                chosen.append(switches)
+        x = lp.solve()
+        if x is None:
+            return []
+        return [max(((x[switch], i, need) for i, (switch, need) in enumerate(own)))[2] for own in chosen]
 
     def descend(self, chosen: list[Need]) -> None:
         """Solve with the chosen literals, and branch on a clause that the answer breaks."""
@@ -342,11 +387,13 @@ class _Builder:
         self.lower: list[float] = []
         self.upper: list[float] = []
         self.objective: list[float] = []
+        self.integers: list[bool] = []
         self.bounds: list[float] = []
         self.floors: list[float] = []
 
-    def variable(self, lower: float, upper: float, gain: float = 0.0) -> int:
+    def variable(self, lower: float, upper: float, gain: float = 0.0, *, integer: bool = False) -> int:
         """Add a variable that is worth `gain` each."""
+        self.integers.append(integer)
         self.lower.append(lower)
         self.upper.append(upper)
         self.objective.append(-gain)
@@ -363,11 +410,12 @@ class _Builder:
         rows, columns, numbers = zip(*self.entries, strict=True) if self.entries else ((), (), ())
         shape = len(self.bounds), len(self.lower)
         A = sparse.csr_matrix((numbers, (rows, columns)), shape=shape)
-        program = LinearProgram(
-            np.array(self.objective), A, np.array(self.floors), np.array(self.bounds),
-            np.array(self.lower), np.array(self.upper),
-        )  # fmt: skip
-        x = solve(program, time_limit=20.0).x
+        objective, floors, bounds = np.array(self.objective), np.array(self.floors), np.array(self.bounds)
+        lower, upper, integers = np.array(self.lower), np.array(self.upper), np.array(self.integers, dtype=bool)
+        program = LinearProgram(objective, A, floors, bounds, lower, upper)
+        if integers.any():
+            program = MixedIntegerProgram(objective, A, floors, bounds, lower, upper, integrality=integers)
+        x = solve(program, time_limit=10.0).x
         return x if x is not None and np.isfinite(x).all() else None
 
 

@@ -2,12 +2,11 @@
 
     y = enforce(x, model(x)): answers that the rules allow stay, others move to the nearest allowed one.
 
-Nothing is assumed about the model, which may be a fitted estimator, a pipeline, an ONNX file or any function of a table.
+Nothing is assumed about the model: a fitted estimator, a pipeline, an ONNX file or any function of a table.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from typing import Any

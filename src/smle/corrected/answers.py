@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import ConversionError, DataError, ModelFormatError, SmleError
+from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.export.convert import conversions
 from smle.export.stored import StoredModel
-from smle.rules import Choice, Specification
+from smle.rules import Specification
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +100,6 @@ def _far(wanted: Array, found: Array) -> str:
     column = int(wrong.sum(axis=0).argmax())
     worst = np.nanmax(np.where(wrong[:, column], apart[:, column], 0.0))
     return (
-        f"{int(wrong.any(axis=1).sum())} of {len(wanted)} rows differ, by up to {worst:.3g} where {allowed[column]:.3g} "
-        "is allowed (1e-5 of the spread)."
+        f"{int(wrong.any(axis=1).sum())} of {len(wanted)} rows differ, by up to {worst:.3g} where "
+        f"{allowed[column]:.3g} is allowed (1e-5 of the spread, and rounding)."
     )

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of
 from smle.corrected.answers import answers_of
 from smle.corrected.head import program_of
-from smle.errors import ConversionError
+from smle.errors import CertificateError, ConversionError, ModelFormatError, NotCertifiedError
 from smle.export.stored import StoredModel
 from smle.guarantees import active
 from smle.rules import Specification
@@ -100,7 +101,7 @@ class CorrectedModel:
         result = found.served[:, 0] if len(self.specification_.targets) == 1 else found.served
         return (result, {"moved": found.moved, "replaced": found.replaced}) if return_info else result
 
-    def answered(self, X: Any, out_of_domain: str = "raise") -> Answered:
+    def answered(self, X: Any, out_of_domain: str = "raise", *, stacklevel: int = 4) -> Answered:
         """Return what the model answers to a table, and what is served; answers that are replaced are counted."""
         spec = self.specification_
         encoded = encode_inputs(spec, X)
@@ -115,7 +116,7 @@ class CorrectedModel:
             )  # fmt: skip
             warnings.warn(
                 f"{replaced} of {answers.size} answers of the model are NaN, infinite or beyond 1e30: {instead}.",
-                stacklevel=3,
+                stacklevel=stacklevel - 1,
             )
         return found
 
@@ -148,6 +149,31 @@ class CorrectedModel:
         }
 
     # --- storing
+
+    @classmethod
+    def from_record(cls, record: ModelRecord, spec: Specification, *, verify: bool = True) -> CorrectedModel:
+        """Rebuild a model from what is stored; the certificate is checked unless `verify=False` is asked for.
+
+        Raises:
+            CertificateError: If it does not fit the files.
+            NotCertifiedError: If there are rules but no certificate.
+            ModelFormatError: If the ONNX model cannot be loaded.
+        """
+        certificate = record.certificate
+        if spec.rules and certificate is None:
+            raise NotCertifiedError("The model folder has rules but no certificate.json.")
+        if certificate is not None:
+            if not spec.rules:
+                raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
+            if verify:
+                certificate.check()
+                require_same_rules(certificate, spec)
+            head = certificate.document["program"]["head"]
+            if head != "rules":
+                raise CertificateError(f"Expected the certificate of a head of rules beside model.onnx. Got '{head}'.")
+        if record.onnx is None:
+            raise ModelFormatError("The model folder has no model.onnx.")
+        return cls(StoredModel(record.onnx), spec, certificate, description=record.description)
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.

@@ -1,8 +1,7 @@
 """Fitted estimators to ONNX: scikit-learn and its pipelines, XGBoost, LightGBM. Nothing is pickled.
 
-The graph has one input (rows, 1) for each column that the estimator reads, text or float32, and one output `answers`
-(rows, m). What the converters of skl2onnx get wrong is mended here; whoever stores a graph compares it with its
-estimator.
+The graph has one input (rows, 1) for each column that the estimator reads, text or numbers, and one output (rows, m).
+What the converters of skl2onnx get wrong is mended here; whoever stores a graph compares it with its estimator.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWERS", "conversions"]
 
-ANSWERS = "answers"
+_ALL = "columns"  # an input for all of them
+_INSIDE = "estimator/"  # of names that are no columns
+ANSWERS = f"{_INSIDE}answers"
 _ML_OPSET = 3
 _REMEDY = (
     "Choose another estimator, or serve this one in Python alone: smle.correct(fitted, specification) takes any model, "
@@ -46,20 +47,25 @@ def conversions(estimator: Any, frame: pd.DataFrame, *, classes: bool = False) -
         ConversionError: If there is no converter, or it fails.
         MissingDependencyError: If skl2onnx is not installed.
     """
+    from sklearn.compose import ColumnTransformer
+
     _require_convertible(estimator)
-    model, tail = _without_target_transform(_mended_text(estimator))
+    model, tail = _without_target_transform(_readable(estimator))
     types = require("skl2onnx.common.data_types", "Storing an estimator")
     for number in (types.FloatTensorType, types.DoubleTensorType):
-        kinds = [(name, types.StringTensorType if is_text(frame[name]) else number) for name in frame.columns]
+        kinds = {name: types.StringTensorType if is_text(frame[name]) else number for name in frame.columns}
+        inputs = [(name, kind([None, 1])) for name, kind in kinds.items()]
+        if len(set(kinds.values())) == 1 and not any(isinstance(part, ColumnTransformer) for part in _parts(model)):
+            inputs = [(_ALL, inputs[0][1].__class__([None, len(kinds)]))]  # the model does not know its columns by name
         try:
             double = number is types.DoubleTensorType
-            yield _finished(_converted(model, kinds, classes, double), list(frame.columns), tail, classes)
+            yield _finished(_converted(model, inputs, classes, double), list(kinds), tail, classes)
         except ConversionError:
             if number is types.FloatTensorType:
                 raise
 
 
-def _converted(model: Any, kinds: list[tuple[str, Any]], classes: bool, double: bool) -> Any:
+def _converted(model: Any, inputs: list[tuple[str, Any]], classes: bool, double: bool) -> Any:
     skl2onnx = require("skl2onnx", "Storing an estimator")
     register_boosters(double=double)
     options = {"zipmap": False} if classes else {}
@@ -68,7 +74,7 @@ def _converted(model: Any, kinds: list[tuple[str, Any]], classes: bool, double: 
         try:
             return skl2onnx.convert_sklearn(
                 model,
-                initial_types=[(name, kind([None, 1])) for name, kind in kinds],
+                initial_types=inputs,
                 target_opset={"": OPSET, "ai.onnx.ml": _ML_OPSET},
                 options={id(model): options} if options else None,
                 custom_conversion_functions=mended_converters(double=double),
@@ -81,21 +87,26 @@ def _converted(model: Any, kinds: list[tuple[str, Any]], classes: bool, double: 
 def _finished(model: Any, names: list[str], tail: Callable[[Any, str], tuple[list[Any], str]], classes: bool) -> bytes:
     """Return a graph with the columns' own names, without unused inputs, and one output."""
     onnx = require("onnx", "Storing an estimator")
-    graph = model.graph
-    renamed = {value.name: f"column/{name}" for value, name in zip(graph.input, names, strict=True)}
-    for node in graph.node:
-        for i, name in enumerate(node.input):
-            node.input[i] = renamed.get(name, name)
-    used = {name for node in graph.node for name in node.input}
-    casts, inputs = [], []
-    for value, name in zip(graph.input, names, strict=True):
-        if f"column/{name}" in used:
-            inputs.append(onnx.helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, ["N", 1]))
-            casts.append(onnx.helper.make_node("Identity", [name], [f"column/{name}"]))
-    extra, last = tail(onnx, graph.output[-1 if classes else 0].name)
-    extra.append(onnx.helper.make_node("Cast", [last], [ANSWERS], to=onnx.TensorProto.FLOAT))
+    graph, extra = model.graph, []
+    kinds = [value.type.tensor_type.elem_type for value in graph.input]
+    if len(names) > 1 == len(kinds):
+        kinds *= len(names)
+        extra = [onnx.helper.make_node("Concat", names, [f"{_INSIDE}{graph.input[0].name}"], axis=1)]
+        columns = {}
+    else:
+        columns = {value.name: name for value, name in zip(graph.input, names, strict=True)}
+    _rename(graph, lambda name: columns.get(name, f"{_INSIDE}{name}" if name else ""))
+    nodes = [*extra, *graph.node]
+    used = {name for node in nodes for name in node.input}
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, kind, ["N", 1])
+        for name, kind in zip(names, kinds, strict=True)
+        if name in used
+    ]
+    undone, last = tail(onnx, graph.output[-1 if classes else 0].name)
+    undone.append(onnx.helper.make_node("Cast", [last], [ANSWERS], to=onnx.TensorProto.FLOAT))
     made = onnx.helper.make_graph(
-        unified(onnx, [*casts, *graph.node, *extra], inputs, graph.initializer),
+        unified(onnx, [*nodes, *undone], inputs, graph.initializer),
         "estimator",
         inputs,
         [onnx.helper.make_tensor_value_info(ANSWERS, onnx.TensorProto.FLOAT, ["N", None])],
@@ -104,6 +115,17 @@ def _finished(model: Any, names: list[str], tail: Callable[[Any, str], tuple[lis
     opsets = [onnx.helper.make_opsetid(entry.domain, entry.version) for entry in model.opset_import]
     result = onnx.helper.make_model(made, opset_imports=opsets, ir_version=9, producer_name="smle")
     return bytes(result.SerializeToString(deterministic=True))
+
+
+def _rename(graph: Any, name: Callable[[str], str]) -> None:
+    """Rename everything in a graph and in the graphs inside its nodes."""
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = name(value.name)
+    for node in graph.node:
+        node.input[:], node.output[:] = map(name, list(node.input)), map(name, list(node.output))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g, name)
 
 
 def _name(estimator: Any) -> str:
@@ -147,19 +169,31 @@ def _require_convertible(estimator: Any) -> None:
             )
 
 
-def _mended_text(estimator: Any) -> Any:
-    """Return an estimator whose imputers of text know how missing text is handed to a stored model."""
+def _readable(estimator: Any) -> Any:
+    """Return an estimator, or a copy, that the converters can read.
+
+    Imputers of text know how missing text is handed to a stored model; boosters of XGBoost number their columns.
+    """
     from sklearn.impute import SimpleImputer
 
     def reads_text(part: Any) -> bool:
         return isinstance(part, SimpleImputer) and getattr(part, "statistics_", np.zeros(0)).dtype == object
 
-    if not any(reads_text(part) for part in _parts(estimator)):
+    def names_columns(part: Any) -> bool:
+        return (
+            hasattr(part, "get_booster")
+            and part.__sklearn_is_fitted__()
+            and part.get_booster().feature_names is not None
+        )
+
+    if not any(reads_text(part) or names_columns(part) for part in _parts(estimator)):
         return estimator
     estimator = copy.deepcopy(estimator)
     for part in _parts(estimator):
         if reads_text(part):
             part.missing_values = MISSING
+        elif names_columns(part):
+            part.get_booster().feature_names = None
     return estimator
 
 
@@ -198,14 +232,14 @@ def _undone(transformer: Any) -> Callable[[Any, str], tuple[list[Any], str]] | N
         return None
 
     def undo(onnx: Any, source: str) -> tuple[list[Any], str]:
-        nodes = [onnx.helper.make_node("Cast", [source], ["target/0"], to=onnx.TensorProto.DOUBLE)]
+        nodes = [onnx.helper.make_node("Cast", [source], ["estimator/target/0"], to=onnx.TensorProto.DOUBLE)]
         for i, (kind, value) in enumerate(steps):
-            inputs = [f"target/{i}"]
+            inputs = [f"estimator/target/{i}"]
             if value is not None:
-                inputs.append(f"target/constant/{i}")
+                inputs.append(f"estimator/target/constant/{i}")
                 constant = onnx.numpy_helper.from_array(np.asarray(value, dtype=np.float64), inputs[1])
                 nodes.append(onnx.helper.make_node("Constant", [], [inputs[1]], value=constant))
-            nodes.append(onnx.helper.make_node(kind, inputs, [f"target/{i + 1}"]))
-        return nodes, f"target/{len(steps)}"
+            nodes.append(onnx.helper.make_node(kind, inputs, [f"estimator/target/{i + 1}"]))
+        return nodes, f"estimator/target/{len(steps)}"
 
     return undo

@@ -7,12 +7,14 @@ branched on. Points go through the levels of the search together; each keeps the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.nearest_points import Box, Polyhedron, State
+from smle.programs.nearest_points import Box, Polyhedron
 
 __all__ = ["KEPT", "Block", "Found"]
 
@@ -21,16 +23,48 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 
 KEPT = 3  # points for each row
+_PIECES = 4  # up to so many choices of a literal per clause are all tried at once
 _BEAM = 16  # nodes of a level for each row
 _LEVELS = 60
 
 
-@dataclass(frozen=True, eq=False)
 class Found:
-    """Points (n, KEPT, k), nearest first; `cost` (n, KEPT) is infinite where there are fewer."""
+    """What was found for n points: up to `KEPT` allowed points each, nearest first."""
 
-    points: Array
-    cost: Array
+    def __init__(self, block: Block, b: Array, active: Mask, nodes: _Nodes, place: Numbers) -> None:
+        self._block, self._b, self._active, self._nodes, self._place = block, b, active, nodes, place
+
+    def there(self, rank: int) -> Mask:
+        """Return which points have an allowed point of this rank, (n,)."""
+        return self._place[:, min(rank, self._place.shape[1] - 1)] >= 0
+
+    def points(self, rank: int, rows: Numbers | slice = slice(None)) -> Array:
+        """Return allowed points of a rank (the best, where there are fewer) with room for a cast to float32.
+
+        They are in the outputs' own units; NaN where there are none. Shape (rows, k).
+        """
+        place = self._place[rows]
+        place = (
+            place[:, 0]
+            if rank == 0
+            else np.where(self.there(rank)[rows], place[:, min(rank, place.shape[1] - 1)], place[:, 0])
+        )
+        return self._block.moved_in(self._nodes.take(place), self._b[rows], self._active[rows], place >= 0)
+
+    def holds(self, y: Array, rows: Numbers) -> Mask:
+        """Return whether answers (rows, m) obey, in float64."""
+        return self._block.holds(y, self._b[rows], self._active[rows])
+
+
+class _Nodes(NamedTuple):
+    """Points that were found: z (N, k), the rows that are imposed on them (N, J), and their states (N, ...)."""
+
+    z: Array
+    imposed: Mask
+    state: Any
+
+    def take(self, place: Numbers) -> _Nodes:
+        return _Nodes(self.z[place], self.imposed[place], self.state[place])
 
 
 class Block:
@@ -68,9 +102,17 @@ class Block:
         self._members = np.concatenate([np.asarray(clause, dtype=np.intp) for clause in clauses])
         self._lengths = lengths
         self._starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.intp)
-        self._units = np.flatnonzero(lengths == 1)
-        self._unit_rows = self._members[self._starts[self._units]]
-        self._choices = bool((lengths > 1).any())
+        self._pieces = prod(lengths.tolist()) if lengths.max() <= _PIECES else _PIECES + 1
+        chosen = (
+            list(product(*clauses)) if self._pieces <= _PIECES else [[c[0] if len(c) == 1 else -1 for c in clauses]]
+        )
+        imposes = np.zeros((len(clauses), len(chosen), len(own)), dtype=np.float32)
+        for i, piece in enumerate(chosen):
+            for c, row in enumerate(piece):
+                if row >= 0:
+                    imposes[c, i, row] = 1.0
+        self._imposes = imposes.reshape(len(clauses), -1)  # [clause, piece and row]; without pieces, of single literals
+        self._several = np.flatnonzero(lengths > 1)
 
     def bounds(self, X: Array) -> Array:
         """Return b (n, J): N z <= b; what rounding of the inputs' terms may do is taken off."""
@@ -84,17 +126,43 @@ class Block:
         excess = (y[:, self.outputs] / self.unit) @ self.N.T - b
         return np.asarray((~active | (self._least(excess) <= 0)).all(axis=1))
 
-    def solve(self, p: Array, b: Array, active: Mask) -> Found:
-        """Return the points nearest to p (n, k), in this block's units, that satisfy the active clauses."""
-        n, J = b.shape
-        imposed = np.zeros((n, J), dtype=bool)
-        for clause, row in zip(self._units, self._unit_rows, strict=True):
-            imposed[:, row] |= active[:, clause]
-        if not self._choices:
+    def solve(self, active: Mask, X: Array, t: Array) -> Found:
+        """Return allowed points near answers t (n, m), where parts of the rules are active."""
+        n, J = len(t), len(self.N)
+        p, b = t[:, self.outputs], self.bounds(X)
+        if not self.is_box:
+            p = p / self.unit
+        active = active[:, self.parts]
+        imposed = (active @ self._imposes) > 0
+        if self._pieces > _PIECES:
+            return self._search(p, b, active, imposed)
+        if self._pieces == 1:
             z, fine, state = self._rows.nearest(p, b, imposed)
-            z = self._rows.tighten(z, b, imposed, state)
-            return Found(z[:, None], np.where(fine, 0.0, np.inf)[:, None])
-        return self._search(p, b, active, imposed)
+            return Found(self, b, active, _Nodes(z, imposed, state), np.where(fine, np.arange(n), -1)[:, None])
+        P = self._pieces
+        imposed = imposed.reshape(n * P, J)
+        z, fine, state = self._rows.nearest(np.repeat(p, P, axis=0), np.repeat(b, P, axis=0), imposed)
+        cost = np.where(fine, self._cost(z, np.repeat(p, P, axis=0)), np.inf).reshape(n, P)
+        order = cost.argsort(axis=1, kind="stable")[:, :KEPT]
+        place = order + P * np.arange(n)[:, None]
+        place[np.take_along_axis(cost, order, axis=1) == np.inf] = -1
+        return Found(self, b, active, _Nodes(z, imposed, state), place)
+
+    def moved_in(self, nodes: _Nodes, b: Array, active: Mask, there: Mask) -> Array:
+        """Return points in the outputs' own units, moved inward by what a cast to float32 may do; NaN where none."""
+        z, imposed, state = nodes
+        if self._pieces > _PIECES:
+            # Each clause keeps the literal that holds most clearly, so that the last move breaks none.
+            imposed = imposed.copy()
+            excess = (z @ self.N.T - b)[:, self._members]
+            for c in self._several:
+                start, end = self._starts[c], self._starts[c] + self._lengths[c]
+                on = np.flatnonzero(active[:, c])
+                imposed[on, self._members[start + excess[on, start:end].argmin(axis=1)]] = True
+        z = self._rows.tighten(z, b, imposed, state)
+        if not there.all():
+            z[~there] = np.nan
+        return z if self.is_box else z * self.unit
 
     def _least(self, excess: Array) -> Array:
         """Return the excess of each clause's best literal. Shapes: (n, J) -> (n, C)."""
@@ -105,41 +173,47 @@ class Block:
         return np.asarray(move.sum(axis=1) if self._likely else move**2 @ self._weight)
 
     def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> Found:
-        n, k = p.shape
-        row = np.arange(n)
-        best = np.full(n, np.inf)
-        leaves: list[tuple[Numbers, Array, Array, Mask, Numbers, Array]] = []
-        state: State | None = None
+        n = len(p)
+        row, best = np.arange(n), np.full(n, np.inf)
+        leaves: list[tuple[Numbers, Array, _Nodes]] = []
+        state: Any = None
         for _ in range(_LEVELS):
             z, fine, state = self._rows.nearest(p[row], b[row], imposed, state)
             cost = self._cost(z, p[row])
-            keep = fine & (cost < best[row])
-            row, z, cost, imposed, state = row[keep], z[keep], cost[keep], imposed[keep], state.take(keep)
-            excess = z @ self.N.T - b[row]
-            excess[imposed] = np.minimum(excess[imposed], 0.0)
+            keep = np.flatnonzero(fine & (cost < best[row]))
+            row, cost, nodes = row[keep], cost[keep], _Nodes(z, imposed, state).take(keep)
+            excess = nodes.z @ self.N.T - b[row]
+            excess[nodes.imposed] = np.minimum(excess[nodes.imposed], 0.0)
             least = np.where(active[row], self._least(excess), 0.0)
-            open_ = np.asarray((least > 0).any(axis=1))
-            if not open_.all():
-                ends = np.logical_not(open_)
-                leaves.append((row[ends], z[ends], cost[ends], imposed[ends], *state.take(ends)))
-                np.minimum.at(best, row[ends], cost[ends])
-                row, z, cost, imposed, state = row[open_], z[open_], cost[open_], imposed[open_], state.take(open_)
-                excess, least = excess[open_], least[open_]
-            if not len(row):
-                break
             worst = least.argmax(axis=1)
-            parent = np.repeat(np.arange(len(row)), self._lengths[worst])
-            offset = np.arange(len(parent)) - np.repeat(
-                np.cumsum(self._lengths[worst]) - self._lengths[worst], self._lengths[worst]
-            )
-            literal = self._members[self._starts[worst][parent] + offset]
+            open_ = least[np.arange(len(row)), worst] > 0
+            ends, open_ = np.flatnonzero(~open_), np.flatnonzero(open_)
+            if len(ends):
+                leaves.append((row[ends], cost[ends], nodes.take(ends)))
+                np.minimum.at(best, row[ends], cost[ends])
+            if not len(open_):
+                break
+            # One child for each literal of the clause that is broken most.
+            lengths = self._lengths[worst[open_]]
+            parent = np.repeat(open_, lengths)
+            offset = np.arange(len(parent)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            literal = self._members[self._starts[worst[parent]] + offset]
             more = excess[parent, literal]
             bound = cost[parent] + (more if self._likely else more**2 * self._least_weight(literal))
             kept = self._promising(row[parent], bound, best)
-            row, parent, literal = row[parent[kept]], parent[kept], literal[kept]
-            imposed, state = imposed[parent], state.take(parent)
+            parent, literal = parent[kept], literal[kept]
+            row, imposed, state = row[parent], nodes.imposed[parent], nodes.state[parent]
             imposed[np.arange(len(row)), literal] = True
-        return self._sorted(leaves, b, active, n, k)
+        if not leaves:
+            return Found(self, b, active, _Nodes(z[:0], imposed[:0], state[:0]), np.full((n, 1), -1))
+        row, cost = (np.concatenate([leaf[i] for leaf in leaves]) for i in (0, 1))
+        nodes = _Nodes(*(np.concatenate(part) for part in zip(*(leaf[2] for leaf in leaves), strict=True)))
+        order = np.lexsort((cost, row))
+        rank = np.arange(len(order)) - np.searchsorted(row[order], row[order], side="left")
+        order, rank = order[rank < KEPT], rank[rank < KEPT]
+        place = np.full((n, KEPT), -1)
+        place[row[order], rank] = order
+        return Found(self, b, active, nodes, place)
 
     def _least_weight(self, literal: Numbers) -> Array | float:
         return self._weight[np.abs(self.N[literal]).argmax(axis=1)] if self.is_box else 1.0
@@ -150,27 +224,3 @@ class Block:
         order = order[bound[order] < best[row[order]]]
         first = np.searchsorted(row[order], row[order], side="left")
         return np.asarray(order[np.arange(len(order)) - first < _BEAM])
-
-    def _sorted(
-        self, leaves: list[tuple[Numbers, Array, Array, Mask, Numbers, Array]], b: Array, active: Mask, n: int, k: int
-    ) -> Found:
-        points, costs = np.zeros((n, KEPT, k)), np.full((n, KEPT), np.inf)
-        if not leaves:
-            return Found(points, costs)
-        row, z, cost, imposed, place, u = (np.concatenate(part) for part in zip(*leaves, strict=True))
-        state = State(place, u)
-        order = np.lexsort((cost, row))
-        rank = np.arange(len(order)) - np.searchsorted(row[order], row[order], side="left")
-        order, rank = order[rank < KEPT], rank[rank < KEPT]
-        row, z, cost, imposed, state = row[order], z[order], cost[order], imposed[order], state.take(order)
-        # Each clause keeps the literal that holds most clearly, so that the last move breaks none.
-        excess = z @ self.N.T - b[row]
-        member_excess = excess[:, self._members]
-        for c, (start, length) in enumerate(zip(self._starts, self._lengths, strict=True)):
-            if length > 1:
-                chosen = self._members[start + member_excess[:, start : start + length].argmin(axis=1)]
-                on = np.flatnonzero(active[row, c])
-                imposed[on, chosen[on]] = True
-        points[row, rank] = self._rows.tighten(z, b[row], imposed, state)
-        costs[row, rank] = cost
-        return Found(points, costs)

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["allowed_sets", "kept_labels"]
+from smle.programs.alternatives import Block
+
+__all__ = ["Labels", "allowed_sets", "kept_labels"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Pairs = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.intp]
 
 _MOST_SETS = 4096
 _MOST_TRIED = 10
@@ -92,42 +95,66 @@ def _from_the_top(scores: Array, on: Mask, tied: Mask, conflicts: Mask) -> Mask:
     return kept
 
 
+class Turned:
+    """Labels that were turned on or off: logits y (n, k), and for which rows they obey."""
+
+    def __init__(self, y: Array, solved: Mask) -> None:
+        self._y, self._solved = y, solved
+
+    def points(self, rank: int, rows: Numbers | slice = slice(None)) -> Array:
+        """Return the logits of some rows; there is one rank."""
+        return self._y[rows]
+
+    def holds(self, y: Array, rows: Numbers) -> Mask:
+        """Return for which rows the logits obey."""
+        return self._solved[rows]
+
+
 class Labels:
     """Labels that clauses and exclusions tie to each other, and to nothing else.
 
     `clauses`: lists of (label, on) over labels numbered within the block; `exclusions`: arrays of pairs. `parts`: the
-    columns of both in the mask of what binds.
+    columns of both in the mask of what binds. `least` and `most` (k,): the lowest logit that is on, the highest that is
+    off. `block`: the same clauses, for a search where there are many sets; None if there are too many.
     """
 
     def __init__(
         self,
-        outputs: npt.NDArray[np.intp],
+        outputs: Numbers,
         clauses: Sequence[Sequence[tuple[int, bool]]],
         exclusions: Sequence[Pairs],
-        parts: npt.NDArray[np.intp],
+        parts: Numbers,
+        least: Array,
+        most: Array,
+        block: Block | None,
     ) -> None:
-        self.outputs, self.parts = outputs, parts
-        self._clauses, self._exclusions = clauses, exclusions
+        self.outputs = outputs
+        self._clauses, self._exclusions, self._parts = clauses, exclusions, parts
+        self._least, self._most, self._block = least, most, block
         self._known: OrderedDict[bytes, Mask | None] = OrderedDict()
         self._graphs: OrderedDict[bytes, Mask] = OrderedDict()
 
-    def solve(self, t: Array, active: Mask) -> tuple[Mask, Mask]:
-        """Return which labels are on (n, k), and for which rows this is an answer (n,)."""
-        on = t >= 0
-        solved = np.zeros(len(t), dtype=bool)
-        patterns, place = np.unique(active, axis=0, return_inverse=True)
+    def solve(self, active: Mask, X: Array, t: Array) -> Turned:
+        """Return logits near those of answers t (n, m), where parts of the rules are active."""
+        logits, binds = t[:, self.outputs], active[:, self._parts]
+        on, solved = logits >= 0, np.zeros(len(t), dtype=bool)
+        patterns, place = np.unique(binds, axis=0, return_inverse=True)
         for number, pattern in enumerate(patterns):
             rows = np.flatnonzero(place.reshape(-1) == number)
             sets = self._sets(pattern)
             if sets is not None and len(sets):
                 for start in range(0, len(rows), _AT_ONCE):
                     part = rows[start : start + _AT_ONCE]
-                    on[part] = sets[(t[part] @ sets.T).argmax(axis=1)]
+                    on[part] = sets[(logits[part] @ sets.T).argmax(axis=1)]
                 solved[rows] = True
             elif sets is None and not pattern[: len(self._clauses)].any():
-                on[rows] = kept_labels(t[rows], on[rows], self._graph(pattern))
+                on[rows] = kept_labels(logits[rows], on[rows], self._graph(pattern))
                 solved[rows] = True
-        return on, solved
+        if self._block is not None and not solved.all():
+            rest = np.flatnonzero(~solved)
+            found = self._block.solve(active[rest], X[rest], t[rest])
+            on[rest], solved[rest] = found.points(0) >= 0, found.there(0)
+        return Turned(np.where(on, np.maximum(logits, self._least), np.minimum(logits, self._most)), solved)
 
     def _sets(self, pattern: Mask) -> Mask | None:
         key = pattern.tobytes()

@@ -2,19 +2,21 @@
 
     minimize ||z - p||^2   subject to   N z <= b  for the rows that are imposed on the point; rows have norm 1
 
-The dual method of Goldfarb and Idnani: z = p - N' u with u >= 0 on a set of tight rows; the row that is broken most
-joins the set, and rows whose multipliers would become negative leave it. Points share the solutions of small systems,
-which are prepared once for each set that occurs.
+z = p - N' u with u >= 0 on a set of tight rows. If there are few sets all are tried by one product; otherwise by the
+dual method of Goldfarb and Idnani: the row that is broken most joins the set, and rows whose multipliers would become
+negative leave it. Points share the solutions of small systems, which are prepared once for each set that occurs.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from itertools import combinations
+from math import comb
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Box", "Polyhedron", "State"]
+__all__ = ["Box", "Polyhedron", "upward"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -22,25 +24,20 @@ Numbers = npt.NDArray[np.intp]
 
 OFF = -1e200  # excess of a row that is not imposed
 _RIDGE = 1e-12  # keeps sets of dependent rows solvable
+_DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
 _PREPARED_ROWS = 32
 _PREPARED_NUMBERS = 4_000_000  # of all prepared sets
+_TRIED_SETS = 300
+_TRIED_NUMBERS = 150_000  # points times sets times rows
 _RELATIVE = 2.0**-23  # twice the rounding of a float32
 _TINY = 2.0**-125  # and of one near zero, which becomes zero
 
 
-class State(NamedTuple):
-    """Where a search stands: the set of tight rows (its place among prepared ones), and multipliers."""
-
-    place: Numbers  # (n,)
-    u: Array  # (n, J); 0 for rows that are not tight
-
-    def take(self, rows: Numbers | Mask) -> State:
-        """Return the state of some points."""
-        return State(self.place[rows], self.u[rows])
-
-
 class Polyhedron:
-    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,), of the outputs."""
+    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,), of the outputs.
+
+    A state says which rows are tight: the number of a prepared set (n,), or multipliers (n, J) if there are many rows.
+    """
 
     def __init__(self, N: Array, unit: Array) -> None:
         self.N = N
@@ -50,107 +47,153 @@ class Polyhedron:
         self._gram = N @ N.T
         self._gram[np.diag_indices(len(N))] += _RIDGE
         self._prepared = len(N) <= _PREPARED_ROWS
+        self._all: Array | None = None
         self._forget()
 
     def _forget(self) -> None:
-        """Start without prepared sets, but for the empty one."""
-        J = len(self.N)
+        """Start with the empty set, and with all others if they are few."""
+        J, k = self.N.shape
         self._members = [frozenset[int]()]
-        self._places = {self._members[0]: 0}
+        self._numbers = {self._members[0]: 0}
         size = 8 if self._prepared else 0
-        self._steps = np.zeros((size, J, J))  # [set, row]: by how much multipliers fall when the row's rises
-        self._pulls = np.zeros((size, J, self.N.shape[1]))  # [set]: the move that takes off what rows exceed
+        # [set, row]: by how much multipliers fall when the row's rises; for rows in the set, the inverse.
+        self._steps = np.zeros((size, J, J))
+        self._pulls = np.zeros((size, J, k))  # [set]: the move that takes off what rows exceed
+        self._tight = np.zeros((size, J), dtype=bool)
         self._next = np.full((size, J), -1, dtype=np.intp)  # [set, row]: the set with the row turned
+        if self._prepared and sum(comb(J, i) for i in range(min(J, k) + 1)) <= _TRIED_SETS:
+            self._prepare_all()
 
-    def nearest(self, p: Array, b: Array, imposed: Mask, state: State | None = None) -> tuple[Array, Mask, State]:
-        """Return nearest points (n, k), and whether they are what they should be (n,).
+    def _prepare_all(self) -> None:
+        J, k = self.N.shape
+        for size in range(1, min(J, k) + 1):
+            for rows in combinations(range(J), size):
+                if np.linalg.eigvalsh(self._gram[np.ix_(rows, rows)])[0] > _DEPENDENT:
+                    self._number(frozenset(rows))
+        count = len(self._members)
+        on, inverse = self._tight[:count], self._steps[:count]
+        tables = np.where(on[:, :, None] & on[:, None, :], inverse, 0.0)
+        others = np.where(on[:, :, None] & ~on[:, None, :], tables @ self._gram, 0.0)
+        tables = tables + others - np.where(on, 0.0, 1.0)[:, :, None] * np.eye(J)
+        self._all = np.ascontiguousarray(tables.transpose(1, 0, 2).reshape(J, count * J))
+        self._tried = count
 
-        A state is that of the same points under fewer rows.
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Mask, Any]:
+        """Return nearest points (n, k), whether they are what they should be (n,), and the state.
+
+        A state that is given is that of the same points under fewer rows.
         """
         n, J = b.shape
-        if state is None:
-            if self._prepared and self._steps.size > _PREPARED_NUMBERS:
-                self._forget()
-            state = State(np.zeros(n, dtype=np.intp), np.zeros((n, J)))
-            left = p @ self._turned - b
-        else:
-            left = (p - state.u @ self.N) @ self._turned - b - _RIDGE * state.u
-        excess = np.where(imposed, left, OFF)
+        excess = np.where(imposed, p @ self._turned - b, OFF)
         tolerance = 1e-12 * (1.0 + np.abs(p).max(axis=1))
-        self._climb(excess, tolerance, state)
-        z = p - state.u @ self.N
-        left = z @ self._turned - b
-        return z, np.asarray((~imposed | (left <= 1e4 * tolerance[:, None])).all(axis=1)), state
+        if self._all is not None and n * self._all.shape[1] <= _TRIED_NUMBERS:
+            least = (excess @ self._all).reshape(n, self._tried, J).min(axis=2)
+            number = least.argmax(axis=1)
+            z = p - np.matmul(excess[:, None, :], self._pulls[number])[:, 0]
+            return z, least[np.arange(n), number] >= -tolerance, number
+        if self._prepared:
+            number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
+            if state is None:
+                if self._steps.size > _PREPARED_NUMBERS:
+                    self._forget()
+                u, left = np.zeros((n, J)), excess
+            else:
+                u = np.matmul(np.where(self._tight[number], excess, 0.0)[:, None, :], self._steps[number])[:, 0]
+                left = np.where(imposed, excess - u @ self._gram, OFF)
+            self._climb(left, u, number, tolerance)
+        else:
+            u = np.zeros((n, J)) if state is None else state.copy()
+            number = None
+            self._climb(np.where(imposed, excess - u @ self._gram, OFF), u, None, tolerance)
+        z = p - u @ self.N
+        fine = ((z @ self._turned - b <= 1e4 * tolerance[:, None]) | ~imposed).all(axis=1)
+        return z, fine, u if number is None else number
 
-    def _climb(self, excess: Array, tolerance: Array, state: State) -> None:
-        """Let broken rows join, until none is left; changes the state."""
+    def _climb(self, excess: Array, multipliers: Array, numbers: Numbers | None, tolerance: Array) -> None:
+        """Let broken rows join, until none is left; changes multipliers and numbers of sets."""
         row = excess.argmax(axis=1)
         at = np.flatnonzero(excess[np.arange(len(row)), row] > tolerance)
         if not len(at):
             return
-        row, left, u, place, tolerance = row[at], excess[at], state.u[at], state.place[at], tolerance[at]
+        row, left, u, tolerance = row[at], excess[at], multipliers[at], tolerance[at]
+        number = at if numbers is None else numbers[at]
+        most = left[np.arange(len(at)), row]
         for _ in range(5 * left.shape[1] + 10):
             span = np.arange(len(at))
-            w = self._step(place, u, row)
+            w = self._step(row, u, None if numbers is None else number)
             change = w @ self._gram
-            whole = left[span, row] / change[span, row]
-            ratio = np.full(w.shape, np.inf)
-            np.divide(u, -w, out=ratio, where=w < 0)
+            slope = change[span, row]
+            whole = most / slope
+            ratio = np.where(w < 0, u / -w, np.inf)
             blocking = ratio.argmin(axis=1)
             part = ratio[span, blocking]
             joins = whole <= part
-            step = np.where(joins, whole, part)[:, None]
             # A row that depends on tight ones, none of which can leave: no point satisfies them all.
-            empty = joins & (change[span, row] < 1e3 * _RIDGE)
+            empty = joins & (slope < _DEPENDENT)
+            step = np.where(joins, whole, part)
             step[empty] = 0.0
-            u += step * w
-            left -= step * change
-            turned = np.where(joins, row, blocking)
-            u[span, blocking] = np.where(joins, u[span, blocking], 0.0)
-            if self._prepared:
-                place = self._turn(place, turned)
-            most = left.argmax(axis=1)
-            row = np.where(joins, most, row)
-            done = empty | (joins & (left[span, most] <= tolerance))
+            u += step[:, None] * w
+            left -= step[:, None] * change
+            u[span, blocking] *= joins
+            if numbers is not None:
+                number = self._turn(number, np.where(joins, row, blocking))
+            highest = left.argmax(axis=1)
+            row = np.where(joins, highest, row)
+            most = left[span, row]
+            done = empty | (joins & (most <= tolerance))
             if done.any():
-                state.u[at[done]], state.place[at[done]] = u[done], place[done]
+                multipliers[at[done]] = u[done]
+                if numbers is not None:
+                    numbers[at[done]] = number[done]
                 keep = ~done
-                at, row, left, u, place, tolerance = (v[keep] for v in (at, row, left, u, place, tolerance))
+                at, row, left, u, number, most, tolerance = (
+                    v[keep] for v in (at, row, left, u, number, most, tolerance)
+                )
                 if not len(at):
                     return
-        state.u[at], state.place[at] = u, place
+        multipliers[at] = u
+        if numbers is not None:
+            numbers[at] = number
 
-    def _step(self, place: Numbers, u: Array, row: Numbers) -> Array:
+    def _step(self, row: Numbers, u: Array, number: Numbers | None) -> Array:
         """Return how multipliers change when that of a row rises by 1, tight rows staying tight. Returns (n, J)."""
-        w = -self._steps[place, row] if self._prepared else -self._solve(self._gram[row], u > 0)
-        w[np.arange(len(row)), row] = 1.0
+        span = np.arange(len(row))
+        if number is not None:
+            w = -self._steps[number, row]
+        else:
+            tight = u > 0
+            tight[span, row] = False  # it may have risen a part of the way
+            w = -self._solve(self._gram[row], tight)
+        w[span, row] = 1.0
         return w
 
-    def _turn(self, place: Numbers, row: Numbers) -> Numbers:
-        """Return the places of the sets with a row turned on or off, which are prepared if they are new."""
-        turned = self._next[place, row]
+    def _turn(self, number: Numbers, row: Numbers) -> Numbers:
+        """Return the sets with a row turned on or off; new ones are prepared."""
+        turned = self._next[number, row]
         if turned.min() < 0:
-            for s, j in {
-                (s, j) for s, j, t in zip(place.tolist(), row.tolist(), turned.tolist(), strict=True) if t < 0
-            }:
-                members = self._members[s] ^ {j}
-                if members not in self._places:
-                    self._places[members] = self._prepare(members)
-                self._next[s, j] = self._places[members]
-            turned = self._next[place, row]
+            new = turned < 0
+            for s, j in set(zip(number[new].tolist(), row[new].tolist(), strict=True)):
+                self._next[s, j] = self._number(self._members[s] ^ {j})
+            turned = self._next[number, row]
         return turned
 
-    def _prepare(self, members: frozenset[int]) -> int:
-        place = len(self._members)
-        if place == len(self._steps):
-            self._steps, self._pulls = (np.concatenate([v, np.zeros_like(v)]) for v in (self._steps, self._pulls))
+    def _number(self, members: frozenset[int]) -> int:
+        """Return the number of a set, which is prepared if it is new."""
+        if members in self._numbers:
+            return self._numbers[members]
+        number = self._numbers[members] = len(self._members)
+        self._members.append(members)
+        if number == len(self._steps):
+            grown = (np.concatenate([v, np.zeros_like(v)]) for v in (self._steps, self._pulls, self._tight))
+            self._steps, self._pulls, self._tight = grown
             self._next = np.concatenate([self._next, np.full_like(self._next, -1)])
         on = np.array(sorted(members), dtype=np.intp)
         inverse = np.linalg.inv(self._gram[np.ix_(on, on)])
-        self._steps[place][:, on] = self._gram[:, on] @ inverse
-        self._pulls[place][on] = inverse @ self.N[on]
-        self._members.append(members)
-        return place
+        self._steps[number][:, on] = self._gram[:, on] @ inverse
+        self._steps[number][np.ix_(on, on)] = inverse
+        self._pulls[number][on] = inverse @ self.N[on]
+        self._tight[number][on] = True
+        return number
 
     def _solve(self, v: Array, on: Mask) -> Array:
         """Solve gram[on, on] u = v[on] for each point; u is 0 elsewhere. Shapes: (n, J)."""
@@ -164,34 +207,34 @@ class Polyhedron:
         np.put_along_axis(u, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
         return u
 
-    def tighten(self, z: Array, b: Array, imposed: Mask, state: State) -> Array:
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
         """Move points inward by what a cast to float32 may move them outward; leave those that were not moved."""
         floor = np.abs(z) @ self._sizes + self._tiny
-        left = z @ self._turned - b + floor
-        tight = state.u > 0
-        left = np.where(tight, left, 0.0)
+        limit = b - floor
+        tight = self._tight[state] if self._prepared else state > 0
+        left = np.where(tight, z @ self._turned - limit, 0.0)
         if self._prepared:
-            z = z - np.matmul(left[:, None, :], self._pulls[state.place])[:, 0]
+            z = z - np.matmul(left[:, None, :], self._pulls[state])[:, 0]
         else:
             z = z - self._solve(left, tight) @ self.N
-        spare = z @ self._turned - b + 0.5 * floor
-        broken = imposed & (spare > 0) & tight.any(axis=1, keepdims=True)
-        rows = np.flatnonzero(broken.any(axis=1))
+        broken = imposed & (z @ self._turned - limit > 0.5 * floor)
+        if not broken.any():
+            return z
+        rows = np.flatnonzero(broken.any(axis=1) & tight.any(axis=1))
         on = tight[rows]
         for _ in range(3):  # rows beside the tight ones that the move broke, or that were as near
             if not len(rows):
                 break
             on |= broken[rows]
-            left = np.where(on, z[rows] @ self._turned - b[rows] + floor[rows], 0.0)
-            z[rows] -= self._solve(left, on) @ self.N
-            broken[rows] = imposed[rows] & (z[rows] @ self._turned - b[rows] + 0.5 * floor[rows] > 0)
+            z[rows] -= self._solve(np.where(on, z[rows] @ self._turned - limit[rows], 0.0), on) @ self.N
+            broken[rows] = imposed[rows] & (z[rows] @ self._turned - limit[rows] > 0.5 * floor[rows])
             keep = broken[rows].any(axis=1)
             rows, on = rows[keep], on[keep]
         return z
 
 
 class Box:
-    """Rows over one output each, in the outputs' own units. Shapes: column (J,), sign (J,)."""
+    """Rows over one output each, in the outputs' own units. Shapes: column (J,), sign (J,). It needs no state."""
 
     def __init__(self, column: Numbers, sign: Array, k: int) -> None:
         self._ends = []
@@ -202,15 +245,13 @@ class Box:
             self._ends.append((side, rows, columns, starts))
         self._k = k
 
-    def nearest(self, p: Array, b: Array, imposed: Mask, state: State | None = None) -> tuple[Array, Mask, State]:
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Mask, Any]:
         """Return nearest points (n, k), and whether there are any (n,)."""
         low, high = self._limits(b, imposed)
         z = np.minimum(np.maximum(p, low), high)
-        if state is None:
-            state = State(np.zeros(len(p), dtype=np.intp), np.empty((len(p), 0)))
-        return z, np.asarray((low <= high).all(axis=1)), state
+        return z, np.asarray((low <= high).all(axis=1)), np.zeros(len(p), dtype=np.intp)
 
-    def tighten(self, z: Array, b: Array, imposed: Mask, state: State) -> Array:
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
         """Move points to float32 numbers inside."""
         low, high = self._limits(b, imposed)
         low, high = upward(low), -upward(-high)

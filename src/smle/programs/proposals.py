@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.alternatives import KEPT, Block, Found
+from smle.programs.alternatives import KEPT, Block
 from smle.programs.label_sets import Labels
 from smle.programs.nearest_points import upward
 from smle.rules.arrays import ClauseArrays
@@ -50,39 +50,37 @@ class Proposals:
             h_checked = np.where(clauses.strict, below, clauses.h)
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        most = np.full(len(scale), float(np.finfo(np.float32).max))
-        self._reach = most if reach is None else np.minimum(np.asarray(reach, dtype=np.float64), most)
+        self._reach = np.full(len(scale), float(np.finfo(np.float32).max)) if reach is None else reach
         self._parts = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
 
     def __call__(self, active: Mask, X: Array, t: Array, safe: Array) -> Generator[Array, Mask | None, None]:
         """Yield candidates. Shapes: active (n, clauses and lists of exclusions), X (n, d), t (n, m), safe (n, m).
 
-        Each array has one candidate per row, float64 numbers that are float32 ones. `send(open)` says which rows of the
-        last array are still open, and the next array has these rows alone; after `next` all stay open. It ends when
-        there is nothing left to propose. Columns of `active` are those of `ClauseArrays.parts`.
+        Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
+        still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
+        left to propose. Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            p = _rounded(np.minimum(np.maximum(t, -self._reach), self._reach))
+        with np.errstate(all="ignore"):
+            p = np.minimum(np.maximum(t, -self._reach), self._reach)
             solved = [part.solve(active, X, p) for part in self._parts]
             y = p.copy()
-            rows = np.arange(len(y))
-            for own in solved:
-                y[:, own.outputs] = own.candidate(0, 0.0, safe[:, own.outputs], rows)
-            y = _rounded(y)
+            for part, own in zip(self._parts, solved, strict=True):
+                y[:, part.outputs] = own.points(0)
         open_ = yield y
+        rows = np.arange(len(y))
         steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)][1:]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
         for rank, move in steps:
             rows, y = (rows, y) if open_ is None else (rows[open_], y[open_])
             if not len(rows):
                 return
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                held = np.stack([own.holds(y, rows) for own in solved])
+            with np.errstate(all="ignore"):
+                rounded = _rounded(y)
+                held = np.stack([own.holds(rounded, rows) for own in solved])
                 # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
-                for own, left in zip(solved, ~held | held.all(axis=0), strict=True):
-                    goal = safe[np.ix_(rows[left], own.outputs)]
-                    y[np.ix_(left, own.outputs)] = own.candidate(rank, move, goal, rows[left])
-                y = _rounded(y)
+                for part, own, left in zip(self._parts, solved, ~held | held.all(axis=0), strict=True):
+                    goal, point = safe[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
+                    y[np.ix_(left, part.outputs)] = point + move * (goal - point) if move < 1 else goal
             open_ = yield y
 
 
@@ -96,77 +94,19 @@ def _rounded(y: Array) -> Array:
 class _Solved(Protocol):
     """What was found for the rows of a call, for one part of the outputs."""
 
-    outputs: Numbers
-
-    def candidate(self, rank: int, move: float, safe: Array, rows: Numbers) -> Array:
-        """Return the candidate of a rank (the best, where there are fewer), moved toward a safe answer."""
+    def points(self, rank: int, rows: Numbers | slice = ...) -> Array:
+        """Return the points of a rank for some rows, NaN where there are none. Shape (rows, k)."""
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
-        """Return whether answers to these rows satisfy the clauses of this part."""
+        """Return whether answers (rows, m) obey the clauses of this part."""
 
 
 class _Part(Protocol):
     """Outputs that rules tie together."""
 
+    outputs: Numbers
+
     def solve(self, active: Mask, X: Array, p: Array) -> _Solved: ...
-
-
-class _Numbers:
-    """Outputs whose nearest points are searched for."""
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-
-    def solve(self, active: Mask, X: Array, p: Array) -> _Solved:
-        block = self._block
-        own, bounds = active[:, block.parts], block.bounds(X)
-        z = p[:, block.outputs] / block.unit
-        return _Points(block, block.solve(z, bounds, own), bounds, own)
-
-
-class _Points:
-    def __init__(self, block: Block, found: Found, bounds: Array, active: Mask) -> None:
-        self.outputs = block.outputs
-        self._block, self._found, self._bounds, self._active = block, found, bounds, active
-
-    def candidate(self, rank: int, move: float, safe: Array, rows: Numbers) -> Array:
-        points = self._found.points[rows]
-        rank = min(rank, points.shape[1] - 1)
-        there = np.isfinite(self._found.cost[rows, rank])
-        point = np.where(there[:, None], points[:, rank], points[:, 0]) * self._block.unit
-        return np.asarray(point + move * (safe - point) if move < 1 else safe)
-
-    def holds(self, y: Array, rows: Numbers) -> Mask:
-        return self._block.holds(y, self._bounds[rows], self._active[rows])
-
-
-class _Logits:
-    """Labels that are turned on or off."""
-
-    def __init__(self, labels: Labels, on: Array, off: Array, block: Block | None) -> None:
-        self._labels, self._on, self._off, self._block = labels, on, off, block
-
-    def solve(self, active: Mask, X: Array, p: Array) -> _Solved:
-        t = p[:, self._labels.outputs]
-        on, solved = self._labels.solve(t, active[:, self._labels.parts])
-        if self._block is not None and not solved.all():
-            block, rest = self._block, np.flatnonzero(~solved)
-            found = block.solve(t[rest], block.bounds(X[rest]), active[np.ix_(rest, block.parts)])
-            there = np.isfinite(found.cost[:, 0])
-            on[rest[there]], solved[rest[there]] = found.points[there, 0] >= 0, True
-        y = np.where(on, np.maximum(t, self._on), np.minimum(t, self._off))
-        return _Turned(self._labels.outputs, y, solved)
-
-
-class _Turned:
-    def __init__(self, outputs: Numbers, y: Array, solved: Mask) -> None:
-        self.outputs, self._y, self._solved = outputs, y, solved
-
-    def candidate(self, rank: int, move: float, safe: Array, rows: Numbers) -> Array:
-        return self._y[rows] if move < 1 else safe
-
-    def holds(self, y: Array, rows: Numbers) -> Mask:
-        return self._solved[rows]
 
 
 def _together(clauses: ClauseArrays) -> list[Numbers]:
@@ -220,7 +160,7 @@ def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Number
     signs = _signs(clauses, literals)
     if not clauses.labels[columns].all() or signs is None:
         assert block is not None
-        return _Numbers(block)
+        return block
     position = np.full(m, -1)
     position[columns] = np.arange(len(columns))
     words: dict[int, list[tuple[int, bool]]] = {c: [] for c in numbers.tolist()}
@@ -234,13 +174,8 @@ def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Number
         else:
             most[at] = min(most[at], bound)
     shifted = [position[pairs].astype(np.int32) for _, pairs in lists]
-    labels = Labels(
-        columns,
-        list(words.values()),
-        shifted,
-        np.array([*numbers.tolist(), *(part for part, _ in lists)], dtype=np.intp),
-    )
-    return _Logits(labels, upward(least), -upward(-most), block)
+    own_parts = np.array([*numbers.tolist(), *(part for part, _ in lists)], dtype=np.intp)
+    return Labels(columns, list(words.values()), shifted, own_parts, upward(least), -upward(-most), block)
 
 
 def _signs(clauses: ClauseArrays, literals: Numbers) -> list[tuple[int, bool]] | None:

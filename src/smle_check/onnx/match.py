@@ -1,15 +1,13 @@
-"""From an ONNX file back to the certified tensors and the interface, and the comparison node by node."""
+"""From an ONNX file back to its interface, and the comparison with the certified program, node by node."""
 
 import math
 import struct
 from typing import Any
 
-from smle_check.guard import guard_tensors
 from smle_check.onnx.graph import FLOAT, STRING, Found, Graph
 from smle_check.onnx.program import FEATURES, Input, Output, Program
 from smle_check.onnx.protobuf import name_of
-from smle_check.reading import Tensor, require
-from smle_check.specification import Specification
+from smle_check.reading import require
 
 
 def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
@@ -75,87 +73,6 @@ def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, 
         result.append(Output("choice", choice, options, pick))
         column += len(options)
     return tuple(result)
-
-
-def read_tensors(graph: Graph, spec: Specification, gated: list[int], clip: str, kind: str) -> dict[str, Tensor]:
-    """Rebuild the certified tensors from the initializers; those of domain and gate are what the rules prescribe."""
-    d, m = len(spec.inputs), len(spec.outputs)
-    rows = bounded_work(graph, spec, gated, "gate")
-    tensors = guard_tensors(spec, gated)
-    signatures = read_signatures(graph, rows, len(gated))
-    tensors["gate.signatures"] = signatures
-    heads, regions = signatures.shape
-    free = not any(signatures.data[(heads - 1) * regions :]) and regions == len(spec.regions)
-    tensors.update(read_heads(graph, heads - free, free, m, d, affine=kind == "affine"))
-    if clip == "clamp":
-        tensors["heads.fallback"] = read_fallback(graph, heads - free, free, m, signatures)
-    return tensors
-
-
-def bounded_work(graph: Graph, spec: Specification, regions: list[int], name: str) -> int:
-    """Return how many half-spaces some regions use. The file must be as large as the gate that they prescribe."""
-    used = {r for g in regions for r in spec.regions[g]}
-    oblique = sum(len(spec.rows[r].terms) > 1 for r in used)
-    if oblique:
-        shape, _ = graph.numbers(f"{name}.coefficients", "F64")
-        require(shape == (oblique, len(spec.inputs)), f"onnx: {name}.coefficients: wrong shape")
-    if used and f"{name}.limits.0" not in graph.constants:
-        graph.floats(f"{name}.members", (len(regions), len(used)))
-    return len(used)
-
-
-def read_signatures(graph: Graph, rows: int, regions: int) -> Tensor:
-    """Return the gate's signatures: one row of bits per head."""
-    if not regions:
-        return Tensor("U8", (1, 0), b"")
-    require(rows > 0, "onnx: gated regions without half-spaces")
-    if "gate.match" not in graph.constants:  # one region, active or not, needs no search
-        require(regions == 1, "onnx: no initializer 'gate.match'")
-        return Tensor("U8", (2, 1), b"\x01\x00")
-    shape, data = graph.numbers("gate.match", "F32")
-    require(len(shape) == 2 and shape[0] == regions and shape[1] > 1, "onnx: gate.match: wrong shape")
-    width = shape[1]
-    numbers = struct.unpack(f"<{regions * width}f", data)
-    bits = [numbers[g * width + c] for c in range(width - 1) for g in range(regions)]
-    require(set(bits) <= {-1.0, 1.0}, "onnx: gate.match: expected ones")
-    return Tensor("U8", (width - 1, regions), bytes(int(bit > 0) for bit in bits))
-
-
-def read_heads(graph: Graph, count: int, free: bool, m: int, d: int, *, affine: bool) -> dict[str, Tensor]:
-    """Return bounds and heads in the shapes that the certificate speaks of."""
-    shape = graph.constant("heads.weight", "F32").shape
-    require(count > 0 and len(shape) == 2 and shape[0] == count * m, "onnx: heads.weight: wrong shape")
-    n = shape[1]
-
-    def stored(name: str, actual: tuple[int, ...], *certified: int) -> None:
-        result[name] = Tensor("F32", certified or actual, graph.floats(name, actual))
-
-    result: dict[str, Tensor] = {}
-    stored("heads.weight", (count * m, n), count, m, n)
-    stored("heads.bias", (count * m,), count, m)
-    if "heads.passthrough" in graph.constants:
-        stored("heads.passthrough", (count * m, d), count, m, d)
-    if free:
-        stored("free.weight", (m, n))
-        stored("free.bias", (m,))
-    for side in ("lower", "upper"):
-        if graph.constant(f"bounds.{side}", "F32").shape == ():
-            result[f"bounds.{side}"] = Tensor("F32", (n,), graph.floats(f"bounds.{side}", ()) * n)
-        else:
-            stored(f"bounds.{side}", (n,))
-        if affine:
-            stored(f"bounds.{side}_slope", (n, d))
-    return result
-
-
-def read_fallback(graph: Graph, count: int, free: bool, m: int, signatures: Tensor) -> Tensor:
-    """Return the safe outputs of the certified heads."""
-    if signatures.data == b"\x01\x00":
-        rows = graph.floats("heads.fallback", (1, m))
-        rows += b"" if free else graph.floats("heads.fallback.second", (1, m))
-    else:
-        rows = graph.floats("heads.fallback", (count + free, m))
-    return Tensor("F32", (count, m), rows[: 4 * count * m])
 
 
 def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found]:
