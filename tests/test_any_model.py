@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from smle import Specification, correct
-from smle.errors import ContradictionError, DataError, RuleError
+from smle.errors import ContradictionError, DataError
 from smle.guarantees import broken, nearest_outputs
 from smle.tables import encode_inputs
 from support.sampling import Judge, hard_points
@@ -118,7 +118,6 @@ def test_one_output_is_a_vector_and_rows_outside_the_domain_are_refused():
     ("model", "rules", "error", "message"),
     [
         (3, "  - {name: r, then: y <= 1}", TypeError, "method `predict`, or a function"),
-        (len, "  - {name: r, then: y + z <= 1}", RuleError, "limit single outputs"),
         (len, "  - {name: r, then: y <= 1}\n  - {name: s, when: a > 3, then: y >= a}", ContradictionError,
          "'s' and 'r' contradict each other at a="),
         (np.zeros, "  - {name: r, then: y <= 1}", DataError, r"shape \(2, 2\): a column each for y, z"),

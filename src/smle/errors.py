@@ -7,6 +7,7 @@ SmleError
 ├── NotCertifiedError (RuntimeError)    a model for which no proof was found
 ├── CertificateError (ValueError)       a certificate that the exact checker rejects
 ├── ModelFormatError (ValueError)       a model folder that cannot be read
+├── ConversionError (ValueError)        an estimator that cannot be stored as ONNX
 ├── TrainingError (RuntimeError)        training that cannot go on (for example a NaN loss)
 └── MissingDependencyError (ImportError)  an optional extra that is not installed
 
@@ -17,6 +18,7 @@ __all__ = [
     "AccuracyWarning",
     "CertificateError",
     "ContradictionError",
+    "ConversionError",
     "DataError",
     "MissingDependencyError",
     "ModelFormatError",
@@ -53,6 +55,10 @@ class CertificateError(SmleError, ValueError):
 
 class ModelFormatError(SmleError, ValueError):
     """A model folder cannot be read."""
+
+
+class ConversionError(SmleError, ValueError):
+    """An estimator cannot be stored as ONNX; the message says why and what to do."""
 
 
 class TrainingError(SmleError, RuntimeError):

@@ -9,7 +9,15 @@ from smle.errors import MissingDependencyError
 
 __all__ = ["require"]
 
-_EXTRAS = {"onnx": "onnx", "onnxruntime": "onnx", "onnxscript": "onnx", "pyarrow": "parquet", "torch": "torch"}
+_EXTRAS = {
+    "onnx": "onnx",
+    "onnxmltools": "estimators",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "pyarrow": "parquet",
+    "skl2onnx": "estimators",
+    "torch": "torch",
+}
 
 
 def require(module: str, what: str) -> Any:

@@ -39,7 +39,8 @@ _BINS = 10
 class Seen(NamedTuple):
     """Rows as the deployed program sees them.
 
-    Shapes: active (rows, rules), cell (rows,), inside (rows, d), clipped (rows,): the share of clipped units.
+    Shapes: active (rows, rules), cell (rows,), inside (rows, d), clipped (rows,): the share of clipped units or, behind
+    a head of rules, of answers that were moved.
     """
 
     active: npt.NDArray[np.bool_]
@@ -116,8 +117,14 @@ class Usage:
     @classmethod
     def of(cls, observer: Observer, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
         """Count over encoded rows (rows, d)."""
-        seen, spec = observer.look(encoded), observer.spec
         heads = len(observer.network.head.gate.signatures)
+        return cls.count(observer.spec, encoded, observer.look(encoded), edges, heads=heads)
+
+    @classmethod
+    def count(
+        cls, spec: Specification, encoded: npt.NDArray[Any], seen: Seen, edges: Edges, *, heads: int = 0
+    ) -> Usage:
+        """Count over encoded rows (rows, d) that were seen so. Models behind a head of rules have no cells."""
         clipped = seen.clipped.astype(np.float64)
         bins = {}
         for i, name in enumerate(spec.columns):
@@ -127,7 +134,7 @@ class Usage:
         return cls(
             rows=len(encoded),
             rules=dict(zip((r.name for r in spec.rules), seen.active.sum(axis=0).tolist(), strict=True)),
-            cells=tuple(np.bincount(seen.cell, minlength=heads).tolist()),
+            cells=tuple(np.bincount(seen.cell, minlength=heads).tolist()) if heads else (),
             outside=dict(zip(spec.columns, (~seen.inside).sum(axis=0).tolist(), strict=True)),
             outside_rows=int((~seen.inside.all(axis=1)).sum()),
             clipped=float(clipped.sum()),
@@ -251,8 +258,9 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Ch
         changes.append(Change(kind, name, share1, share2, low, high, _verdict(low, high, tolerance)))
     half = z * math.hypot(_error(training), _error(now))
     moved = now.clipped_share - training.clipped_share
+    what = "units clipped" if training.cells else "answers moved"
     clip = Change(
-        "clip", "units clipped", training.clipped_share, now.clipped_share, moved - half, moved + half,
+        "clip", what, training.clipped_share, now.clipped_share, moved - half, moved + half,
         _verdict(moved - half, moved + half, tolerance),
     )  # fmt: skip
     return (changes[0], clip, *changes[1:])

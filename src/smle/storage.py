@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from safetensors.numpy import save as serialize
 
 import smle_check
-from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.rules import Specification
 from smle_check.reading import read_file, require
@@ -35,20 +34,40 @@ __all__ = ["ModelRecord", "model_files", "read_record", "require_replaceable", "
 FORMAT, VERSION = "smle-model", 1
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 _PATIENCE = 6_000  # times 10 ms for which a writer waits for another one
-_FILES = ("model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
+_FILES = ("model.safetensors", "model.onnx", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
 
 
 @dataclass(frozen=True, eq=False)
 class ModelRecord:
     """A model as plain data: what a model folder holds.
 
-    `description` is model.json; `rules` and `certificate` are None for a network without rules.
+    `description` is model.json; `rules` and `certificate` are None for a network without rules. The model in front of
+    the head is either `backbone.*` of the weights or `onnx`, the bytes of model.onnx.
+
+    A corrected estimator is stored as the arrays of its head and an ONNX model, which may be any:
+
+        description = {"format": "smle-model", "version": 1, "kind": ..., ...}
+        files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode(), "onnx": onnx}
+        certificate = certify_rules(spec, default=..., files=files)
+        write_record(ModelRecord(arrays_of(certificate.tensors), description, rules, certificate, onnx), folder)
+
+    `read_record` gives the same record back; its `certificate.check()` checks that all parts are the bound ones.
     """
 
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
     description: dict[str, Any]
     rules: str | None
     certificate: Certificate | None
+    onnx: bytes | None = field(default=None, repr=False)
+
+    def bound_files(self) -> dict[str, bytes]:
+        """Return the files that a certificate binds whole, by role."""
+        files = {"model": self.description_bytes(self.description)}
+        if self.rules is not None:
+            files["rules"] = self.rules.encode()
+        if self.onnx is not None:
+            files["onnx"] = self.onnx
+        return files
 
     @staticmethod
     def description_bytes(description: dict[str, Any]) -> bytes:
@@ -70,12 +89,8 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
     target = Path(folder)
     _require_certified(record)
     _require_not_taken(target)
-    files = {
-        "model.safetensors": serialize({k: np.ascontiguousarray(v) for k, v in record.weights.items()}),
-        "model.json": ModelRecord.description_bytes(record.description),
-    }
-    if record.rules is not None:
-        files["rules.yaml"] = record.rules.encode()
+    files = {"model.safetensors": serialize({k: np.ascontiguousarray(v) for k, v in record.weights.items()})}
+    files |= {smle_check.FILES[role]: data for role, data in record.bound_files().items()}
     if record.certificate is not None:
         files["certificate.json"] = record.certificate.text
         if record.certificate.block:
@@ -188,18 +203,17 @@ def _clean_up(target: Path) -> None:
 
 
 def _require_certified(record: ModelRecord) -> None:
-    """Let nothing out whose rules are not proved for these weights, this description and this rules text."""
+    """Let nothing out whose rules are not proved for these weights, this description, rules text and ONNX file."""
     if record.certificate is None:
         if record.rules is not None and Specification.from_yaml(record.rules + "\n").rules:
             raise NotCertifiedError("The model has rules but no certificate. Nothing was written.")
         return
     _ = record.certificate.proved  # accepted by the exact checker, for the tensors and files that it holds
     binds = record.certificate.document["binds"]
-    actual = {
-        "weights": smle_check.weights_digest(tensors_of(record.weights)),
-        "model": hashlib.sha256(ModelRecord.description_bytes(record.description)).hexdigest(),
-        "rules": None if record.rules is None else hashlib.sha256(record.rules.encode()).hexdigest(),
-    }
+    try:
+        actual = smle_check.bindings(tensors_of(record.weights), record.certificate.block, record.bound_files())
+    except smle_check.Rejected as reason:
+        raise NotCertifiedError(f"{reason}. Nothing was written.") from None
     changed = [role for role, digest in actual.items() if binds[role] != digest]
     if changed:
         raise NotCertifiedError(
@@ -222,19 +236,13 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
         tensors = smle_check.read_weights(files["model.safetensors"])
     except smle_check.Rejected as reason:
         raise ModelFormatError(f"{target / 'model.safetensors'}: {reason}.") from None
-    types = {"F32": "<f4", "F64": "<f8", "U8": "u1", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
-    weights = {
-        name: np.frombuffer(t.data, dtype=types[t.dtype]).reshape(t.shape).copy()
-        for name, t in tensors.items()
-        if t.dtype in types
-    }
-    rules = files.get("rules.yaml")
-    certificate = None
+    rules, certificate = files.get("rules.yaml"), None
     if "certificate.json" in files:
-        bound = {"model": files["model.json"]} | ({} if rules is None else {"rules": rules})
+        bound = {role: files[name] for role, name in smle_check.FILES.items() if name in files}
         certificate = Certificate(files["certificate.json"], files.get("certificate.bin", b""), tensors, bound)
     try:
-        return ModelRecord(weights, description, None if rules is None else rules.decode(), certificate)
+        text = None if rules is None else rules.decode()
+        return ModelRecord(arrays_of(tensors), description, text, certificate, files.get("model.onnx"))
     except UnicodeDecodeError:
         raise ModelFormatError(f"{target / 'rules.yaml'}: expected UTF-8 text.") from None
 

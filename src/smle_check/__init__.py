@@ -3,19 +3,20 @@
     smle-check MODEL            python -m smle_check MODEL            python3 -I -S src/smle_check MODEL
 
 What is proved, for the numbers in MODEL/model.safetensors or in an ONNX file: for every input in the domain and
-whatever the backbone computes (NaN and infinities included), the exact values of the float32 outputs of the deployed
-head satisfy every rule in the certificate; for any order of summation, with or without fused multiply-add.
+whatever the model in front of the head answers (NaN and infinities included), the exact values of the float32 outputs
+of the deployed head satisfy every rule in the certificate; for any order of summation, with or without fused
+multiply-add.
 docs/certificate-format.md states the deployed program and the format; modules name its sections.
 
 Every inequality is checked in rationals, or in integers on a power-of-two grid. Whoever made the certificate is not
 trusted: multipliers are hints, obligations are derived here. Anything unexpected raises `Rejected`.
 """
 
-from smle_check.check import check_certificate, read_folder
+from smle_check.check import FILES, check_certificate, read_folder
 from smle_check.command import Checked, check
 from smle_check.floats import BINARY32, BINARY64
 from smle_check.onnx.check import OnnxResult, check_onnx, read_onnx
-from smle_check.reading import Rejected, Tensor, canonical, read_json, read_weights, sha256, weights_digest
+from smle_check.reading import Rejected, Tensor, bindings, canonical, read_json, read_weights, sha256, weights_digest
 from smle_check.specification import Specification
 from smle_check.statement import STATEMENT, VERSION
 from smle_check.words import Proved
@@ -23,6 +24,7 @@ from smle_check.words import Proved
 __all__ = [
     "BINARY32",
     "BINARY64",
+    "FILES",
     "STATEMENT",
     "VERSION",
     "Checked",
@@ -31,6 +33,7 @@ __all__ = [
     "Rejected",
     "Specification",
     "Tensor",
+    "bindings",
     "canonical",
     "check",
     "check_certificate",

@@ -1,8 +1,20 @@
 """What has to be proved, one by one, and what was not."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from smle_check.reading import Rejected
+from smle_check.reading import Rejected, Tensor
+from smle_check.specification import Specification
+
+
+class Claim(NamedTuple):
+    """What a certificate states of one head, whose tensors these are; its kind alone reads `program` and `proof`."""
+
+    spec: Specification
+    tensors: dict[str, Tensor]
+    gated: list[int]
+    program: Any
+    proof: Any
+    block: bytes
 
 
 class Obligation(NamedTuple):

@@ -8,7 +8,7 @@ from smle_check.check import check_certificate, read_folder
 from smle_check.onnx.check import check_onnx, read_onnx
 from smle_check.reading import Rejected, read_json
 from smle_check.specification import Specification
-from smle_check.words import Proved, assumptions_text, domain_text, print_lines, proved_text
+from smle_check.words import Proved, assumptions_text, domain_text, head_text, print_lines, proved_text
 
 USAGE = "usage: smle-check MODEL      (a model folder, or an ONNX file with its certificate beside it)"
 
@@ -33,8 +33,10 @@ def check(path: str | os.PathLike[str]) -> Checked:
 def _check_folder(folder: str) -> Checked:
     certificate, tensors, block, files = read_folder(folder)
     proved = check_certificate(certificate, tensors, block, files)
-    spec = Specification(read_json(certificate, "certificate")["specification"], block)
-    return Checked(proved, _lines(domain_text(spec), proved, [], assumptions_text(None, None)))
+    document = read_json(certificate, "certificate")
+    spec = Specification(document["specification"], block)
+    found = head_text(document["program"]["head"], tensors, files)
+    return Checked(proved, _lines(domain_text(spec), proved, found, assumptions_text(None, None)))
 
 
 def _check_file(path: str) -> Checked:

@@ -129,6 +129,16 @@ def threshold_above(value: Fraction) -> Fraction:
     return round_up(value, BINARY64)
 
 
+def threshold_below(value: Fraction, *, strict: bool) -> Fraction:
+    """Return the largest float64 number <= value (< value if strict) that is 0 or normal."""
+    result = -threshold_above(-value)
+    if strict and result == value:
+        result = below(result, BINARY64)
+        if abs(result) < BINARY64.smallest_normal:  # next to 0: on to the next number that is 0 or normal
+            result = Fraction(0) if value > 0 else -BINARY64.smallest_normal
+    return result
+
+
 def upward(value: Fraction) -> Fraction:
     """Round up to a multiple of 2^-200: a simpler number that is not smaller."""
     return Fraction(math.ceil(value * 2**200), 2**200)

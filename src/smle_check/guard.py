@@ -12,13 +12,14 @@ from smle_check.specification import Specification
 MAX_STEPS = 50_000_000  # of the search over regions
 
 
+def packed(numbers: list[Fraction], fmt: Binary, *shape: int) -> Tensor:
+    """Return numbers of a format as a tensor."""
+    dtype, code = ("F32", "f") if fmt == BINARY32 else ("F64", "d")
+    return Tensor(dtype, shape, struct.pack(f"<{len(numbers)}{code}", *map(float, numbers)))
+
+
 def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
     """Return the constants of domain and guard that section 5 prescribes."""
-
-    def packed(numbers: list[Fraction], fmt: Binary, *shape: int) -> Tensor:
-        dtype, code = ("F32", "f") if fmt == BINARY32 else ("F64", "d")
-        return Tensor(dtype, shape, struct.pack(f"<{len(numbers)}{code}", *map(float, numbers)))
-
     d, result = len(spec.inputs), {}
     used = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
     comparisons = [row for row in used if len(row.terms) == 1]

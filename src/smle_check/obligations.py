@@ -1,16 +1,20 @@
-"""Obligations: every head, every rule that binds there, every clause (section 7)."""
+"""The box head: every head, every rule that binds there, every clause (section 7)."""
 
+import math
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Obligation, Unproved
+from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY32, cast_error, nearest
-from smle_check.heads.box import Head
-from smle_check.heads.network import Relaxed
+from smle_check.floats import BINARY32, FORMATS, cast_error, nearest
+from smle_check.guard import check_coverage
+from smle_check.heads.box import Bounds, Head
+from smle_check.heads.network import Relaxed, hidden_layers
 from smle_check.kernel import bounded, multipliers_of
-from smle_check.reading import Rejected, fields, index, items, number, read_block, require
+from smle_check.reading import Rejected, Tensor, fields, index, items, number, read_block, require, values
 from smle_check.specification import Literal, Specification, exclusion
+
+MAX_HEADS = 100_000
 
 
 def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) -> list[tuple[int, int | None]]:
@@ -180,3 +184,55 @@ def check_head(
     for key in used:
         del proofs[key]
     return settled
+
+
+def check_box(claim: Claim) -> list[tuple[Obligation, Fraction]]:
+    """Check heads behind boxes, one for each cell."""
+    _, precision, clip, kind = fields(claim.program, "head precision clip bounds", "program")
+    require(precision == "float32", "program: only float32 heads are supported")
+    known = [("clamp", "constant"), *(("where", bounds) for bounds in ("constant", "affine", "network"))]
+    require((clip, kind) in known, "program: unknown kind")
+    coverage, proof_data = fields(claim.proof, "coverage obligations", "proof")
+    spec, tensors, gated, *_, block = claim
+    require("gate.signatures" in tensors and len(tensors["gate.signatures"].shape) == 2, "weights: gate.signatures")
+    count = tensors["gate.signatures"].shape[0]
+    require(0 < count <= (MAX_HEADS if gated else 1), "gate.signatures: expected one row per head")
+    bits = values(tensors, "gate.signatures", "U8", (count, len(gated)))
+    require(set(bits) <= {0, 1}, "gate.signatures: expected zeros and ones, one row per head")
+    rows = [bits[c * len(gated) : (c + 1) * len(gated)] for c in range(count)]
+    cells = [tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in rows]
+    require(len(set(cells)) == count, "gate.signatures: the same signature twice")
+    check_coverage(spec, coverage, gated, cells)
+
+    bounds = Bounds(spec, tensors, kind) if kind != "network" else None
+    heads = count - 1 if cells[-1] == () and len(gated) == len(spec.regions) else count  # the last may be free
+    check_names(tensors, clip, kind, heads < count)
+    m, n, d = len(spec.outputs), math.prod(tensors["bounds.lower"].shape), len(spec.inputs)
+    W = values(tensors, "heads.weight", "F32", (heads, m, n))
+    b = values(tensors, "heads.bias", "F32", (heads, m))
+    V = values(tensors, "heads.passthrough", "F32", (heads, m, d)) if "heads.passthrough" in tensors else []
+    fallback = values(tensors, "heads.fallback", "F32", (heads, m)) if clip == "clamp" else None
+    proofs, proved = read_proofs(proof_data), []
+    for c in range(heads):
+        own = W[c * m * n : (c + 1) * m * n], V[c * m * d : (c + 1) * m * d], b[c * m : (c + 1) * m]
+        head = Relaxed(spec, tensors, block, own) if bounds is None else Head(spec, bounds, *own)
+        instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
+        proved += check_head(HeadProof(spec, head, instead, block), c, cells[c], gated, proofs)
+    require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
+    return proved
+
+
+def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) -> None:
+    """Check that the weights hold what the stated program reads, and nothing else."""
+    prescribed = {f"domain.{side}_{fmt.name}" for side in ("lower", "upper") for fmt in FORMATS}
+    prescribed |= {f"gate.constants_{fmt.name}" for fmt in FORMATS}
+    prescribed |= {"gate.coefficients", "gate.thresholds", "gate.signatures", "heads.weight", "heads.bias"}
+    prescribed |= {"bounds.lower", "bounds.upper"} | ({"heads.fallback"} if clip == "clamp" else set())
+    prescribed |= {"bounds.lower_slope", "bounds.upper_slope"} if kind != "constant" else set()
+    if kind == "network":
+        layers = range(max(hidden_layers(tensors), 1))
+        prescribed |= {f"bounds.hidden.{i}.{part}" for i in layers for part in ("weight", "bias")}
+    prescribed |= {"free.weight", "free.bias"} if free else set()
+    names = set(tensors) - ({"heads.passthrough"} if clip == "where" else set())  # optional there
+    odd = sorted(names ^ prescribed)
+    require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")

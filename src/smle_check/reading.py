@@ -22,6 +22,7 @@ def require(condition: bool, reason: str) -> None:
 
 
 MAX_FILE = 1 << 31  # bytes
+BACKBONE = "backbone."  # names of tensors that start so belong to the model, the others to the head
 NUMBER = re.compile(r"-?(\d+(/[1-9]\d*)?|0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4})", re.ASCII)
 
 
@@ -96,6 +97,19 @@ def text(value: Any, what: str) -> str:
     return str(value)
 
 
+def read_sealed(data: bytes, what: str, kind: tuple[str, int], names: str) -> dict[str, Any]:
+    """Read a document of a format and version: exactly these fields, in canonical form, with its own digest."""
+    document = read_json(data, what)
+    require(isinstance(document, dict) and document.get("format") == kind[0], f"{what}: not of the format {kind[0]!r}")
+    version = document.get("version")
+    require(version == kind[1], f"{what}: version {str(version)[:20]!r} is not supported")
+    fields(document, f"format version {names} digest", what)
+    require(data == canonical(document) + b"\n", f"{what}: not in canonical form")
+    body = {key: value for key, value in document.items() if key != "digest"}
+    require(document["digest"] == sha256(canonical(body)), f"the {what} was changed: digest differs")
+    return dict(document)
+
+
 def sparse(value: Any, size: int, what: str) -> dict[int, Fraction]:
     """Return a sparse vector [[index, number], ...] with increasing indices."""
     result: dict[int, Fraction] = {}
@@ -158,6 +172,23 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
         for part in (name.encode(), tensor.dtype.encode(), repr(list(tensor.shape)).encode(), tensor.data):
             digest.update(struct.pack("<Q", len(part)) + part)
     return digest.hexdigest()
+
+
+def bindings(tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes]) -> dict[str, str | None]:
+    """Return the digests of the parts of a model by their roles, None for a part that is not there (section 1.6).
+
+    `files` are the whole files by role: `onnx` (the backbone, if it is a file of its own), `model`, `rules`.
+    """
+    backbone = {name: tensor for name, tensor in tensors.items() if name.startswith(BACKBONE)}
+    require(not backbone or "onnx" not in files, "model.onnx: model.safetensors holds a backbone, too")
+    parts = {role: sha256(data) for role, data in files.items()}
+    return {
+        "head": weights_digest({name: tensor for name, tensor in tensors.items() if name not in backbone}),
+        "backbone": weights_digest(backbone) if backbone else parts.get("onnx"),
+        "block": sha256(block) if block else None,
+        "model": parts.get("model"),
+        "rules": parts.get("rules"),
+    }
 
 
 def values(tensors: dict[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> list[Fraction]:

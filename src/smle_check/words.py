@@ -1,13 +1,14 @@
 """What the checkers print. Nothing here is part of a proof."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
 from smle_check.claims import Obligation
 from smle_check.digits import decimal, margin_text
 from smle_check.names import escaped, is_plain, term, visible
+from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
 from smle_check.statement import STATEMENT
 
@@ -79,6 +80,23 @@ def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] |
     if unknown:
         lines.append(f"Not stated here, and not used by the proof: {' and '.join(unknown)}. The rules file says it.")
     return lines
+
+
+HEADS = {
+    "box": "a box: an embedding is clipped into it, and mapped by the head of the active regions",
+    "rules": "read off the rules: limits, a check of candidates, and stored safe answers",
+}
+
+
+def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> list[str]:
+    """Say which kind of head was checked, and which part of the model was not."""
+    stored = "model.onnx" if "onnx" in files else f"{BACKBONE}* in model.safetensors"
+    present = "onnx" in files or any(name.startswith(BACKBONE) for name in tensors)
+    rest = f"it is the one that was certified ({stored})" if present else "it is not part of the folder"
+    return [
+        f"checked: the head, {HEADS[kind]}",
+        f"not proved: the model in front of the head, and how good its answers are. It may answer anything; {rest}.",
+    ]
 
 
 class Proved(NamedTuple):

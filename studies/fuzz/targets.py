@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,15 +18,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import save as serialize
 
 import smle_check
 from smle.assurance import DeployedNetwork, certify, state_of
 from smle.certificates.agreement import arrangement_of
-from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.rules import certify_rules
 from smle.errors import DataError, RuleError
 from smle.export.files import companion, write_onnx
 from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
+from smle.programs import ClipList
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.files import read_table
@@ -203,10 +207,11 @@ def _protobuf(data: bytes) -> None:
         theirs = onnx.load_from_string(data).graph
     except Exception as error:
         raise Defect(f"protobuf does not read what our reader accepts: {error}") from error
-    ours = [(node.op, node.inputs, node.outputs) for node, _ in graph.nodes]
+    ours = [(found.node.op, found.node.inputs, found.node.outputs) for found in graph.nodes]
     _require(ours == [(n.op_type, tuple(n.input), tuple(n.output)) for n in theirs.node], "protobuf reads other nodes")
     integers = {(i, a.name): a.i for i, n in enumerate(theirs.node) for a in n.attribute if a.type == 2}
-    known = {(i, k): v for i, (n, plain) in enumerate(graph.nodes) if plain for k, v in n.attributes.items()}
+    plain = [(i, found.node) for i, found in enumerate(graph.nodes) if found.plain]
+    known = {(i, k): v for i, node in plain for k, v in node.attributes.items()}
     _require(all(integers.get(key) == value for key, value in known.items()), "protobuf reads other attributes")
     _require(list(graph.constants) == [t.name for t in theirs.initializer], "protobuf reads other initializers")
     for tensor in theirs.initializer:
@@ -238,6 +243,16 @@ _SMALL = {
 }
 
 
+_LIMITS = """
+inputs: {a: [0, 1], b: [-5, 5]}
+outputs: [y]
+rules:
+  - {name: moving, then: y <= 2 * a + b}
+  - {name: fixed, when: a >= 0.5, then: y <= 0.7}
+  - {name: oblique, when: a + b >= 3, then: y >= 0}
+"""
+
+
 @cache
 def _records() -> dict[str, ModelRecord]:
     """Small certified models of all kinds, not trained."""
@@ -252,6 +267,10 @@ def _records() -> dict[str, ModelRecord]:
         files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({})}
         certificate = certify(network, tensors=tensors_of(weights), files=files)
         made[name] = ModelRecord(weights, {}, spec.to_yaml(), certificate)
+    spec, onnx = Specification.from_yaml(_LIMITS), b"nothing reads this"
+    record = ModelRecord({}, {}, spec.to_yaml(), None, onnx)
+    certificate = certify_rules(spec, files=record.bound_files())
+    made["limits"] = replace(record, weights=arrays_of(certificate.tensors), certificate=certificate)
     return made
 
 
@@ -269,7 +288,7 @@ def _folders() -> dict[str, dict[str, bytes]]:
 def _exported() -> dict[str, tuple[bytes, bytes]]:
     made = {}
     for name, record in _records().items():
-        if name == "network":  # is not exported
+        if name in ("network", "limits"):  # are not exported
             continue
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "model.onnx"
@@ -278,7 +297,7 @@ def _exported() -> dict[str, tuple[bytes, bytes]]:
     return made
 
 
-_FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yaml", "model.json")
+_FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yaml", "model.json", "model.onnx")
 
 
 def _folder(data: bytes) -> None:
@@ -287,7 +306,7 @@ def _folder(data: bytes) -> None:
         return
     names = sorted(_folders())
     name = names[data[0] % len(names)]
-    changed, new_digests, content = _FILES[data[1] % 5], bool(data[1] & 8), data[2:]
+    changed, new_digests, content = _FILES[data[1] % len(_FILES)], bool(data[1] & 8), data[2:]
     files = {**_folders()[name], changed: content}
     if new_digests:
         files = _resealed(files)
@@ -315,10 +334,8 @@ def _resealed(files: dict[str, bytes]) -> dict[str, bytes]:
     try:
         document = json.loads(files["certificate.json"])
         tensors = smle_check.read_weights(files["model.safetensors"])
-        binds: dict[str, str | None] = {"weights": smle_check.weights_digest(tensors)}
-        for role, place in (("block", "certificate.bin"), ("rules", "rules.yaml"), ("model", "model.json")):
-            binds[role] = hashlib.sha256(files[place]).hexdigest() if files.get(place) else None
-        document["binds"] = binds
+        bound = {role: files[place] for role, place in smle_check.FILES.items() if place in files}
+        document["binds"] = smle_check.bindings(tensors, files.get("certificate.bin", b""), bound)
         document.pop("digest", None)
         document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
         return {**files, "certificate.json": smle_check.canonical(document) + b"\n"}
@@ -327,13 +344,17 @@ def _resealed(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _sampled(certificate: Certificate, name: str) -> None:
-    """Run an accepted head at hard points with hostile embeddings; the rules hold, judged exactly."""
+    """Run an accepted head at hard points behind hostile answers; the rules hold, judged exactly."""
     spec = Specification.from_yaml(_records()[name].rules or "")
-    if "bounds.lower" not in certificate.tensors:
-        raise Defect("accepted without bounds")
     rng = np.random.default_rng(0)
-    program = HeadProgram(SimpleNamespace(certificate=certificate, arrangement=arrangement_of(certificate, spec)))  # type: ignore[arg-type]
-    width = certificate.tensors["bounds.lower"].shape[0]
+    program: Any
+    if certificate.document["program"]["head"] == "rules":
+        program, width = ClipList(certificate), len(spec.targets)
+    else:
+        if "bounds.lower" not in certificate.tensors:
+            raise Defect("accepted without bounds")
+        program = HeadProgram(SimpleNamespace(certificate=certificate, arrangement=arrangement_of(certificate, spec)))  # type: ignore[arg-type]
+        width = certificate.tensors["bounds.lower"].shape[0]
     for X in hard_points(spec, rng, 60, dtype=np.float32):
         Z = rng.choice(np.array([-np.inf, -1, 0, 1, np.inf, np.nan], dtype=np.float32), size=(len(X), width))
         found = Judge(spec).violations(X, program(X, Z))
@@ -347,14 +368,14 @@ def _folder_seeds() -> dict[str, bytes]:
             if place not in _folders()[name]:
                 continue
             for flag, word in ((0, "lies"), (8, "new digests")):
-                code = next(b for b in range(256) if b % 5 == which and bool(b & 8) == bool(flag))
+                code = next(b for b in range(256) if b % len(_FILES) == which and bool(b & 8) == bool(flag))
                 seeds[f"{name}, {place}, {word}"] = bytes([number, code]) + _folders()[name][place]
     return seeds
 
 
 def _folder_mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     head, content = data[:2], data[2:]
-    change = mutated_weights if len(head) == 2 and _FILES[head[1] % 5] == "model.safetensors" else mutated
+    change = mutated_weights if len(head) == 2 and _FILES[head[1] % len(_FILES)] == "model.safetensors" else mutated
     return head + change(content, rng, [other[2:] for other in others])
 
 
@@ -387,11 +408,22 @@ def _onnx(data: bytes) -> None:
 
 
 def _bound(sealed: bytes, onnx: bytes) -> bytes:
+    """Make the digests new, that of the head in the file included, as an attacker would."""
     try:
         document = json.loads(sealed)
         document.pop("digest", None)
         inner = document["certificate"]
         inner.pop("digest", None)
+        with suppress(smle_check.Rejected):  # files from which no head can be read
+            tensors, constants = smle_check.read_weights(base64.b64decode(document["head"])), Graph(onnx).constants
+            for key, tensor in tensors.items():
+                found = constants.get(key)
+                if found is None or found.dtype != tensor.dtype or not isinstance(found.data, bytes):
+                    continue
+                if len(found.data) == len(tensor.data):
+                    tensors[key] = tensor._replace(data=found.data)
+            inner["binds"]["head"] = smle_check.weights_digest(tensors)
+            document["head"] = base64.b64encode(serialize(arrays_of(tensors))).decode()
         inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
         document["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
         document["onnx"] = hashlib.sha256(onnx).hexdigest()

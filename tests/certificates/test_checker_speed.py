@@ -48,7 +48,9 @@ def many_pairs(pairs: int, n: int, *, m: int = 500) -> Package:
     block = np.stack([first[chosen], second[chosen]], axis=1).astype("<u4").tobytes()
     w = np.round(rng.uniform(0.4, 0.6, pairs) * 2**23) / 2**23
     package.document["specification"]["rules"][0]["exclusions"] = {"offset": 0, "count": pairs}
-    package.document["proofs"] = [{"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": len(block)}}]
+    package.document["proof"]["obligations"] = [
+        {"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": len(block)}}
+    ]
     package.block = block + np.stack([w, 1 - w], axis=1).astype("<f4").tobytes()
     return package.seal()
 

@@ -37,12 +37,12 @@ def test_builder_agrees_with_torch(name):
 
 def test_clause_needs_a_mixture_of_its_literals():
     package = case("clauses")
-    proof = next(p for p in package.document["proofs"] if len(p["lambda"]) == 2)
+    proof = next(p for p in package.document["proof"]["obligations"] if len(p["lambda"]) == 2)
     weights = [number(w, "lambda") for w in proof["lambda"]]
     assert min(weights) > 0
     for alone in (["1", "0"], ["0", "1"]):
         other = case("clauses")
-        next(p for p in other.document["proofs"] if len(p["lambda"]) == 2)["lambda"] = alone
+        next(p for p in other.document["proof"]["obligations"] if len(p["lambda"]) == 2)["lambda"] = alone
         assert not accepted(other.seal())
 
 
@@ -50,7 +50,7 @@ def test_lambda_is_a_direction():
     """Only the ratio of lambda counts, in whatever way it is written."""
     for scale in (Fraction(1), Fraction(1, 3), Fraction(10**30), Fraction(1, 10**30)):
         package = case("clauses")
-        for proof in package.document["proofs"]:
+        for proof in package.document["proof"]["obligations"]:
             proof["lambda"] = [str(number(w, "lambda") * scale) for w in proof["lambda"]]
             proof["mu"] = [[r, str(number(v, "mu") * scale)] for r, v in proof["mu"]]
         assert {p.margin for p in package.seal().check()} == {p.margin for p in case("clauses").check()}
@@ -59,8 +59,8 @@ def test_lambda_is_a_direction():
 @pytest.mark.parametrize("name", ["affine", "affine without gate"])
 def test_affine_bounds_need_multipliers_of_oblique_rows(name):
     package = case(name)
-    assert any(proof["mu"] for proof in package.document["proofs"])
-    for proof in package.document["proofs"]:
+    assert any(proof["mu"] for proof in package.document["proof"]["obligations"])
+    for proof in package.document["proof"]["obligations"]:
         proof["mu"] = []
     with pytest.raises(smle_check.Rejected, match="not proved"):
         package.seal().check()
@@ -126,7 +126,7 @@ def test_mixture_at_zero_needs_weight_on_a_non_strict_literal():
         package.document["specification"]["rules"][0]["clauses"] = [
             [{**zero, "strict": True}, {**zero, "strict": False}]
         ]
-        package.document["proofs"] = [clause_proof(weights, region=0)]
+        package.document["proof"]["obligations"] = [clause_proof(weights, region=0)]
         assert accepted(package.seal()) is expected
 
 
@@ -139,7 +139,7 @@ def test_huge_numbers_are_no_trouble_where_the_claim_is_true():
 def test_strict_comparisons_conflict_in_both_formats():
     """speed < 0.3 and speed >= 0.3 share no float32 and no float64 number, though 0.3 is neither."""
     package = case("strict")
-    (conflict,) = package.document["coverage"]["conflicts"]
+    (conflict,) = package.document["proof"]["coverage"]["conflicts"]
     assert conflict["regions"] == [0, 1]
     below, above = package.weights["gate.constants_float32"]
     assert -above == np.float32(0.3)
@@ -170,9 +170,9 @@ def test_plain_comparisons_that_touch_are_no_conflict():
 
 def test_implications_prune_signatures():
     package = case("clauses")
-    (implication,) = package.document["coverage"]["implications"]
+    (implication,) = package.document["proof"]["coverage"]["implications"]
     assert implication["regions"] != []
-    package.document["coverage"]["implications"] = []
+    package.document["proof"]["coverage"]["implications"] = []
     with pytest.raises(smle_check.Rejected, match="coverage: no head"):
         package.seal().check()
 
@@ -180,7 +180,7 @@ def test_implications_prune_signatures():
 def test_categories_exclude_each_other_by_their_one_hot_rows():
     package = case("roads")
     stated = len(package.document["specification"]["rows"])
-    used = {row for c in package.document["coverage"]["conflicts"] for row, _ in c["multipliers"]}
+    used = {row for c in package.document["proof"]["coverage"]["conflicts"] for row, _ in c["multipliers"]}
     assert used & {stated, stated + 1}, "the proof uses that at most one column is 1"
     package.document["specification"]["one_hot"] = []
     assert not accepted(package.seal())
@@ -190,7 +190,7 @@ def test_categories_in_multipliers_of_clauses():
     """One head for all roads: its bounds on y hold only because exactly one column is 1."""
     package = case("roads without gate")
     stated = len(package.document["specification"]["rows"])
-    assert any(row >= stated for proof in package.document["proofs"] for row, _ in proof["mu"])
+    assert any(row >= stated for proof in package.document["proof"]["obligations"] for row, _ in proof["mu"])
 
 
 def test_emptiness_frees_from_obligations():
@@ -240,14 +240,14 @@ def test_exclusions_margin_is_that_of_the_clause():
     rule["exclusions"] = None
     rule["clauses"] = [[{"y": [[int(i), "1"]], "x": [], "bound": "0", "strict": True} for i in pair] for pair in pairs]
     proofs = []
-    for proof in other.document["proofs"]:
+    for proof in other.document["proof"]["obligations"]:
         if "exclusions" not in proof:
             proofs.append(proof)
             continue
         weights = np.frombuffer(other.block, "<f4", 2 * len(pairs), proof["exclusions"]["offset"]).reshape(-1, 2)
         place = {key: proof[key] for key in ("head", "rule", "region")}
         proofs += [clause_proof([float(w).hex() for w in row], clause=c, **place) for c, row in enumerate(weights)]
-    other.document["proofs"], other.block = proofs, b""
+    other.document["proof"]["obligations"], other.block = proofs, b""
     margins = [item.margin for item in other.seal().check() if item.rule == "one"]
     assert len(margins) > len(pairs)
     assert abs(min(margins) - margin) <= Fraction(1, 2**190)

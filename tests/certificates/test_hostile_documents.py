@@ -34,90 +34,90 @@ def rules_of(p: Package) -> list:
 
 @trap("lambda = 0 proves any non-strict clause", base="braking", reason="not all 0")
 def _(p):
-    for proof in p.document["proofs"]:
+    for proof in p.document["proof"]["obligations"]:
         proof["lambda"] = ["0"] * len(proof["lambda"])
 
 
 @trap("negative lambda", base="clauses", reason="lambda must be >= 0")
 def _(p):
-    p.document["proofs"][0]["lambda"][0] = "-1"
+    p.document["proof"]["obligations"][0]["lambda"][0] = "-1"
 
 
 @trap("hexadecimal lambda that underflows to 0", base="strict", reason="lambda|number")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["0x1p-1999"]
+    p.document["proof"]["obligations"][0]["lambda"] = ["0x1p-1999"]
 
 
 @trap("lambda for a literal that does not exist", base="strict", reason="one lambda per literal")
 def _(p):
-    p.document["proofs"][0]["lambda"].append("1")
+    p.document["proof"]["obligations"][0]["lambda"].append("1")
 
 
 @trap("lambda on the wrong literal", base="clauses", reason="not proved")
 def _(p):
-    next(q for q in p.document["proofs"] if len(q["lambda"]) == 2)["lambda"] = ["1", "0"]
+    next(q for q in p.document["proof"]["obligations"] if len(q["lambda"]) == 2)["lambda"] = ["1", "0"]
 
 
 @trap("negative mu", base="affine", reason="negative multiplier")
 def _(p):
-    next(q for q in p.document["proofs"] if q["mu"])["mu"][0][1] = "-1"
+    next(q for q in p.document["proof"]["obligations"] if q["mu"])["mu"][0][1] = "-1"
 
 
 @trap("mu for a row that does not bind here", base="braking", reason="does not bind here|index below")
 def _(p):
-    p.document["proofs"][0]["mu"] = [[len(p.document["specification"]["rows"]) - 1, "1"]]
+    p.document["proof"]["obligations"][0]["mu"] = [[len(p.document["specification"]["rows"]) - 1, "1"]]
 
 
 @trap("mu twice for the same row", base="affine", reason="indices must increase")
 def _(p):
-    entry = next(q for q in p.document["proofs"] if q["mu"])
+    entry = next(q for q in p.document["proof"]["obligations"] if q["mu"])
     entry["mu"] = entry["mu"] * 2
 
 
 @trap("mu too small", base="affine", reason="not proved")
 def _(p):
-    entry = next(q for q in p.document["proofs"] if q["mu"])
+    entry = next(q for q in p.document["proof"]["obligations"] if q["mu"])
     entry["mu"][0][1] = "0"
 
 
 @trap("NaN as a number", base="strict", reason="is not an exact number")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["nan"]
+    p.document["proof"]["obligations"][0]["lambda"] = ["nan"]
 
 
 @trap("infinity as a number", base="strict", reason="is not an exact number")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["inf"]
+    p.document["proof"]["obligations"][0]["lambda"] = ["inf"]
 
 
 @trap("hexadecimal number beyond the range", base="strict", reason="out of range|not an exact number")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["0x1p+9999"]
+    p.document["proof"]["obligations"][0]["lambda"] = ["0x1p+9999"]
 
 
 @trap("decimal numbers are not exact text", base="strict", reason="is not an exact number")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["1.0"]
+    p.document["proof"]["obligations"][0]["lambda"] = ["1.0"]
 
 
 @trap("division by zero in a number", base="strict", reason="is not an exact number")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["1/0"]
+    p.document["proof"]["obligations"][0]["lambda"] = ["1/0"]
 
 
 @trap("digits of another script", base="strict", reason="is not an exact number")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["\u0661"]
+    p.document["proof"]["obligations"][0]["lambda"] = ["\u0661"]
 
 
 @trap("number as JSON integer", base="strict", reason="number as a short string")
 def _(p):
-    p.document["proofs"][0]["lambda"] = [1]
+    p.document["proof"]["obligations"][0]["lambda"] = [1]
 
 
 @trap("a number of a million digits", base="strict", reason="short string")
 def _(p):
-    p.document["proofs"][0]["lambda"] = ["9" * 1_000_000]
+    p.document["proof"]["obligations"][0]["lambda"] = ["9" * 1_000_000]
 
 
 @trap("exclusion weights zero", base="labels", reason="exclusions: multipliers")
@@ -145,47 +145,47 @@ def _(p):
 
 @trap("a proof is missing", base="braking", reason="no proof")
 def _(p):
-    del p.document["proofs"][3]
+    del p.document["proof"]["obligations"][3]
 
 
 @trap("all proofs are missing", base="braking", reason="no proof")
 def _(p):
-    p.document["proofs"] = []
+    p.document["proof"]["obligations"] = []
 
 
 @trap("a proof for another head", base="braking", reason="no proof|for no obligation|not proved")
 def _(p):
-    p.document["proofs"][0]["head"] += 1
+    p.document["proof"]["obligations"][0]["head"] += 1
 
 
 @trap("a proof given twice", base="strict", reason="given twice")
 def _(p):
-    p.document["proofs"].append(dict(p.document["proofs"][0]))
+    p.document["proof"]["obligations"].append(dict(p.document["proof"]["obligations"][0]))
 
 
 @trap("a proof for no obligation", base="strict", reason="for no obligation")
 def _(p):
-    p.document["proofs"].append({**p.document["proofs"][0], "head": 1, "rule": 0})
+    p.document["proof"]["obligations"].append({**p.document["proof"]["obligations"][0], "head": 1, "rule": 0})
 
 
 @trap("a proof of emptiness for no obligation", base="strict", reason="for no obligation")
 def _(p):
-    p.document["proofs"].append({"head": 77, "region": None, "empty": {"junk": 1}})
+    p.document["proof"]["obligations"].append({"head": 77, "region": None, "empty": {"junk": 1}})
 
 
 @trap("emptiness claimed without proof", base="strict", reason="not proved empty")
 def _(p):
-    p.document["proofs"] = [{"head": h, "region": None, "empty": []} for h in (0, 1)]
+    p.document["proof"]["obligations"] = [{"head": h, "region": None, "empty": []} for h in (0, 1)]
 
 
 @trap("emptiness with multipliers of zero", base="strict", reason="not proved empty")
 def _(p):
-    p.document["proofs"] = [{"head": h, "region": None, "empty": [[h, "0"]]} for h in (0, 1)]
+    p.document["proof"]["obligations"] = [{"head": h, "region": None, "empty": [[h, "0"]]} for h in (0, 1)]
 
 
 @trap("emptiness proved with a row of another cell", base="strict", reason="does not bind here|index below")
 def _(p):
-    p.document["proofs"] = [{"head": h, "region": None, "empty": [[0, "1"], [1, "1"]]} for h in (0, 1)]
+    p.document["proof"]["obligations"] = [{"head": h, "region": None, "empty": [[0, "1"], [1, "1"]]} for h in (0, 1)]
 
 
 @trap("an empty clause", base="strict", reason="empty clause")
@@ -205,7 +205,7 @@ def _(p):
 
 @trap("exclusions without proof", base="labels", reason="not .* and .*: no proof")
 def _(p):
-    p.document["proofs"] = [q for q in p.document["proofs"] if "exclusions" not in q]
+    p.document["proof"]["obligations"] = [q for q in p.document["proof"]["obligations"] if "exclusions" not in q]
 
 
 @trap("exclusions outside of the block", base="labels", reason=r"outside of certificate\.bin|index below")
@@ -258,27 +258,76 @@ def _(p):
 
 @trap("missing field", base="strict", reason="missing field")
 def _(p):
-    del p.document["coverage"]
+    del p.document["proof"]["coverage"]
 
 
-@trap("older version", base="strict", reason="version '0' is not supported")
+@trap("older version", base="strict", reason="version '1' is not supported")
 def _(p):
-    p.document["version"] = 0
+    p.document["version"] = 1
 
 
-@trap("unknown version", base="strict", reason="version '2' is not supported")
+@trap("unknown version", base="strict", reason="version '3' is not supported")
 def _(p):
-    p.document["version"] = 2
+    p.document["version"] = 3
 
 
-@trap("version true, which equals 1", base="strict", reason="is not supported")
+@trap("a version as text", base="strict", reason="is not supported")
 def _(p):
-    p.document["version"] = True
+    p.document["version"] = "2"
 
 
-@trap("another format", base="strict", reason="not an smle certificate")
+@trap("another format", base="strict", reason="not of the format 'smle-certificate'")
 def _(p):
     p.document["format"] = "smle-model"
+
+
+@trap("an unknown kind of head", base="strict", reason="unknown kind of head 'grid'")
+def _(p):
+    p.document["program"]["head"] = "grid"
+
+
+@trap("a head whose kind is a list", base="strict", reason="expected a kind of head")
+def _(p):
+    p.document["program"]["head"] = ["box"]
+
+
+@trap("a program without a head", base="strict", reason="expected a kind of head")
+def _(p):
+    del p.document["program"]["head"]
+
+
+@trap("a program that is a name", base="strict", reason="expected a kind of head")
+def _(p):
+    p.document["program"] = "box"
+
+
+@trap("a box that says it is a clip list", base="strict", reason="program: unknown field")
+def _(p):
+    p.document["program"]["head"] = "rules"
+
+
+@trap("a box with the program of a clip list", base="strict", reason="proof: unknown field")
+def _(p):
+    p.document["program"] = {"head": "rules", "tree": None}
+
+
+@trap(
+    "a box with program and proof of a clip list",
+    base="strict",
+    reason="does not|not part of the stated program|regions",
+)
+def _(p):
+    p.document["program"], p.document["proof"] = {"head": "rules", "tree": None}, {"pairs": [], "safe": [], "moved": []}
+
+
+@trap("a proof of two kinds", base="strict", reason="proof: unknown field")
+def _(p):
+    p.document["proof"]["pairs"] = []
+
+
+@trap("coverage where version 1 had it", base="strict", reason="unknown field")
+def _(p):
+    p.document["coverage"] = p.document["proof"]["coverage"]
 
 
 @trap("a bfloat16 program", base="strict", reason="only float32")
@@ -411,22 +460,22 @@ def _(p):
 
 @trap("a signature without a head", base="braking", reason="coverage: no head")
 def _(p):
-    p.document["coverage"]["conflicts"].pop()
+    p.document["proof"]["coverage"]["conflicts"].pop()
 
 
 @trap("an implication is missing", base="braking", reason="coverage: no head")
 def _(p):
-    p.document["coverage"]["implications"] = []
+    p.document["proof"]["coverage"]["implications"] = []
 
 
 @trap("a conflict that is none", base="clauses", reason="the multipliers prove nothing")
 def _(p):
-    p.document["coverage"]["conflicts"] = [{"regions": [0, 1], "multipliers": []}]
+    p.document["proof"]["coverage"]["conflicts"] = [{"regions": [0, 1], "multipliers": []}]
 
 
 @trap("a conflict of no regions", base="strict", reason="the multipliers prove nothing")
 def _(p):
-    p.document["coverage"]["conflicts"] = [{"regions": [], "multipliers": []}]
+    p.document["proof"]["coverage"]["conflicts"] = [{"regions": [], "multipliers": []}]
 
 
 @trap(
@@ -440,23 +489,23 @@ def _(p):
 
 @trap("a conflict with a multiplier of a foreign row", base="braking", reason="does not bind here|index below")
 def _(p):
-    p.document["coverage"]["conflicts"][0]["multipliers"] = [[2, "1"], [3, "1"], [0, "0"]][:2]
+    p.document["proof"]["coverage"]["conflicts"][0]["multipliers"] = [[2, "1"], [3, "1"], [0, "0"]][:2]
 
 
 @trap("an implication that is none", base="braking", reason="prove nothing|one proof per row|index below")
 def _(p):
-    entry = p.document["coverage"]["implications"][0]
+    entry = p.document["proof"]["coverage"]["implications"][0]
     entry["regions"] = []
 
 
 @trap("an implication with a proof too few", base="braking", reason="one proof per row")
 def _(p):
-    p.document["coverage"]["implications"][0]["multipliers"] = []
+    p.document["proof"]["coverage"]["implications"][0]["multipliers"] = []
 
 
 @trap("an implication with a negative multiplier", base="braking", reason="negative multiplier")
 def _(p):
-    for entry in p.document["coverage"]["implications"]:
+    for entry in p.document["proof"]["coverage"]["implications"]:
         for proof in entry["multipliers"]:
             proof["complement"] = "-1"
 

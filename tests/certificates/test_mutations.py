@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 
 import smle_check
@@ -12,9 +13,13 @@ from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, RuleError
 from smle.rules import Specification
-from support.builder import CASES, accepted, case
+from support.builder import CASES, Package, accepted, case
 from support.exact_judge import Judge, doubts, solve_with_qsopt
 from support.mutations import attacked, changed_bytes, check_files, files_of, flip_bit
+from support.rules_cases import RULES_CASES, rules_case
+from support.rules_head import Reference
+from support.sampling import Judge as PointJudge
+from support.sampling import hard_points
 
 NAMES = list(CASES)
 
@@ -26,8 +31,12 @@ def test_judge_confirms_what_is_issued(name):
     assert doubts(package.document, package.weights, package.block) is None
 
 
+def any_case(name: str) -> Package:
+    return rules_case(name) if name in RULES_CASES else case(name)
+
+
 def run_plain(name: str, count: int, seed: int) -> Counter:
-    rng, files = random.Random(seed), files_of(case(name))
+    rng, files = random.Random(seed), files_of(any_case(name))
     tensors = smle_check.read_weights(files["model.safetensors"])
     tally: Counter = Counter()
     for _ in range(count):
@@ -64,7 +73,7 @@ def run_attacks(name: str, count: int, seed: int) -> Counter:
     return tally
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *RULES_CASES])
 def test_changed_bytes_are_refused(name):
     tally = run_plain(name, 100, seed=1)
     assert tally["rejected"] > 80
@@ -74,6 +83,46 @@ def test_changed_bytes_are_refused(name):
 def test_changed_content_is_accepted_only_if_true(name):
     tally = run_attacks(name, 100, seed=2)
     assert tally["rejected"] > 20
+
+
+def broken_rules(package: Package, rng: np.random.Generator, rows: int) -> list[str]:
+    """Run an accepted head of rules at hard points with hostile candidates; judge by the rules in rules.yaml."""
+    spec = Specification.from_yaml(package.files["rules"].decode())
+    program = Reference(Certificate(package.text, package.block, package.tensors, package.files))
+    found: list[str] = []
+    for kind in (np.float32, np.float64):
+        X = np.concatenate(list(hard_points(spec, rng, rows, dtype=kind)))
+        odd = rng.choice(np.array([np.nan, np.inf, -np.inf, 0, 1, -1, 1e30, -1e30]), size=(len(X), len(spec.targets)))
+        near = rng.normal(scale=10.0 ** rng.integers(-2, 5), size=odd.shape)
+        with np.errstate(over="ignore"):
+            candidates = np.float32(np.where(rng.random(odd.shape) < 0.5, odd, near))
+        Y = np.stack([program.serve(x, [row.tolist()])[0] for x, row in zip(X, candidates, strict=True)])
+        found += list(PointJudge(spec).violations(X, Y))
+    return found
+
+
+@pytest.mark.parametrize("name", ["limits", "coupled", "exclusions"])
+def test_changed_heads_of_rules_are_accepted_only_if_they_obey(name):
+    """With digests made new. Every number that is left free is a hint, or moves answers where the rules allow it."""
+    rng, tally = random.Random(7), Counter()
+    for _ in range(120):
+        what, package = attacked(rng, rules_case(name), rules=False)
+        if not accepted(package):
+            tally["rejected"] += 1
+            continue
+        found = broken_rules(package, np.random.default_rng(8), 20)
+        assert not found, f"{what}: accepted, but {found[:1]}"
+        tally["accepted"] += 1
+    assert tally["rejected"] > 40
+    assert tally["accepted"] > 10
+
+
+def test_a_head_of_rules_that_breaks_one_is_found():
+    """The judge of the test above can say no."""
+    package = rules_case("limits")
+    package.weights["clips.constant_upper"] = package.weights["clips.constant_upper"] * 2
+    assert not accepted(package.seal())
+    assert broken_rules(package, np.random.default_rng(8), 20)
 
 
 @pytest.mark.audit

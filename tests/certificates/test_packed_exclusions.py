@@ -54,7 +54,9 @@ def written_for(spec: Specification, head: Head, bounds: ConstantBounds, pairs: 
     w = np.round(size[pairs[:, 1]] / (size[pairs[:, 0]] + size[pairs[:, 1]]) * GRID) / GRID
     block = pairs.astype("<u4").tobytes()
     package.document["specification"]["rules"][0]["exclusions"] = {"offset": 0, "count": len(pairs)}
-    package.document["proofs"] = [{"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": len(block)}}]
+    package.document["proof"]["obligations"] = [
+        {"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": len(block)}}
+    ]
     package.block = block + np.stack([w, 1 - w], axis=1).astype("<f4").tobytes()
     return package.seal()
 
@@ -223,7 +225,7 @@ def compact() -> Package:
 
 def test_weights_are_stored_per_label(compact: Package) -> None:
     """1,225 pairs take 8 bytes each for their names, little more for their weights, and some are exceptions."""
-    (proof,) = compact.document["proofs"]
+    (proof,) = compact.document["proof"]["obligations"]
     assert set(proof["exclusions"]) == {"labels", "exceptions", "count"}
     assert 0 < proof["exclusions"]["count"] < 100
     assert len(compact.block) == 1225 * 8 + 50 * 4 + proof["exclusions"]["count"] * 16
@@ -232,7 +234,7 @@ def test_weights_are_stored_per_label(compact: Package) -> None:
 
 
 def test_every_part_of_the_compact_weights_matters(compact: Package) -> None:
-    spot = compact.document["proofs"][0]["exclusions"]
+    spot = compact.document["proof"]["obligations"][0]["exclusions"]
     zero = compact.copy()
     zero.block = zero.block[: spot["labels"]] + bytes(200) + zero.block[spot["labels"] + 200 :]
     assert "multipliers" in refused(zero)
@@ -241,7 +243,7 @@ def test_every_part_of_the_compact_weights_matters(compact: Package) -> None:
     swapped.block = swapped.block[: spot["labels"]] + weights.tobytes() + swapped.block[spot["labels"] + 200 :]
     assert "is not proved" in refused(swapped)
     without = compact.copy()
-    without.document["proofs"][0]["exclusions"]["count"] = 0
+    without.document["proof"]["obligations"][0]["exclusions"]["count"] = 0
     assert "is not proved" in refused(without)
     twice = compact.copy()
     entry = slice(spot["exceptions"], spot["exceptions"] + 8)
@@ -252,8 +254,8 @@ def test_every_part_of_the_compact_weights_matters(compact: Package) -> None:
     for field in ("labels", "exceptions"):
         for value in (-4, 3, 1 << 30, None, "0"):
             moved = compact.copy()
-            moved.document["proofs"][0]["exclusions"][field] = value
+            moved.document["proof"]["obligations"][0]["exclusions"][field] = value
             refused(moved)
     both = compact.copy()
-    both.document["proofs"][0]["exclusions"]["offset"] = 0
+    both.document["proof"]["obligations"][0]["exclusions"]["offset"] = 0
     assert "unknown field" in refused(both)

@@ -44,7 +44,7 @@ def refused(package: Package, reason: str) -> None:
 
 def boxes_of(package: Package) -> list[dict]:
     """The longest list of cuts and boxes."""
-    return max((p["boxes"] for p in package.document["proofs"]), key=len)
+    return max((p["boxes"] for p in package.document["proof"]["obligations"]), key=len)
 
 
 @pytest.mark.parametrize("name", list(MADE))
@@ -59,7 +59,7 @@ def test_checker_runs_alone_on_network_bounds(name: str, tmp_path: Path) -> None
 def test_cuts_and_empty_boxes_are_used() -> None:
     assert sum("at" in node for node in boxes_of(made("everywhere"))) >= 1
     assert any("empty" in node for node in boxes_of(made("wedge")))
-    (proof,) = (p for p in made("labels").document["proofs"])
+    (proof,) = (p for p in made("labels").document["proof"]["obligations"])
     assert len(proof["exclusions"]) == 3
 
 
@@ -363,12 +363,12 @@ def test_proofs_and_tensors_of_other_bounds_are_refused() -> None:
     package.weights["bounds.hidden.1.weight"] = package.weights["bounds.hidden.1.weight"].T.copy()
     refused(package, "expected F32 of shape")
     package = made("everywhere")
-    proof = package.document["proofs"][0]
+    proof = package.document["proof"]["obligations"][0]
     leaf = next(node for node in proof.pop("boxes") if "lambda" in node)
     proof |= {"lambda": leaf["lambda"], "mu": []}
     refused(package, "another kind of bounds")
     package = case("affine")
-    for proof in package.document["proofs"]:
+    for proof in package.document["proof"]["obligations"]:
         proof["boxes"] = [{"slopes": 0, "lambda": proof.pop("lambda"), "mu": proof.pop("mu")}]
     refused(package, "another kind of bounds")
     package = made("everywhere")
@@ -378,10 +378,10 @@ def test_proofs_and_tensors_of_other_bounds_are_refused() -> None:
 
 def test_exclusions_have_a_proof_each() -> None:
     package = made("labels")
-    package.document["proofs"][0]["exclusions"].pop()
+    package.document["proof"]["obligations"][0]["exclusions"].pop()
     refused(package, "one proof per pair")
     package = made("labels")
-    package.document["proofs"][0]["exclusions"][1] = []
+    package.document["proof"]["obligations"][0]["exclusions"][1] = []
     refused(package, "without a proof")
     package = made("labels")
     package.weights["heads.bias"] = package.weights["heads.bias"] + np.float32(0.75)
@@ -406,7 +406,7 @@ def changed(rng: random.Random, package: Package) -> str:
         at = 4 * rng.randrange(len(package.block) // 4)
         package.block = package.block[:at] + struct.pack("<f", rng.random()) + package.block[at + 4 :]
         return kind
-    node = rng.choice(rng.choice(package.document["proofs"])["boxes"])
+    node = rng.choice(rng.choice(package.document["proof"]["obligations"])["boxes"])
     key = rng.choice(sorted(node))
     node[key] = rng.choice([0, 1, "0", "1/2", "-1/2", [], ["1"], [[0, "1"]], [[1, "0x1p-1"]], None])
     return f"{kind} {key}"

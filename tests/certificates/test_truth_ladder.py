@@ -97,7 +97,9 @@ def test_exclusions():
         package = written(spec, without_gate(distinct(spec)), over, [])
         offset = len(package.block)
         package.block += np.float32([0.5, 0.5]).tobytes()
-        package.document["proofs"] = [{"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": offset}}]
+        package.document["proof"]["obligations"] = [
+            {"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": offset}}
+        ]
         y = output(package, 0.5, 100.0)
         assert y == [excess, excess]
         verdict = accepted(package.seal())

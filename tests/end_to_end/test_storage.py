@@ -234,7 +234,7 @@ def _replace(place, kind):
         place.symlink_to({"device": "/dev/zero", "nowhere": "nowhere", "loop": place.name}[kind])
 
 
-FILES = ["model.safetensors", "model.json", "rules.yaml", "certificate.json", "certificate.bin"]
+FILES = ["model.safetensors", "model.onnx", "model.json", "rules.yaml", "certificate.json", "certificate.bin"]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device", "nowhere", "loop"])
@@ -319,7 +319,7 @@ def test_nothing_uncertified_is_written(braking_folder, tmp_path):
         write_record(replace(record, certificate=None), tmp_path / "a")
     weights = {name: value.copy() for name, value in record.weights.items()}
     weights["backbone.1.bias"][0] += 1
-    with pytest.raises(NotCertifiedError, match="weights changed"):
+    with pytest.raises(NotCertifiedError, match="backbone changed"):
         write_record(replace(record, weights=weights), tmp_path / "b")
     with pytest.raises(NotCertifiedError, match="model changed"):
         write_record(replace(record, description={**record.description, "more": 1}), tmp_path / "c")

@@ -270,7 +270,7 @@ def test_a_loaded_model_that_was_changed_is_not_stored(table, tmp_path):
     model = load(tmp_path / "model")
     model.save(tmp_path / "again")
     model.network_.head.heads.bias.add_(100)
-    with pytest.raises(NotCertifiedError, match="weights changed"):
+    with pytest.raises(NotCertifiedError, match="head changed"):
         model.save(tmp_path / "changed")
     with pytest.raises(CertificateError, match="not accepted"):
         model.to_onnx(tmp_path / "changed.onnx")
@@ -520,5 +520,5 @@ def test_an_exchanged_network_is_not_served(table, tmp_path):
     model.network_ = other.network_
     with pytest.raises(NotCertifiedError, match="was changed"):
         model.predict(X)
-    with pytest.raises(NotCertifiedError, match="weights changed"):
+    with pytest.raises(NotCertifiedError, match="head, backbone changed"):
         model.save(tmp_path / "model")

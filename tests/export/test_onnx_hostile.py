@@ -217,7 +217,7 @@ def custom_domain(model):
 
 
 def other_opset(model):
-    model.opset_import[0].version = 19
+    model.opset_import[0].version = 18
 
 
 def no_opset(model):
@@ -485,8 +485,9 @@ def changed_outer(exported: Exported, **changes) -> bytes:
     "changes",
     [
         {"format": "smle-certificate"},
-        {"version": 2},
-        {"version": True},
+        {"version": 1},
+        {"version": 3},
+        {"version": "2"},
         {"onnx": "00"},
         {"model_certificate": "00"},
         {"model_certificate": None},
@@ -537,6 +538,37 @@ def test_odd_values_anywhere_in_the_certificate_raise_nothing_but_rejected():
         outer = changed_outer(exported, certificate=changed, model_certificate=smle_check.sha256(text))
         passed += accepted(exported.onnx, outer) is not None  # another claim may be true as well
     assert passed < 10
+
+
+def test_the_head_in_the_graph_is_the_bound_one():
+    """A head for which every rule is proved, too, is not the one that this certificate is about."""
+    exported = hand_made("braking")
+    model = onnx.load_from_string(exported.onnx)
+    (bias,) = (item for item in model.graph.initializer if item.name == "heads.bias")
+    values = np.array(numpy_helper.to_array(bias))
+    values.flat[0] = np.nextafter(values.flat[0], np.float32(0), dtype=np.float32)
+    bias.CopyFrom(numpy_helper.from_array(values, "heads.bias"))
+    data = model.SerializeToString()
+    assert accepted(data, resealed(exported.companion, data)) is not None  # bound to it, it is proved
+    outer = changed_outer(exported, onnx=smle_check.sha256(data))
+    with pytest.raises(smle_check.Rejected, match=r"'heads.bias' is not that of the certified head"):
+        smle_check.check_onnx(data, outer)
+
+
+@pytest.mark.parametrize("value", [None, "", "0" * 64, 0, True, [], {}])
+def test_bound_digests_inside_of_the_certificate_file(value):
+    """That of the backbone says nothing here: it is nodes of the file. All others count."""
+    exported = hand_made("labels")
+    for role in ("head", "backbone", "block", "model", "rules"):
+        inner = json.loads(exported.companion)["certificate"]
+        if inner["binds"][role] == value:
+            continue
+        inner["binds"][role] = value
+        del inner["digest"]
+        inner["digest"] = smle_check.sha256(smle_check.canonical(inner))
+        digest = smle_check.sha256(smle_check.canonical(inner) + b"\n")
+        found = accepted(exported.onnx, changed_outer(exported, certificate=inner, model_certificate=digest))
+        assert (found is not None) == (role == "backbone" and (value is None or isinstance(value, str)))
 
 
 def test_a_certificate_of_another_model_is_rejected():

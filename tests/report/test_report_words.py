@@ -110,6 +110,14 @@ def _connected(inner):
             lambda parts: (f"{function}({', '.join(p[0] for p in parts)})", lambda w: fits(sum(p[1](w) for p in parts)))
         )
 
+    def counted_by(function, fits):
+        return st.tuples(_number | _constants, several).map(
+            lambda stated: (
+                f"{function}({stated[0][0]}, {', '.join(p[0] for p in stated[1])})",
+                lambda w: fits(sum(p[1](w) for p in stated[1]), stated[0][1](w)),
+            )
+        )
+
     return (
         pairs.map(_joined("and", lambda a, b: a and b))
         | pairs.map(_joined("or", lambda a, b: a or b))
@@ -118,6 +126,9 @@ def _connected(inner):
         | counted("at_most_one", lambda n: n <= 1)
         | counted("at_least_one", lambda n: n >= 1)
         | counted("exactly_one", lambda n: n == 1)
+        | counted_by("at_most", lambda n, k: n <= k)
+        | counted_by("at_least", lambda n, k: n >= k)
+        | counted_by("exactly", lambda n, k: n == k)
     )
 
 
@@ -181,6 +192,14 @@ _AUDITED = [
     ("z <= most and brake <= near", "Always: z is at most `most` (3) and brake is at most near (2)."),
     ("z <= 2 * near", "Always: z is at most 2 · near (= 2)."),
     ("x >= near implies z >= 0", "Always: x is at least near (2) implies z is at least 0."),
+    (
+        "exactly(2, z <= 1, z >= near, brake <= 1)",
+        "Always: exactly 2 of (z is at most 1, z is at least near (2), brake is at most 1).",
+    ),
+    (
+        "z <= 1 and at_most(near, z <= 1, brake <= 1, z >= 3)",
+        "Always: z is at most 1 and (at most near (2) of (z is at most 1, brake is at most 1, z is at least 3)).",
+    ),
     ("-1 <= z <= near", "Always: z is between −1 and near (2)."),
     ("near >= z >= -1", "Always: z is between −1 and near (2)."),
     ("near < z <= 7", "Always: z is above near (2) and at most 7."),

@@ -46,10 +46,14 @@ class Package:
         return tensors_of(self.weights)
 
     def seal(self) -> Package:
+        tensors = self.tensors
+        backbone = {name: tensor for name, tensor in tensors.items() if name.startswith("backbone.")}
+        digests = {role: hashlib.sha256(data).hexdigest() for role, data in self.files.items()}
         self.document["binds"] = {
-            "weights": smle_check.weights_digest(self.tensors),
+            "head": smle_check.weights_digest({k: v for k, v in tensors.items() if k not in backbone}),
+            "backbone": smle_check.weights_digest(backbone) if backbone else digests.get("onnx"),
             "block": hashlib.sha256(self.block).hexdigest() if self.block else None,
-            **{k: hashlib.sha256(self.files[k]).hexdigest() if k in self.files else None for k in ("model", "rules")},
+            **{role: digests.get(role) for role in ("model", "rules")},
         }
         body = {key: value for key, value in self.document.items() if key != "digest"}
         self.document["digest"] = hashlib.sha256(smle_check.canonical(body)).hexdigest()
@@ -69,7 +73,7 @@ class Package:
         (folder / "model.safetensors").write_bytes(safetensors_bytes(self.tensors))
         if self.block:
             (folder / "certificate.bin").write_bytes(self.block)
-        for role, name in (("model", "model.json"), ("rules", "rules.yaml")):
+        for role, name in (("model", "model.json"), ("rules", "rules.yaml"), ("onnx", "model.onnx")):
             if role in self.files:
                 (folder / name).write_bytes(self.files[role])
         return folder
@@ -171,18 +175,21 @@ def written(
     nan_safe = all(head.fallback is None for head in over.heads if head is not None)
     document: dict[str, Any] = {
         "format": "smle-certificate",
-        "version": 1,
+        "version": 2,
         "statement": smle_check.STATEMENT,
         "binds": {},
         "program": {
+            "head": "box",
             "precision": "float32",
             "clip": "where" if nan_safe else "clamp",
             "bounds": "affine" if affine else "constant",
         },
         "specification": compiled(spec, arrangement, block),
         "gate": {"regions": list(arrangement.gated)},
-        "coverage": {"conflicts": list(conflicts), "implications": list(implications)},
-        "proofs": list(proofs),
+        "proof": {
+            "coverage": {"conflicts": list(conflicts), "implications": list(implications)},
+            "obligations": list(proofs),
+        },
     }
     files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
     return Package(document, weights_of(spec, arrangement, over), bytes(block), files).seal()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -11,10 +13,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+from safetensors.numpy import save
 
 import smle_check
 from smle.assurance import DeployedNetwork, certify, state_of
-from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.export.backbone import Backbone, mlp_backbone
 from smle.export.files import _sealed
 from smle.export.graph import certified_program, graph_model, interface_of
@@ -22,6 +25,7 @@ from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
 from smle.rules import Categorical, Specification
 from smle.storage import ModelRecord
+from smle_check.onnx.graph import Graph
 from support.builder import case
 
 MIXED = """
@@ -113,12 +117,32 @@ def model_of(spec: Specification, record: ModelRecord, backbone: Backbone, *, mo
 
 
 def resealed(companion: bytes, onnx: bytes) -> bytes:
-    """Return the certificate file bound to other bytes, as an attacker would make it."""
+    """Return the certificate file bound to other bytes, and to the head in them, as an attacker would make it."""
     outer = json.loads(companion)
-    del outer["digest"]
+    inner = outer["certificate"]
+    with contextlib.suppress(smle_check.Rejected):  # bytes from which no head can be read
+        tensors = _head_in(onnx, outer["head"])
+        inner["binds"]["head"] = smle_check.weights_digest(tensors)
+        outer["head"] = base64.b64encode(save(arrays_of(tensors))).decode()
+    del outer["digest"], inner["digest"]
+    inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
+    outer["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
     outer["onnx"] = hashlib.sha256(onnx).hexdigest()
     outer["digest"] = hashlib.sha256(smle_check.canonical(outer)).hexdigest()
     return smle_check.canonical(outer) + b"\n"
+
+
+def _head_in(onnx: bytes, head: str) -> dict[str, smle_check.Tensor]:
+    """Return the stored head with the numbers that the graph has under the same names."""
+    tensors, constants = smle_check.read_weights(base64.b64decode(head)), Graph(onnx).constants
+    for name, tensor in tensors.items():
+        found = constants.get(name)
+        if found is None or found.dtype != tensor.dtype:
+            continue
+        data = found.data * tensor.shape[0] if found.shape == () else found.data
+        if len(data) == len(tensor.data):
+            tensors[name] = tensor._replace(data=data)
+    return tensors
 
 
 def accepted(onnx: bytes, companion: bytes) -> smle_check.OnnxResult | None:

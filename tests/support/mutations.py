@@ -18,14 +18,14 @@ Files = dict[str, bytes]
 
 def files_of(package: Package) -> Files:
     files = {"certificate.json": package.text, "model.safetensors": safetensors_bytes(package.tensors)}
-    files |= {"model.json": package.files["model"], "rules.yaml": package.files["rules"]}
+    files |= {smle_check.FILES[role]: data for role, data in package.files.items()}
     return files | ({"certificate.bin": package.block} if package.block else {})
 
 
 def check_files(files: Files) -> list[smle_check.Proved]:
     """Check a model folder given as bytes."""
     tensors = smle_check.read_weights(files["model.safetensors"])
-    bound = {role: files[name] for role, name in (("model", "model.json"), ("rules", "rules.yaml")) if name in files}
+    bound = {role: files[name] for role, name in smle_check.FILES.items() if name in files}
     return smle_check.check_certificate(files["certificate.json"], tensors, files.get("certificate.bin", b""), bound)
 
 
@@ -118,8 +118,10 @@ def changed_value(rng: random.Random, value: Any) -> Any:
     return rng.choice([None, 0, "0", [], {}])
 
 
-def change_document(rng: random.Random, package: Package) -> str:
-    part = rng.choice(["specification", "specification", "proofs", "proofs", "coverage", "gate", "program"])
+def change_document(rng: random.Random, package: Package, *, rules: bool = True) -> str:
+    part = rng.choice(
+        ["specification", "specification", "proof", "proof", "proof", "gate", "program"][2 * (not rules) :]
+    )
     found = list(places(package.document[part], (part,)))
     path = rng.choice(found) if found else (part,)
     holder: Any = package.document
@@ -163,14 +165,14 @@ def change_block(rng: random.Random, package: Package) -> str:
     return f"block at {at}"
 
 
-def attacked(rng: random.Random, package: Package) -> tuple[str, Package]:
-    """Change the content in one to three places and make all digests new."""
+def attacked(rng: random.Random, package: Package, *, rules: bool = True) -> tuple[str, Package]:
+    """Change the content in one to three places, that of the rules among it, and make all digests new."""
     what = []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         kind = rng.random()
         if kind < 0.5:
-            what.append(change_document(rng, package))
-        elif kind < 0.9 or not package.block:
+            what.append(change_document(rng, package, rules=rules))
+        elif kind < 0.9 or not package.block or not rules:
             what.append(change_weights(rng, package))
         else:
             what.append(change_block(rng, package))

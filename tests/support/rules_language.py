@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from fractions import Fraction
-from itertools import combinations
+from itertools import product
 
 from hypothesis import strategies as st
 
@@ -61,6 +61,7 @@ COMPARISONS = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+COUNTS = {"at_most": operator.le, "at_least": operator.ge, "exactly": operator.eq}
 VALUES = [F(v) for v in ("-2", "-1", "-1/2", "0", "1/10", "1/3", "1/2", "1", "2", "3")]
 
 
@@ -173,10 +174,13 @@ def truth_of(node: Node, env):
             values = [value_of(o, env) for o in operands]
             return all(COMPARISONS[op](a, b) for op, a, b in zip(operators, values, values[1:], strict=False))
         case Call(function=function, arguments=arguments):
-            values = [truth_of(a, env) for a in arguments]
-            most = _and(_not(_and(pair)) for pair in combinations(values, 2))
-            least = _or(values)
-            return {"at_most_one": most, "at_least_one": least, "exactly_one": _and([most, least])}[function]
+            count, first = (1, 0) if function.endswith("_one") else (value_of(arguments[0], env), 1)
+            values = [truth_of(a, env) for a in arguments[first:]]
+            fits = COUNTS[function.removesuffix("_one")]
+            answers = {
+                fits(sum(values), count) for values in product(*([True, False] if v is None else [v] for v in values))
+            }
+            return answers.pop() if len(answers) == 1 else None
     raise AssertionError(node)
 
 
@@ -253,6 +257,12 @@ def formulas(atoms):
                 lambda f, a: Call(f, tuple(a)),
                 st.sampled_from(["at_most_one", "at_least_one", "exactly_one"]),
                 st.lists(inner, min_size=2, max_size=3),
+            ),
+            st.builds(
+                lambda f, k, a: Call(f, (k, *a)),
+                st.sampled_from(["at_most", "at_least", "exactly"]),
+                st.sampled_from([Num(F(1)), Num(F(2)), add(Name("near"), [(1, Num(F(1)))])]),
+                st.lists(inner, min_size=3, max_size=4),
             ),
         ),
         max_leaves=5,

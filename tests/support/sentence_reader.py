@@ -97,10 +97,11 @@ class _Reader:
             return not (self.inside() if self.sees("(") else self.label())
         if self.accept("true") or self.accept("false"):
             return self.tokens[self.at - 1][1] == "true"
-        for phrase, fits in ((("at", "most"), (0, 1)), (("at", "least"), range(1, 99)), (("exactly",), (1,))):
-            if self.accept(*phrase, "one"):
+        for phrase, sign in ((("at", "most"), "≤"), (("at", "least"), "≥"), (("exactly",), "=")):
+            if self.accept(*phrase):
+                count = 1 if self.accept("one") else self.sum()
                 self.expect("of")
-                return sum(self.list("(", ")", self.condition)) in fits
+                return _SIGNS[sign](sum(self.list("(", ")", self.condition)), count)
         start = self.at
         try:
             return self.comparison()
@@ -170,7 +171,10 @@ class _Reader:
         if self.accept("and"):
             sign = None if self.sees("at", "most", "one") or self.sees("at", "least", "one") else self.phrase()
             if sign is not None:
-                return _SIGNS[sign](left, self.sum()) and holds
+                also = _SIGNS[sign](left, self.sum())
+                if self.sees("of"):
+                    raise UnreadableError("a count that reads like a second limit")
+                return also and holds
             self.at = start
         return holds
 

@@ -23,12 +23,11 @@ def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement
     """Return the cells that a (checked) certificate speaks of.
 
     Raises:
-        CertificateError: If it speaks of a clip list, which has none.
+        CertificateError: If its head is no box, and has none.
     """
-    if certificate.document["program"]["clip"] == "list":
-        raise CertificateError(
-            "Expected the certificate of a network. Got that of a clip list, which is not stored yet."
-        )
+    head = certificate.document["program"]["head"]
+    if head != "box":
+        raise CertificateError(f"Expected the certificate of a network, with the head 'box'. Got the head '{head}'.")
     gated = tuple(certificate.document["gate"]["regions"])
     signatures = certificate.tensors["gate.signatures"]
     bits = np.frombuffer(signatures.data, dtype=np.uint8).reshape(signatures.shape)

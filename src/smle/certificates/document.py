@@ -15,9 +15,9 @@ import numpy.typing as npt
 import smle_check
 from smle.errors import CertificateError
 from smle_check.digits import margin_text
-from smle_check.words import domain_text
+from smle_check.words import domain_text, head_text
 
-__all__ = ["Certificate", "Proved", "shortened", "tensors_of"]
+__all__ = ["Certificate", "Proved", "arrays_of", "shortened", "tensors_of"]
 
 Proved = smle_check.Proved
 
@@ -27,7 +27,8 @@ class Certificate:
     """A proof that a model obeys its rules, with everything needed to check it again.
 
     * `text`: the canonical JSON (certificate.json); `block`: certificate.bin, empty if there is none.
-    * `tensors`: the weights that it speaks of; `files`: the bound files by their role (`model`, `rules`).
+    * `tensors`: the weights that it speaks of; `files`: the bound files by their role (`model`, `rules`,
+      and `onnx` where the model in front of the head is model.onnx).
     * `changed`: for a model in use, names those of its weights that are no longer the ones that it speaks of.
     """
 
@@ -97,6 +98,11 @@ class Certificate:
         """For which inputs it is proved, in words (of an accepted certificate)."""
         return domain_text(smle_check.Specification(self.document["specification"], self.block))
 
+    @property
+    def head(self) -> list[str]:
+        """Which kind of head is proved, and what is not, in words (of an accepted certificate)."""
+        return head_text(self.document["program"]["head"], self.tensors, self.files)
+
     def __str__(self) -> str:
         lines = [f"Certificate: {len(self.proved)} statements proved in exact arithmetic,"]
         lines += [f"  {line}" for line in self.domain]
@@ -125,6 +131,10 @@ def _accuracy(description: bytes) -> list[str]:
     return [*lines, *(f"{kind}: {text}" for kind, text in remarks.items() if text)]
 
 
+_TYPES = {"F32": "f4", "F64": "f8", "F16": "f2", "U8": "u1", "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}
+_TYPES |= {"BOOL": "b1"}
+
+
 def shortened(names: list[str], most: int = 3) -> str:
     """Return a list of names for a message, the first few of many."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -132,22 +142,21 @@ def shortened(names: list[str], most: int = 3) -> str:
 
 def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, smle_check.Tensor]:
     """Return weights as the checker would read them from the weight file."""
-    names = {
-        "f4": "F32",
-        "f8": "F64",
-        "u1": "U8",
-        "i1": "I8",
-        "i2": "I16",
-        "i4": "I32",
-        "i8": "I64",
-        "b1": "BOOL",
-        "f2": "F16",
-    }
+    names = {code: name for name, code in _TYPES.items()}
     result = {}
     for name, value in weights.items():
         array = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False)
         result[name] = smle_check.Tensor(names[array.dtype.str[1:]], tuple(value.shape), array.tobytes())
     return result
+
+
+def arrays_of(tensors: dict[str, smle_check.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    """Return tensors of the checker as arrays of their own; those of types that NumPy does not have are left out."""
+    return {
+        name: np.frombuffer(tensor.data, dtype=f"<{_TYPES[tensor.dtype]}").reshape(tensor.shape).copy()
+        for name, tensor in tensors.items()
+        if tensor.dtype in _TYPES
+    }
 
 
 def _reordered(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
@@ -68,48 +67,61 @@ def issue(
     else:
         proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, over, spec, block)
     nan_safe = "heads.fallback" not in tensors
-    document: dict[str, Any] = {
-        "format": "smle-certificate",
-        "version": smle_check.VERSION,
-        "statement": smle_check.STATEMENT,
-        "binds": {
-            "weights": smle_check.weights_digest(tensors),
-            "block": hashlib.sha256(block).hexdigest() if block else None,
-            **_digests(files),
-        },
+    stated = {
         "program": {
+            "head": "box",
             "precision": "float32",
             "clip": "where" if nan_safe else "clamp",
             "bounds": _KINDS[type(over.bounds)],
         },
         "specification": specification,
         "gate": {"regions": list(arrangement.gated)},
-        "coverage": _coverage(arrangement),
-        "proofs": proofs,
+        "proof": {"coverage": _coverage(arrangement), "obligations": proofs},
     }
-    return sealed(document, bytes(block), tensors, files)
+    return sealed(stated, bytes(block), tensors, files)
 
 
 def rebind(certificate: Certificate, files: dict[str, bytes]) -> Certificate:
     """Return the same proof bound to other files (a changed model.json, say), checked again.
 
+    A bound model.onnx stays bound unless `files` has another one.
+
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
-    document = {key: value for key, value in certificate.document.items() if key != "digest"}
-    document["binds"] = {**document["binds"], **_digests(files)}
-    return sealed(document, certificate.block, certificate.tensors, files)
-
-
-def _digests(files: dict[str, bytes]) -> dict[str, str | None]:
-    return {role: hashlib.sha256(files[role]).hexdigest() if role in files else None for role in ("model", "rules")}
+    kept = {role: data for role, data in certificate.files.items() if role == "onnx"}
+    stated = {key: certificate.document[key] for key in ("program", "specification", "gate", "proof")}
+    return sealed(stated, certificate.block, certificate.tensors, {**kept, **files})
 
 
 def sealed(
-    document: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
+    stated: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
 ) -> Certificate:
-    """Add the digest, and let nothing out that the exact checker does not accept."""
-    document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
+    """Return the certificate of a head: what is `stated` (program, specification, gate, proof), bound and sealed.
+
+    Nothing gets out that the exact checker does not accept.
+
+    Args:
+        stated: The four fields that kinds of heads write; the format has the others.
+        block: certificate.bin; empty: there is none.
+        tensors: Those of the head, and `backbone.*` where the model is stored with it.
+        files: The files to bind, by role: `model` (model.json), `rules` (rules.yaml), `onnx` (model.onnx).
+
+    Raises:
+        NotCertifiedError: If the checker does not accept it.
+    """
+    try:
+        binds = smle_check.bindings(tensors, block, files)
+    except smle_check.Rejected as reason:
+        raise NotCertifiedError(f"Two models in front of one head: {reason}.") from None
+    document = {
+        "format": "smle-certificate",
+        "version": smle_check.VERSION,
+        "statement": smle_check.STATEMENT,
+        "binds": binds,
+        **stated,
+    }
+    document["digest"] = smle_check.sha256(smle_check.canonical(document))
     certificate = Certificate(smle_check.canonical(document) + b"\n", block, tensors, dict(files))
     try:
         _ = certificate.proved

@@ -116,7 +116,7 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
 
 def _show_statement(statement: dict[str, Any]) -> None:
     """Print domain, claim, assumptions and what is not guaranteed; the first and third as the checkers print them."""
-    lines = [*statement["domain"], f"Proved: {statement['claim']}"]
+    lines = [*statement["domain"], *statement.get("head", []), f"Proved: {statement['claim']}"]
     lines += [f"assumed: {line}" for line in statement["assumptions"]]
     lines += [f"Not guaranteed: {line}" for line in statement["not_guaranteed"]]
     for line in lines:
@@ -140,8 +140,9 @@ def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str
         if not (folder / "certificate.json").is_file():
             raise
         raise CertificateError(str(error)) from error
-    statement = record.certificate.document["statement"]
-    return proved, spec, {**statement, "domain": record.certificate.domain, "assumptions": assumptions_of(spec)}
+    certificate = record.certificate
+    words = {"domain": certificate.domain, "head": certificate.head, "assumptions": assumptions_of(spec)}
+    return proved, spec, {**certificate.document["statement"], **words}
 
 
 @app.command(rich_help_panel=MODELS)

@@ -85,7 +85,10 @@ def _finite(value: Any) -> Any:
 
 def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], tolerance: float) -> None:
     if training is None:
-        shares = [("rows outside the domain", now.outside_rows / now.rows), ("units clipped", now.clipped_share)]
+        shares = [
+            ("rows outside the domain", now.outside_rows / now.rows),
+            ("units clipped" if now.cells else "answers moved", now.clipped_share),
+        ]
         shares += [(f"rule '{name}' is on", count / now.rows) for name, count in now.rules.items()]
         print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
         out.print("The model says nothing about its training rows: there is nothing to compare with.", soft_wrap=True)

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import save as serialize
 
 import smle_check
 from smle.certificates.agreement import require_same_rules
-from smle.certificates.document import Certificate, tensors_of
-from smle.errors import CertificateError, NotCertifiedError, RuleError
+from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
-from smle.export.graph import certified_program, graph_model, interface_of, plain_program
+from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.rules import Specification
-from smle_check.onnx.check import FORMAT, VERSION
+from smle_check.onnx.check import FORMAT
+from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
@@ -41,6 +43,7 @@ def write_onnx(
         path: The ONNX file to write.
         backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input
             `features` (batch, d), one output (batch, n). For example a quantized copy of `backbone_model(record)`.
+            In place of a stored model another one that reads columns of the same table, with one output (batch, m).
         monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
@@ -50,7 +53,10 @@ def write_onnx(
         RuleError: If names of the rules cannot be used in the graph.
     """
     spec = Specification.from_yaml((record.rules or "") + "\n")
-    part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
+    if record.onnx is not None:
+        part = onnx_backbone(record.onnx if backbone is None else backbone, columns=inputs_of(spec))
+    else:
+        part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
     write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
 
 
@@ -124,11 +130,17 @@ def write_certified(
     """Write head and backbone as ONNX, with the certificate beside it if there are rules.
 
     Raises:
+        ModelFormatError: If the place is model.onnx of a model folder.
         NotCertifiedError: If there are rules but no certificate.
         CertificateError: If the certificate is not accepted.
     """
+    if path.name == "model.onnx" and (path.parent / "model.safetensors").exists():
+        raise ModelFormatError(
+            f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
+            "place for the exported model."
+        )
     face = interface_of(spec, monitor=monitor)
-    tensors = {k: v for k, v in tensors_of(weights).items() if not k.startswith("backbone.")}
+    tensors = _head(tensors_of(weights))
     if not spec.rules:
         data = graph_model(face, plain_program(face, tensors), backbone, []).SerializeToString(deterministic=True)
         companion(path).unlink(missing_ok=True)
@@ -137,7 +149,7 @@ def write_certified(
     if certificate is None:
         raise NotCertifiedError("This model has rules but no certificate. Expected a certified model to export.")
     require_same_rules(certificate, spec)
-    if not tensors["heads.weight"].shape[0]:
+    if "heads.weight" in tensors and not tensors["heads.weight"].shape[0]:
         raise NotCertifiedError(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
@@ -166,16 +178,21 @@ def _sealed(certificate: Certificate, data: bytes) -> bytes:
     """Return the certificate file: digests of the ONNX file and of the model's certificate, and the latter itself."""
     document = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": smle_check.VERSION,
         "onnx": smle_check.sha256(data),
         "model_certificate": smle_check.sha256(certificate.text),
         "certificate": certificate.document,
+        "head": base64.b64encode(serialize(arrays_of(_head(certificate.tensors)))).decode(),
         "block": base64.b64encode(certificate.block).decode() if certificate.block else None,
         "model": _text(certificate, "model"),
         "rules": _text(certificate, "rules"),
     }
     document["digest"] = smle_check.sha256(smle_check.canonical(document))
     return smle_check.canonical(document) + b"\n"
+
+
+def _head(tensors: dict[str, smle_check.Tensor]) -> dict[str, smle_check.Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
 
 
 def _text(certificate: Certificate, role: str) -> str | None:

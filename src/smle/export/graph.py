@@ -14,11 +14,16 @@ from smle.export.backbone import Backbone
 from smle.extras import require
 from smle.rules import Categorical, Choice, Label, Specification
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant
-from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types, program_of
+from smle_check.onnx.head import program_of
+from smle_check.onnx.interface import encode, in_domain
+from smle_check.onnx.interface import outputs as named_outputs
+from smle_check.onnx.operations import Printer
+from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types
+from smle_check.program import Op
 
 __all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
 
-IR_VERSION = 9
+IR_VERSION, LATER = 9, 10  # the latter from operator set 21 on
 
 
 def inputs_of(spec: Specification) -> tuple[Input, ...]:
@@ -60,22 +65,28 @@ def certified_program(face: Interface, certificate: Certificate, tensors: dict[s
         ModelFormatError: If the head is of a kind that has no ONNX program.
     """
     document = certificate.document
-    kind = document["program"]["bounds"]
-    if document["program"]["precision"] != "float32" or kind not in ("constant", "affine"):
-        raise ModelFormatError(f"Expected a float32 head with constant or affine bounds to export. Got {kind} bounds.")
     stated = smle_check.Specification(document["specification"], certificate.block)
-    return program_of(face, stated, document["gate"]["regions"], document["program"]["clip"], tensors)
+    try:
+        return program_of(face, stated, document["gate"]["regions"], document["program"], tensors)
+    except smle_check.Rejected as reason:
+        raise ModelFormatError(f"This model cannot be exported: {reason}") from None
 
 
 def plain_program(face: Interface, tensors: dict[str, smle_check.Tensor]) -> Program:
-    """Return the program of a network without rules: one affine layer behind the backbone."""
+    """Return the program of a model without rules: one affine layer behind a backbone, or its own answer."""
     program = Program()
-    known = program.encode(face.inputs)
+    known = encode(program, face.inputs)
     if face.monitored:
-        program.domain(tensors)
-        program.in_domain(face.inputs, known)
-    parameters = [program.stored("free.weight", tensors), program.stored("free.bias", tensors)]
-    program.outputs(program.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1), face.outputs)
+        ends = ("features", "domain.lower_F", "domain.upper_F")
+        Printer(program, face, tensors, [Op("clamp", "x", ends)], across=True, direct=False).print(set())
+        in_domain(program, face.inputs, known)
+    if "free.weight" in tensors:
+        parameters = [program.stored(name, tensors[name]) for name in ("free.weight", "free.bias")]
+        y = program.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
+    else:
+        answer = program.answer(sum(len(item.columns) for item in face.outputs))
+        y = program.add("Cast", [answer], "head/free", to=FLOAT)
+    named_outputs(program, y, face.outputs)
     return program
 
 
@@ -102,8 +113,9 @@ def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Se
     initializers = [*backbone.initializers, *constants]
     _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
-    opset = helper.make_opsetid("", OPSET)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="smle")
+    opsets = [helper.make_opsetid(domain, version) for domain, version in backbone.opsets.items()]
+    version = IR_VERSION if backbone.opsets[""] <= OPSET else LATER
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="smle")
     titles = {"active_rules": smle_check.canonical(list(rules)).decode()}
     helper.set_model_props(model, titles if rules else {"smle": "no rules, no certificate"})
     onnx.checker.check_model(model, full_check=False)

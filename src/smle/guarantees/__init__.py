@@ -4,8 +4,9 @@ Other rooms import these names from here, and nothing from the rooms inside.
 """
 
 from smle.guarantees.advice.compare import compare
+from smle.guarantees.advice.consistency import room_at
 from smle.guarantees.advice.diagnose import conflicts_explained
-from smle.guarantees.advice.diagnosis import Diagnosis
+from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken
@@ -39,7 +40,7 @@ from smle.guarantees.proof.overapproximation import (
     Overapproximation,
 )
 from smle.guarantees.proof.relaxation import bisected
-from smle.guarantees.proof.simplex import ExactOptimal, maximize
+from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
     ExclusionVerdicts,
@@ -74,8 +75,10 @@ __all__ = [
     "Diagnosis",
     "Domain",
     "Envelope",
+    "ExactInfeasible",
     "ExactOptimal",
     "ExclusionVerdicts",
+    "Finding",
     "Head",
     "HeadNumbers",
     "HeadProblem",
@@ -123,6 +126,7 @@ __all__ = [
     "project",
     "refit",
     "requirement_of",
+    "room_at",
     "slopes_and_offsets",
     "softmax_loss",
     "squared_error",

@@ -1,94 +1,88 @@
-"""The clip list in NumPy: limits on single outputs behind any model's answers (certificate format, section 12)."""
+"""The clip list: limits on single outputs behind any model's answers (certificate format, section 12)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import smle_check
-from smle.certificates.document import Certificate
-from smle_check.floats import FORMATS
-from smle_check.heads.clips import STAGES, WIDE, Limit, limits_of
+from smle.certificates.document import Certificate, arrays_of
+from smle.programs.many_limits import Pairs
+from smle.programs.source import Function, columns_function, rows_function
+from smle_check.heads.clips import limits_of
+from smle_check.program import Op, clip_list
 
 __all__ = ["ClipList"]
 
 Array = npt.NDArray[Any]
-_KINDS = {"F32": "<f4", "F64": "<f8"}
-_WIDE = float(WIDE)
+_FLOAT32 = np.dtype(np.float32)
+_FORMATS = (_FLOAT32, np.dtype(np.float64))
+_FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for each limit; never more than these
+_MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from so many limits on they are looked up, but for so few rows
+_SHARE = 0.15  # of the limits, if they are to be looked up
+_MOST_PRINTED = 3000  # limits
 
 
 class ClipList:
-    """Moves answers inside the limits that are active at their inputs; leaves them alone where the rules allow them.
+    """Moves answers inside the limits that are active at their inputs; leaves them alone where these allow them.
 
-    Everything is computed in float64 on the inputs as passed, and cast once, at the end.
+    Of a head with checked candidates this is the half in front of the check.
     """
 
     def __init__(self, certificate: Certificate) -> None:
+        self.certificate = certificate
         spec = smle_check.Specification(certificate.document["specification"], certificate.block)
-        self._tensors = {name: _array(tensor) for name, tensor in certificate.tensors.items()}
+        self._tensors = arrays_of(certificate.tensors)
         limits = limits_of(spec)
-        regions = sorted({limit.region for limit in limits})
-        used = sorted({row for region in regions for row in spec.regions[region]})
-        rows = [spec.rows[row] for row in used]
-        compared = [(k, sign, row.strict) for row in rows if len(row.terms) == 1 for k, sign in row.terms.items()]
-        self._columns = np.array([k for k, _, _ in compared], dtype=np.intp)
-        self._negative = np.array([sign < 0 for _, sign, _ in compared], dtype=bool)
-        self._strict = np.array([strict for _, _, strict in compared], dtype=bool)
-        order = sorted(used, key=lambda row: len(spec.rows[row].terms) > 1)  # comparisons first
-        member = [[row in spec.regions[region] for region in regions] for row in order]
-        self._member = np.array(member, dtype=np.float32).reshape(len(order), len(regions))
-        self._stages = [(stage, *_stage(stage, limits, regions)) for stage in STAGES]
+        self._ops = clip_list(spec, limits, certificate.document["gate"]["regions"])
+        self._of_rows: dict[Any, Function] = {}
+        self._of_columns: dict[Any, Function] = {}
+        self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
+        if len(limits) > _MANY_LIMITS:
+            self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
+        self._shape = len(spec.inputs), len(spec.outputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClipList, (self.certificate,)  # printed functions are made anew
 
     def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32, moved inside the limits at X (n, d), which is float32 or float64."""
-        x = self._clamped(X)
-        wide = x.astype(np.float64)
-        active = self._active(x, wide)
-        with np.errstate(invalid="ignore", over="ignore"):
-            q = np.asarray(answers, dtype=np.float32).astype(np.float64)
-            q = np.where(np.abs(q) <= _WIDE, q, self._tensors["clips.default"].astype(np.float64))
-        for stage, bits, outputs in self._stages:
-            lower = stage.endswith("lower")
-            values = self._tensors[f"clips.{stage}"].astype(np.float64)
-            if stage.startswith("affine"):
-                values = wide @ self._tensors[f"clips.{stage}_slope"].T.astype(np.float64) + values
-            limits = np.where(active[:, bits], values, -2 * _WIDE if lower else 2 * _WIDE)
-            for output in np.unique(outputs):
-                own = limits[:, outputs == output]
-                v = own.max(axis=1) if lower else own.min(axis=1)
-                column = q[:, output]
-                q[:, output] = np.where(column >= v if lower else column <= v, column, v)
-        return q.astype(np.float32)
+        """Return the answers (n, m) in float32, moved inside the limits at X (n, d), which is float32 or float64.
 
-    def _clamped(self, X: Array) -> Array:
+        Raises:
+            TypeError: If X has another kind of numbers.
+            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
+        """
+        rows = len(answers)
+        if X.shape != (rows, self._shape[0]) or answers.shape != (rows, self._shape[1]):
+            raise ValueError(
+                f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
+                f"Got {X.shape} and {answers.shape}."
+            )
+        if answers.dtype is not _FLOAT32:
+            with np.errstate(invalid="ignore", over="ignore"):
+                answers = np.asarray(answers, dtype=np.float32)
+        few = rows <= self._few
+        function = (self._of_rows if few else self._of_columns).get(X.dtype)
+        if function is None:
+            X, function = self._first(X, few)
+        return function(X, answers)
+
+    def _first(self, X: Array, few: bool) -> tuple[Array, Function]:
+        """Return inputs in a format of this machine, and the program for that format."""
         kind = X.dtype.newbyteorder("=")
-        if kind not in (np.float32, np.float64):  # a conversion may round, and the limits would hold elsewhere
+        if kind not in _FORMATS:  # a conversion may round, and the limits would hold elsewhere
             raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
-        x = X.astype(kind, copy=False)
-        lower, upper = (self._tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper"))
-        x = np.where(x >= lower, x, lower)
-        return np.where(x <= upper, x, upper)
+        known, made = (self._of_rows, rows_function) if few else (self._of_columns, self._for_columns)
+        if kind not in known:
+            known[kind] = made(self._ops, self._tensors, kind.name)
+        return X.astype(kind, copy=False), known[kind]
 
-    def _active(self, x: Array, wide: Array) -> Array:
-        """Return which regions hold, (n, regions)."""
-        kind = FORMATS[x.dtype == np.float64].name
-        constants = self._tensors[f"gate.constants_{kind}"]
-        chosen = x[:, self._columns]
-        signed = np.where(self._negative, -chosen, chosen)  # a product might flush subnormal numbers to zero
-        fails = np.where(self._strict, signed >= constants, signed > constants)
-        above = wide @ self._tensors["gate.coefficients"].T > self._tensors["gate.thresholds"]
-        outside = np.concatenate([fails, above], axis=1).astype(np.float32) @ self._member
-        return np.asarray(outside == 0)
-
-
-def _array(tensor: smle_check.Tensor) -> Array:
-    return np.frombuffer(tensor.data, dtype=_KINDS[tensor.dtype]).reshape(tensor.shape)
-
-
-def _stage(stage: str, limits: list[Limit], regions: list[int]) -> tuple[Array, Array]:
-    """Return, for the clips of a stage, the places of their bits and their outputs."""
-    own = [limit for limit in limits if limit.stage == stage]
-    bits = np.array([regions.index(limit.region) for limit in own], dtype=np.intp)
-    return bits, np.array([limit.output for limit in own], dtype=np.intp)
+    def _for_columns(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
+        if self._limits > _MANY_LIMITS:
+            pairs = Pairs(ops, tensors, fmt)
+            if pairs.share < _SHARE or self._limits > _MOST_PRINTED:
+                return pairs
+        return columns_function(ops, tensors, fmt)

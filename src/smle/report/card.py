@@ -43,14 +43,18 @@ def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dic
     if certificate is not None:
         program = _document(certificate).get("program")
         if isinstance(program, Mapping):
-            precision, bounds, clip = (text_of(program.get(part)) for part in ("precision", "bounds", "clip"))
-            facts.insert(2, ("Certified program", f"{precision}, {bounds} bounds, clip by {clip}"))
+            facts.insert(2, ("Certified program", _program_text(program)))
     subtitle = facts[0][1] or "model"
     return {
         "card": [(term, value or "not recorded") for term, value in facts],
         "mono": ("Data digest", "Command"),
         "subtitle": subtitle,
     }
+
+
+def _program_text(program: Mapping[str, Any]) -> str:
+    head, precision, bounds, clip = (text_of(program.get(part)) for part in ("head", "precision", "bounds", "clip"))
+    return f"{head}: {precision}, {bounds} bounds, clip by {clip}" if head == "box" else head
 
 
 def _network_text(description: Mapping[str, Any], record: ModelRecord | None) -> str:
@@ -75,6 +79,7 @@ def require_same_files(record: ModelRecord, place: Path) -> None:
     certificate = record.certificate
     other = {
         "model.safetensors": not _same_weights(files.get("model.safetensors"), record),
+        "model.onnx": files.get("model.onnx") != record.onnx,
         "model.json": not _same_description(files.get("model.json"), record),
         "rules.yaml": files.get("rules.yaml") != (None if record.rules is None else record.rules.encode()),
         "certificate.json": files.get("certificate.json") != (None if certificate is None else certificate.text),
@@ -124,8 +129,15 @@ def _digests(record: ModelRecord, place: Path | None) -> list[tuple[str, str, st
     data = _bytes(place, "model.safetensors")
     if data is not None and _same_weights(data, record):
         digests.append(("model.safetensors", "", _sha(data)))
-    digests.append(("weights", "names, types, shapes and bytes: what the certificate binds", _weights(record)))
     certificate = record.certificate
+    tensors, onnx = (certificate.tensors if certificate is not None else tensors_of(record.weights)), record.onnx
+    bound = smle_check.bindings(tensors, b"", {} if onnx is None else {"onnx": onnx})
+    hint = "names, types, shapes and bytes of its tensors: what the certificate binds"
+    digests.append(("head", hint, str(bound["head"])))
+    if onnx is not None:
+        digests.append(("model.onnx", "", _sha(onnx)))
+    elif bound["backbone"] is not None:
+        digests.append(("backbone", hint, bound["backbone"]))
     description = _bytes(place, "model.json") if place is not None else record.description_bytes(record.description)
     if certificate is not None:
         description = certificate.files.get("model")

@@ -11,6 +11,7 @@ from smle.rules import Categorical, Choice, Rule, Specification
 from smle.rules.affine import number as value_of
 from smle.rules.exclusions import is_summary
 from smle.rules.expressions import (
+    COUNTS,
     And,
     Call,
     Compare,
@@ -35,7 +36,6 @@ _LONGEST = 400
 _PARSED = 20_000
 """Longest text that is read for a sentence, of which only the beginning is shown."""
 
-_COUNTS = {"at_most_one": "at most one", "at_least_one": "at least one", "exactly_one": "exactly one"}
 _SYMBOLS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}
 _PHRASES = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 
@@ -87,9 +87,12 @@ class _Speaker:
                 (_, first), *tail = terms
                 signed = (f" {'+' if sign > 0 else '−'} {self._term(term)}" for sign, term in tail)
                 return self._at(first, _PRODUCT) + "".join(signed), _SUM
-            case Call(function=function, arguments=arguments) if function in _COUNTS:
+            case Call(function=function, arguments=arguments) if function in COUNTS:
+                phrase = function.replace("_", " ")
+                if not function.endswith("_one"):
+                    phrase, arguments = f"{phrase} {self._alone(arguments[0])}", arguments[1:]
                 inside = ", ".join(self._at(a, _IMPLIES) for a in arguments)
-                return f"{_COUNTS[function]} of ({inside})", _OR  # its "at most" never follows an "and"
+                return f"{phrase} of ({inside})", _OR  # its "at most" never follows an "and"
             case Call(function="abs", arguments=arguments):
                 return f"abs({', '.join(self._at(a, _IMPLIES) for a in arguments)})", _ATOM
             case Call(function=function, arguments=arguments):
@@ -144,7 +147,11 @@ class _Speaker:
         beside = node.operands[max(index - 1, 0) : index + 2]
         if any(isinstance(other, Name) and other.name in self._groups for other in beside):
             return _as_written(operand)
-        return self._name(operand.name, inside=False) if isinstance(operand, Name) else self._at(operand, _SUM)
+        return self._alone(operand)
+
+    def _alone(self, node: Node) -> str:
+        """Return a number that stands alone, beside no other."""
+        return self._name(node.name, inside=False) if isinstance(node, Name) else self._at(node, _SUM)
 
     def _term(self, term: Node) -> str:
         text = self._at(term, _PRODUCT)

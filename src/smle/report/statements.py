@@ -96,7 +96,9 @@ class RuleVerdict:
 
 def keys_of(certificate: Certificate, spec: Specification, arrangement: Arrangement) -> Iterator[Key]:
     """Yield the obligations in the order in which the checker states them."""
-    empty = {(proof["head"], proof["region"]) for proof in certificate.document["proofs"] if "empty" in proof}
+    empty = {
+        (proof["head"], proof["region"]) for proof in certificate.document["proof"]["obligations"] if "empty" in proof
+    }
     for head in range(len(arrangement.cells) - arrangement.free_cell):
         for rule, region in binding_rules(arrangement, spec, head):
             if (head, region) in empty:
@@ -193,7 +195,7 @@ class Witnesses:
         self.envelope = Envelope.of(over.bounds, self.domain)
         self._weights: dict[Key, Any] = {
             Key(p["head"], p["rule"], p["region"], p["clause"]): p["lambda"]
-            for p in certificate.document["proofs"]
+            for p in certificate.document["proof"]["obligations"]
             if "lambda" in p
         }
         self._supports: dict[tuple[int, int | None], Support] = {}

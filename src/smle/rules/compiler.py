@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from smle.errors import RuleError
 from smle.rules.exclusions import SPELLED_OUT, NeverTogether, spelled_out, summary
-from smle.rules.expressions import And, Call, Name, Node, quote, to_text
+from smle.rules.expressions import COUNTS, And, Call, Name, Node, quote, to_text
 from smle.rules.formula import CNF, Clause, Literal
-from smle.rules.normalize import All, Atom, Formula, Some, complement, normal_form
+from smle.rules.normalize import All, Atom, Formula, Some, complement, counted, normal_form
 from smle.rules.polytope import Polytope, Row
 from smle.rules.specification import Rule
 from smle.rules.vocabulary import Vocabulary
@@ -93,7 +93,7 @@ def _refuse_growth(terms: int, total: int, most: int) -> None:
 
 
 def _regions(when: Node, names: Vocabulary) -> Terms:
-    terms = distribute(normal_form(when, names.inputs_only), Some, MAX_REGIONS)
+    terms = distribute(normal_form(when, names.inputs_only, conjunctive=False), Some, MAX_REGIONS)
     if not terms:
         raise RuleError(f"{quote(when)} is never true, so the rule says nothing.")
     return terms
@@ -154,14 +154,14 @@ def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.i
         if group is None:
             formulas.append(normal_form(part, names))
             continue
-        assert isinstance(part, Call)
-        if part.function != "at_least_one":
-            high, low = np.triu_indices(len(group), 1)
-            columns = np.array(group, dtype=np.int32)
+        least, most, labels = group
+        if most == 1:
+            high, low = np.triu_indices(len(labels), 1)
+            columns = np.array(labels, dtype=np.int32)
             pairs.append(np.stack([columns[high], columns[low]], axis=1))
-        if part.function != "at_most_one":
+        if least == 1:
             one = Fraction(1)
-            formulas.append(Some(tuple(Atom(((c, -one),), (), Fraction(0), False) for c in group)))
+            formulas.append(Some(tuple(Atom(((c, -one),), (), Fraction(0), False) for c in labels)))
     terms = distribute(All(tuple(formulas)), All, MAX_CLAUSES)
     if any(not term for term in terms):
         raise RuleError(f"{quote(then)} can never hold: it asks for something that is always false.")
@@ -173,14 +173,15 @@ def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.i
     return clauses, found
 
 
-def _label_group(node: Node, names: Vocabulary) -> list[int] | None:
-    """Return the label columns of `at_most_one(...)` and its like if all arguments are different labels."""
-    if not isinstance(node, Call) or node.function not in ("at_most_one", "at_least_one", "exactly_one"):
+def _label_group(node: Node, names: Vocabulary) -> tuple[int, int, list[int]] | None:
+    """Return least, most and the label columns of a count of one if all conditions are different labels."""
+    if not isinstance(node, Call) or node.function not in COUNTS:
         return None
-    columns = [names.labels[a.name] for a in node.arguments if isinstance(a, Name) and a.name in names.labels]
-    if len(columns) != len(node.arguments) or len(columns) < 2 or len(set(columns)) != len(columns):
+    least, most, conditions = counted(node, names)
+    columns = [names.labels[c.name] for c in conditions if isinstance(c, Name) and c.name in names.labels]
+    if 1 not in (least, most) or len(columns) != len(conditions) or len(set(columns)) != len(columns):
         return None
-    return columns
+    return least, most, columns
 
 
 def _clause(term: tuple[Atom, ...]) -> tuple[Atom, ...] | None:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from smle.errors import RuleError
 
 __all__ = [
+    "COUNTS",
     "FUNCTIONS",
     "KEYWORDS",
     "MAX_DEPTH",
@@ -45,7 +46,9 @@ MAX_DEPTH = 50
 """Deepest nesting of one expression; long sums and long `and` chains are flat and do not count."""
 
 KEYWORDS = frozenset({"and", "or", "not", "implies", "in", "true", "false"})
-FUNCTIONS = ("abs", "score", "logit", "at_most_one", "at_least_one", "exactly_one", "implies")
+COUNTS = ("at_most_one", "at_least_one", "exactly_one", "at_most", "at_least", "exactly")
+"""Functions that count conditions; those without `_one` have the number as their first argument."""
+FUNCTIONS = ("abs", "score", "logit", *COUNTS, "implies")
 
 _MAX_NUMBER_TEXT = 400
 _PLAIN_DIGITS = 25

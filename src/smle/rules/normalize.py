@@ -9,7 +9,8 @@ was required is true.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from smle.errors import RuleError
 from smle.rules.affine import Affine, affine
 from smle.rules.expressions import (
+    COUNTS,
     And,
     Call,
     Compare,
@@ -38,10 +40,11 @@ from smle.rules.polytope import Linear, linear
 from smle.rules.specification import Categorical, Choice
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["FALSE", "TRUE", "All", "Atom", "Formula", "Some", "complement", "normal_form"]
+__all__ = ["FALSE", "TRUE", "All", "Atom", "Formula", "Some", "complement", "counted", "normal_form"]
 
 _MAX_ABSOLUTES = 10
 _MAX_COUNTED = 300
+_MAX_GROUPS = 10_000
 _MAX_SIZE = 200_000
 _OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
 
@@ -73,20 +76,59 @@ Formula = Atom | All | Some
 TRUE, FALSE = All(()), Some(())
 
 
-def normal_form(node: Node, names: Vocabulary) -> Formula:
+def normal_form(node: Node, names: Vocabulary, *, conjunctive: bool = True) -> Formula:
     """Return the formula with negations pushed into the comparisons.
+
+    Args:
+        node: The condition.
+        names: What names mean.
+        conjunctive: Whether counts are written as an AND of ORs, else as an OR of ANDs; both say the same, and the
+            form that is asked for next costs nothing more.
 
     Raises:
         RuleError: If the node is no condition, is not linear, uses an unknown name, or grows too large.
+
     """
-    return _Normalizer(names).normal_form(node, True)
+    return _Normalizer(names, conjunctive).normal_form(node, True)
+
+
+def counted(node: Call, names: Vocabulary) -> tuple[int, int, tuple[Node, ...]]:
+    """Return how many conditions must hold at least, how many may hold at most, and the conditions.
+
+    Raises:
+        RuleError: If the number is missing or not a whole number from 0 on, or there are fewer than two conditions.
+
+    """
+    kind, count, conditions = node.function, 1, node.arguments
+    if kind.endswith("_one"):
+        kind = kind.removesuffix("_one")
+    else:
+        count, conditions = _count(node, names), conditions[1:]
+    if len(conditions) < 2:
+        raise RuleError(f"Expected at least two conditions in {node.function}(...). Got {quote(node)}.")
+    return (0 if kind == "at_most" else count), (len(conditions) if kind == "at_least" else count), conditions
+
+
+def _count(node: Call, names: Vocabulary) -> int:
+    first = node.arguments[0]
+    try:
+        value = affine(first, names)
+    except RuleError:
+        value = None
+    if value is None or not value.is_constant or value.constant < 0 or value.constant.denominator != 1:
+        raise RuleError(
+            f"Expected a whole number, 0 or more, in front of the conditions, as in {node.function}(2, a, b, c). "
+            f"Got {quote(first)}."
+        )
+    return int(value.constant)
 
 
 class _Normalizer:
     """Remembers what it has seen: `exactly_one` asks for each argument and for its negation, at every level."""
 
-    def __init__(self, names: Vocabulary) -> None:
+    def __init__(self, names: Vocabulary, conjunctive: bool) -> None:
         self._names = names
+        self._conjunctive = conjunctive
         self._seen: dict[tuple[int, bool], Formula] = {}
 
     def normal_form(self, node: Node, positive: bool) -> Formula:
@@ -118,7 +160,7 @@ class _Normalizer:
                     affine(operand, names)  # an unknown name or an output in `when` is the better message
                     raise RuleError(f"Expected a categorical input or a choice before 'in'. Got {quote(operand)}.")
                 return _among(group, {names.member(group, o) for o in options}, names, positive)
-            case Call(function="at_most_one" | "at_least_one" | "exactly_one"):
+            case Call(function=function) if function in COUNTS:
                 return self._counted(node, positive)
             case Name(name=name) if name in names.labels:
                 zero, one = Fraction(0), Fraction(1)
@@ -127,23 +169,43 @@ class _Normalizer:
         raise _not_a_condition(node, names)
 
     def _counted(self, node: Call, positive: bool) -> Formula:
-        """Return at_most_one (pairwise), at_least_one (an or), exactly_one (both)."""
-        if len(node.arguments) < 2:
-            raise RuleError(f"Expected at least two conditions in {node.function}(...). Got {quote(node)}.")
-        if len(node.arguments) > _MAX_COUNTED:
+        """Return a count over all groups of a size: "one of any k + 1 does not hold", or "some n - k do not hold".
+
+        The first is an AND of ORs, the second an OR of ANDs. The negation of one has the shape of the other, with
+        every argument negated.
+        """
+        least, most, conditions = counted(node, self._names)
+        size = len(conditions)
+        if size > _MAX_COUNTED:
             raise RuleError(
-                f"Expected at most {_MAX_COUNTED} conditions in {node.function}(...) here. Got {len(node.arguments)}. "
-                "Longer groups of labels are possible as a rule of their own."
+                f"Expected at most {_MAX_COUNTED} conditions in {node.function}(...) here. Got {size}. "
+                "Longer groups of labels are possible as a rule of their own, for a count of one."
             )
-        yes = [self.normal_form(a, positive) for a in node.arguments]
-        if node.function == "at_least_one":
-            return _joined(yes, conjunctive=not positive)
-        # Under negation `no` holds the arguments themselves, so the same pairs say "two of them hold".
-        no = [self.normal_form(a, not positive) for a in node.arguments]
-        pairs = [_joined([a, b], conjunctive=not positive) for a, b in combinations(no, 2)]
-        if node.function == "exactly_one":
-            pairs.append(_joined(yes, conjunctive=not positive))
-        return _joined(pairs, conjunctive=positive)
+        yes = [self.normal_form(c, positive) for c in conditions]
+        no = [self.normal_form(c, not positive) for c in conditions]
+        groups: Iterable[Sequence[Formula]]
+        if self._conjunctive == positive:
+            _refuse_groups(node, size, most + 1, size - least + 1)
+            groups = [*combinations(no, most + 1), *combinations(yes, max(size - least + 1, 0))]
+        elif least == most:
+            _refuse_groups(node, size, most)
+            chosen = [set(some) for some in combinations(range(size), most)]
+            groups = [[(yes if i in some else no)[i] for i in range(size)] for some in chosen]
+        else:
+            some, many = (no, max(size - most, 0)) if least == 0 else (yes, least)
+            _refuse_groups(node, size, many)
+            groups = combinations(some, many)
+        parts = [_joined(group, conjunctive=not self._conjunctive) for group in groups]
+        return _joined(parts, conjunctive=self._conjunctive)
+
+
+def _refuse_groups(node: Call, size: int, *chosen: int) -> None:
+    groups = sum(math.comb(size, many) for many in chosen if many >= 0)
+    if groups > _MAX_GROUPS:
+        raise RuleError(
+            f"{quote(node)} says something about {groups:,} groups of its {size} conditions. Expected at most "
+            f"{_MAX_GROUPS:,}. Count fewer conditions at a time."
+        )
 
 
 def _not_a_condition(node: Node, names: Vocabulary) -> RuleError:

@@ -33,8 +33,11 @@ __all__ = [
     "Condition",
     "Term",
     "absolute",
+    "at_least",
     "at_least_one",
+    "at_most",
     "at_most_one",
+    "exactly",
     "exactly_one",
     "logit",
     "node_of",
@@ -222,3 +225,18 @@ def at_least_one(*conditions: object) -> Condition:
 def exactly_one(*conditions: object) -> Condition:
     """One of the conditions holds and the others do not."""
     return Condition(Call("exactly_one", tuple(node_of(c) for c in conditions)))
+
+
+def at_most(count: object, *conditions: object) -> Condition:
+    """No more than `count` of the conditions hold."""
+    return Condition(Call("at_most", tuple(node_of(c) for c in (count, *conditions))))
+
+
+def at_least(count: object, *conditions: object) -> Condition:
+    """`count` of the conditions hold, or more."""
+    return Condition(Call("at_least", tuple(node_of(c) for c in (count, *conditions))))
+
+
+def exactly(count: object, *conditions: object) -> Condition:
+    """`count` of the conditions hold and the others do not."""
+    return Condition(Call("exactly", tuple(node_of(c) for c in (count, *conditions))))

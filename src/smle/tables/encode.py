@@ -120,7 +120,7 @@ def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
     """
     known = {option: i for i, option in enumerate(choice.options)}
     flat = _choices(choice, y).tolist()
-    missing = sum(_is_missing(value) for value in flat)
+    missing = sum(is_missing(value) for value in flat)
     if missing:
         raise DataError(f"Choice '{choice.name}': {missing} of {len(flat)} values are missing. Drop these rows.")
     texts = [_option(value, known) for value in flat]
@@ -283,7 +283,7 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     if values.dtype.kind in "mMc":
         raise DataError(f"Input '{item.name}': expected real numbers. Got {values.dtype} values.")
     if values.dtype == object:
-        values = np.array([None if _is_missing(v) else v for v in values.tolist()], dtype=object)
+        values = np.array([None if is_missing(v) else v for v in values.tolist()], dtype=object)
     try:
         numbers: FloatArray = values.astype(np.float32 if values.dtype == np.float32 else np.float64)
     except (TypeError, ValueError):
@@ -308,7 +308,7 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     return numbers
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
@@ -322,7 +322,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _one_hot(item: Categorical, values: npt.NDArray[Any]) -> FloatArray:
-    missing = np.array([_is_missing(v) for v in values.tolist()], dtype=bool)
+    missing = np.array([is_missing(v) for v in values.tolist()], dtype=bool)
     if missing.any() and item.missing is None:
         raise DataError(f"Input '{item.name}': {int(missing.sum())} of {len(values)} values are missing. Fill them.")
     text = np.array(

@@ -12,17 +12,16 @@ The final value is q or one clip's value, and only a later clip of the other sid
 """
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.claims import Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import FORMATS, TINY, Binary, U, above, below, error64
-from smle_check.guard import guard_tensors
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, require, values
-from smle_check.specification import Specification
+from smle_check.specification import Literal, Specification
 
 WIDE = Fraction(2) ** 100
 MAX_LIMITS, MAX_PAIRS = 100_000, 5_000_000
@@ -57,15 +56,19 @@ class Clip(NamedTuple):
     error: Fraction
 
 
+def is_limit(clause: list[Literal]) -> bool:
+    """Whether a clause limits a single output, so that a clip settles it."""
+    return len(clause) == 1 and sum(map(bool, clause[0].y.values())) == 1
+
+
 def limits_of(spec: Specification) -> list[Limit]:
-    """Return the limits that the rules state, in the order of their clips; refuse rules of other kinds."""
+    """Return the limits that the rules state, in the order of their clips. Other clauses are not for clips."""
     found: list[Limit] = []
     require(sum(len(rule.clauses) * len(rule.regions) for rule in spec.rules) <= MAX_LIMITS, "rules: too many limits")
     for i, rule in enumerate(spec.rules):
-        require(not rule.exclusions, f"rule {rule.name!r}: exclusions are no limits of single outputs")
         for c, clause in enumerate(rule.clauses):
-            single = len(clause) == 1 and len([v for v in clause[0].y.values() if v]) == 1
-            require(single, f"rule {rule.name!r}: clause {c} does not limit a single output")
+            if not is_limit(clause):
+                continue
             literal = clause[0]
             ((output, g),) = ((k, v) for k, v in literal.y.items() if v)
             slope = {k: -v / g for k, v in literal.x.items() if v}
@@ -99,14 +102,18 @@ class Boxes:
         self.known[region, fmt] = ends
         return ends
 
-    def meeting(self, first: int, second: int, fmt: Binary) -> Ends | None:
-        """Return the ranges where two regions meet; None: no input is in both."""
-        ends = dict(self.of(first, fmt))
-        for k, (low, high) in self.of(second, fmt).items():
-            a, b = ends.get(k, (low, high))
-            ends[k] = max(a, low), min(b, high)
-            if ends[k][0] > ends[k][1]:
-                return None
+    def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Ends | None:
+        """Return the ranges where some regions meet, outside of others; None: no input is there.
+
+        Regions of one comparison have an outside that is a range; of others nothing is used here.
+        """
+        ends: Ends = {}
+        for own in [*(self.of(region, fmt) for region in regions), *(self.beyond(region, fmt) for region in outside)]:
+            for k, (low, high) in own.items():
+                a, b = ends.get(k, (low, high))
+                ends[k] = max(a, low), min(b, high)
+                if ends[k][0] > ends[k][1]:
+                    return None
         for group in self.spec.groups:  # exactly one is 1, the others 0
             own = {k: ends.get(k, (Fraction(0), Fraction(1))) for k in group}
             ones = [k for k in group if own[k][0] > 0]
@@ -115,6 +122,18 @@ class Boxes:
             if ones:
                 ends |= {k: (own[k][0], min(own[k][1], Fraction(int(k in ones)))) for k in group}
         return None if any(a > b for a, b in ends.values()) else ends
+
+    def beyond(self, region: int, fmt: Binary) -> Ends:
+        """Return the ranges outside of a region that is one comparison."""
+        rows = [self.spec.rows[r] for r in self.spec.regions[region]]
+        if len(rows) != 1 or len(rows[0].terms) != 1:
+            return {}
+        ((k, sign),) = rows[0].terms.items()
+        low, high = (side[k] for side in self.spec.passed[fmt])
+        bound, strict = rows[0].compared[fmt]
+        if sign > 0:
+            return {k: (max(low, bound if strict else above(bound, fmt)), high)}
+        return {k: (low, min(high, -bound if strict else below(-bound, fmt)))}
 
     def sides(self, ends: Ends, fmt: Binary) -> tuple[Mapping[int, Fraction], Mapping[int, Fraction]]:
         """Return the lower and the upper ends of all inputs."""
@@ -206,7 +225,7 @@ class Pairs:
         mu = multipliers_of(mu_data, stated | seen | set(range(spec.stated, len(spec.rows))), "mu") if mu_data else {}
         margins = []
         for fmt in FORMATS:
-            ends = self.boxes.meeting(limit.region, clip.limit.region, fmt)
+            ends = self.boxes.meeting((limit.region, clip.limit.region), fmt)
             if ends is None:
                 continue
             box, rows = self.boxes.sides(ends, fmt), []
@@ -251,15 +270,10 @@ def names_of(stages: tuple[str, ...] = STAGES) -> set[str]:
 
 
 def check_clips(
-    spec: Specification, tensors: dict[str, Tensor], gated: list[int], proof_data: Any
-) -> list[tuple[Obligation, Fraction]]:
+    spec: Specification, clips: list[Clip], proof_data: Any
+) -> tuple[list[tuple[Obligation, Fraction]], Pairs]:
     """Check the clip list: every limit by its own clip, and by every later clip of the other side."""
-    limits = limits_of(spec)
-    require(gated == sorted({limit.region for limit in limits}), "gate: expected the regions of all limits, in order")
-    known = names_of() | set(guard_tensors(spec, gated))
-    odd = sorted({name for name in tensors if not name.startswith("backbone.")} ^ known)
-    require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
-    clips, proofs = read_clips(spec, tensors, limits), read_proofs(proof_data, len(limits))
+    proofs = read_proofs(proof_data, len(clips))
     pairs, settled = Pairs(Boxes(spec), clips), []
     require(pairs.most() <= MAX_PAIRS, "rules: too many pairs of limits")
     for k, clip in enumerate(clips):
@@ -275,7 +289,7 @@ def check_clips(
         found = [margin for margin in margins if margin is not None]
         settled.append((obligation, min(found, default=Fraction(0))))
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
-    return settled
+    return settled, pairs
 
 
 def read_proofs(data: Any, count: int) -> dict[tuple[int, int], Any]:

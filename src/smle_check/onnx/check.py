@@ -3,30 +3,21 @@
 import base64
 import binascii
 import os
+import struct
 from typing import Any, NamedTuple
 
-from smle_check.check import check_certificate
+from smle_check.check import check_certificate, gated_regions
 from smle_check.names import term, visible
-from smle_check.onnx.graph import Graph, Node
-from smle_check.onnx.program import Input, Interface, Output, floats_of, output_types, program_of, stated_regions
-from smle_check.onnx.recover import bounded_work, match, read_inputs, read_outputs, read_tensors
-from smle_check.reading import (
-    Rejected,
-    Tensor,
-    canonical,
-    fields,
-    index,
-    items,
-    read_file,
-    read_json,
-    require,
-    sha256,
-    weights_digest,
-)
+from smle_check.onnx.graph import Found, Graph
+from smle_check.onnx.head import program_of
+from smle_check.onnx.match import match, read_inputs, read_outputs
+from smle_check.onnx.program import Interface, output_types
+from smle_check.reading import BACKBONE, Rejected, canonical, read_file, read_sealed, read_weights, require, sha256
 from smle_check.specification import Specification
+from smle_check.statement import VERSION
 from smle_check.words import Proved, assumptions_text, domain_text
 
-FORMAT, VERSION = "smle-onnx-certificate", 1
+FORMAT = "smle-onnx-certificate"
 
 
 class OnnxResult(NamedTuple):
@@ -46,79 +37,59 @@ class OnnxResult(NamedTuple):
 
 def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     """Check an ONNX file with its certificate file; return what is proved or raise Rejected."""
-    outer = read_json(companion, "onnx certificate")
-    require(isinstance(outer, dict) and outer.get("format") == FORMAT, "not an smle certificate of an ONNX file")
-    version = outer.get("version")
-    require(type(version) is int and version == VERSION, f"version {str(version)[:20]!r} is not supported")
-    names = "format version onnx model_certificate certificate block model rules digest"
-    *_, onnx_digest, source_digest, document, block_text, model, rules, digest = fields(
-        outer, names, "onnx certificate"
-    )
-    require(companion == canonical(outer) + b"\n", "onnx certificate: not in canonical form")
-    body = {key: value for key, value in outer.items() if key != "digest"}
-    require(digest == sha256(canonical(body)), "the certificate file was changed: digest differs")
+    names = "onnx model_certificate certificate head block model rules"
+    outer = read_sealed(companion, "onnx certificate", (FORMAT, VERSION), names)
+    onnx_digest, source_digest, document, head, block_text, model, rules = (outer[name] for name in names.split())
     require(onnx_digest == sha256(onnx), "the ONNX file is not the one that was certified: digest differs")
     require(isinstance(document, dict), "certificate: expected an object")
-    require(source_digest == sha256(canonical(document) + b"\n"), "the model's certificate was changed")
-    require("digest" in document and "binds" in document, "certificate: missing field")
-    block = decoded(block_text)
+    certificate = canonical(document) + b"\n"
+    require(source_digest == sha256(certificate), "the model's certificate was changed: digest differs")
+    block, tensors = decoded(block_text, "block"), read_weights(decoded(head, "head"))
+    require(not any(name.startswith(BACKBONE) for name in tensors), "onnx certificate: head: not a tensor of the head")
     files = {}
     for role, content in (("model", model), ("rules", rules)):
         require(content is None or isinstance(content, str), f"onnx certificate: {role}: expected a text")
         if content is not None:
             require(is_text(content), f"onnx certificate: {role}: not a text")
             files[role] = content.encode()
-
-    specification, gate_data, program_data = (document.get(key) for key in ("specification", "gate", "program"))
-    spec = Specification(specification, block)
-    (gate_regions,) = fields(gate_data, "regions", "gate")
-    gated = [index(r, len(spec.regions), "gate") for r in items(gate_regions, "gate")]
-    require(len(set(gated)) == len(gated), "gate: region given twice")
-    _, clip, kind = fields(program_data, "precision clip bounds", "program")
     graph = Graph(onnx)
-    tensors = read_tensors(graph, spec, gated, clip, kind)
+    proved = check_certificate(certificate, tensors, block, files, exported=True)
+
+    # What the certificate says is proved; is it what the graph computes?
+    specification, stated = document["specification"], document["program"]
+    spec = Specification(specification, block)
     columns = [entry["name"] for entry in specification["inputs"]]
     targets = [(entry["name"], entry["kind"]) for entry in specification["outputs"]]
     require(all(is_text(name) for name in [*columns, *(name for name, _ in targets)]), "a name is not a text")
     inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
     outputs = read_outputs(graph, targets)
     face = Interface(inputs, outputs, "in_domain" in graph.outputs)
-    if face.monitored:
-        stated = stated_regions(spec)
-        if stated:
-            graph.floats("rules.members", (len(stated), len(spec.rules)))  # bounds the work by the size of the file
-        if set(stated) != set(gated):
-            bounded_work(graph, spec, stated, "monitor")
-    program = program_of(face, spec, gated, clip, tensors)
+    program = program_of(face, spec, gated_regions(document["gate"], spec), stated, tensors, room=len(onnx))
     rest = match(graph, program, output_types(face, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == canonical(titles), "onnx: metadata 'active_rules' differs")
-    proved = check_certificate(for_head(document, tensors), tensors, block, files)
-    words = asserted(graph, inputs, outputs, rest), face, domain_text(spec, "float32"), assumptions(face)
+    words = asserted(graph, face, stated["head"], rest), face, domain_text(spec, "float32"), assumptions(face)
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
 
 
-def for_head(document: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
-    """Return the certificate bound to the tensors of the head alone; its own digest must be right before."""
-    body = {key: value for key, value in document.items() if key != "digest"}
-    require(document["digest"] == sha256(canonical(body)), "the model's certificate was changed: digest differs")
-    require(isinstance(body["binds"], dict), "binds: expected an object")
-    body["binds"] = {**body["binds"], "weights": weights_digest(tensors)}
-    return canonical({**body, "digest": sha256(canonical(body))}) + b"\n"
-
-
-def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...], rest: list[Node]) -> list[str]:
+def asserted(graph: Graph, face: Interface, head: str, rest: list[Found]) -> list[str]:
     """List what the proof does not need and this checker does not vouch for."""
-    operators = sorted({visible(node.op) for node in rest})
-    result = [f"the backbone: {len(rest)} nodes ({', '.join(operators)[:200]}) compute the embedding, which is clipped"]
-    further = sorted(set(graph.inputs) - {item.name for item in inputs})
+    who, made = (
+        ("the backbone", "the embedding, which is clipped")
+        if head == "box"
+        else ("the model", "the answer, which is corrected")
+    )
+    operators = [visible(op) for found in rest for op in found.operators]
+    named = ", ".join(sorted(set(operators)))[:200]
+    result = [f"{who}: {len(operators)} nodes ({named}) compute {made}"]
+    further = sorted(set(graph.inputs) - {item.name for item in face.inputs})
     if further:
-        result.append(f"inputs of the backbone alone: {', '.join(map(term, further))[:200]}")
-    for item in inputs:
+        result.append(f"inputs of {who} alone: {', '.join(map(term, further))[:200]}")
+    for item in face.inputs:
         if item.categories:
             name, default = map(visible, (item.name, item.categories[item.default]))
             result.append(f"input '{name}': '{default}' stands in for unknown texts")
-    for output in outputs:
+    for output in face.outputs:
         if output.kind == "choice":
             which = "largest" if output.pick == "ArgMax" else "smallest"
             result.append(f"output '{visible(output.name)}' is the option with the {which} score")
@@ -127,21 +98,21 @@ def asserted(graph: Graph, inputs: tuple[Input, ...], outputs: tuple[Output, ...
 
 def assumptions(face: Interface) -> list[str]:
     """Say what is assumed. Without `in_domain` the graph does not know of whole numbers and of blank texts."""
-    filled = [(item.name, f"{floats_of(item.fill)[0]:g}") for item in face.inputs if item.fill is not None]
+    filled = [(item.name, f"{struct.unpack('<f', item.fill)[0]:g}") for item in face.inputs if item.fill is not None]
     blank = [(item.name, item.categories[item.default]) for item in face.inputs if item.blank]
     whole = [item.name for item in face.inputs if item.whole] if face.monitored else None
     return assumptions_text(whole, [*filled, *blank])
 
 
-def decoded(text: Any) -> bytes:
-    """Return the binary block; None: there is none."""
+def decoded(text: Any, what: str) -> bytes:
+    """Return bytes from base64; None: there are none."""
     if text is None:
         return b""
-    require(text != "", "onnx certificate: block: empty; expected null")
+    require(text != "", f"onnx certificate: {what}: empty; expected null")
     try:
         return base64.b64decode(text if isinstance(text, str) else "?", validate=True)
     except (binascii.Error, ValueError):
-        raise Rejected("onnx certificate: block: expected base64") from None
+        raise Rejected(f"onnx certificate: {what}: expected base64") from None
 
 
 def is_text(value: str) -> bool:

@@ -1,52 +1,79 @@
 """The graph of an ONNX file: tensors, nodes, inputs, outputs."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from smle_check.onnx.protobuf import Schema, message, name_of
 from smle_check.reading import Rejected, require
 
-OPSET = 20  # of the default domain, the only one allowed
+OPSET = 20  # of the default domain: what is written
+# From 19 on Equal reads texts; up to 22 later sets change the certified operators in element types alone, which the
+# head does not use. Operators of ai.onnx.ml are never certified.
+OPSETS = {"": (19, 20, 21, 22), "ai.onnx.ml": (1, 2, 3, 4, 5)}
 IR_VERSIONS = (8, 9, 10)
+MAX_DEPTH = 4  # of subgraphs
 FLOAT, INT64, STRING, BOOL, DOUBLE = 1, 7, 8, 9, 11  # TensorProto.DataType
 TYPES = {FLOAT: ("F32", 4), DOUBLE: ("F64", 8), INT64: ("I64", 8), BOOL: ("BOOL", 1)}
 _ENTRY: Schema = {1: ("key", "b"), 2: ("value", "b")}
 _TENSOR: Schema = {
-    1: ("dims", ["i"]), 2: ("data_type", "i"), 4: ("float_data", ["f"]), 5: ("int32_data", ["i"]),
-    6: ("string_data", ["b"]), 7: ("int64_data", ["i"]), 8: ("name", "b"), 9: ("raw_data", "b"),
-    12: ("doc_string", "b"), 14: ("data_location", "i"), 16: ("metadata_props", [_ENTRY]),
-}  # fmt: skip
-_ATTRIBUTE: Schema = {
-    1: ("name", "b"), 2: ("f", "f"), 3: ("i", "i"), 4: ("s", "b"), 5: ("t", _TENSOR), 7: ("floats", ["f"]),
-    8: ("ints", ["i"]), 9: ("strings", ["b"]), 13: ("doc_string", "b"), 20: ("type", "i"),
-}  # fmt: skip
-_NODE: Schema = {
-    1: ("input", ["b"]), 2: ("output", ["b"]), 3: ("name", "b"), 4: ("op_type", "b"), 5: ("attribute", [_ATTRIBUTE]),
-    6: ("doc_string", "b"), 7: ("domain", "b"), 9: ("metadata_props", [_ENTRY]),
+    1: ("dims", ["i"]), 2: ("data_type", "i"), 4: ("float_data", ["f?"]), 5: ("int32_data", ["i?"]),
+    6: ("string_data", ["b"]), 7: ("int64_data", ["i?"]), 8: ("name", "b"), 9: ("raw_data", "b"),
+    10: ("double_data", ["d?"]), 11: ("uint64_data", ["i?"]), 12: ("doc_string", "b"), 14: ("data_location", "i"),
+    16: ("metadata_props", [_ENTRY]),
 }  # fmt: skip
 _SHAPE: Schema = {1: ("dim", [{1: ("dim_value", "i"), 2: ("dim_param", "b")}])}
 _VALUE: Schema = {
     1: ("name", "b"), 2: ("type", {1: ("tensor_type", {1: ("elem_type", "i"), 2: ("shape", _SHAPE)})}),
     3: ("doc_string", "b"), 4: ("metadata_props", [_ENTRY]),
 }  # fmt: skip
-_GRAPH: Schema = {
-    1: ("node", [_NODE]), 2: ("name", "b"), 5: ("initializer", [_TENSOR]), 10: ("doc_string", "b"),
-    11: ("input", [_VALUE]), 12: ("output", [_VALUE]), 13: ("value_info", [_VALUE]), 16: ("metadata_props", [_ENTRY]),
-}  # fmt: skip
+
+
+def _graph_schema(depth: int) -> Schema:
+    """Return the schema of a graph whose nodes may have this many levels of subgraphs."""
+    inner: Schema = {6: ("g", _graph_schema(depth - 1))} if depth else {}
+    attribute: Schema = {
+        1: ("name", "b"), 2: ("f", "f"), 3: ("i", "i"), 4: ("s", "b"), 5: ("t", _TENSOR), 7: ("floats", ["f?"]),
+        8: ("ints", ["i?"]), 9: ("strings", ["b?"]), 10: ("tensors", [_TENSOR]), 13: ("doc_string", "b"),
+        20: ("type", "i"), **inner,
+    }  # fmt: skip
+    node: Schema = {
+        1: ("input", ["b"]), 2: ("output", ["b"]), 3: ("name", "b"), 4: ("op_type", "b"),
+        5: ("attribute", [attribute]), 6: ("doc_string", "b"), 7: ("domain", "b"), 9: ("metadata_props", [_ENTRY]),
+    }  # fmt: skip
+    return {
+        1: ("node", [node]), 2: ("name", "b"), 5: ("initializer", [_TENSOR]), 10: ("doc_string", "b"),
+        11: ("input", [_VALUE]), 12: ("output", [_VALUE]), 13: ("value_info", [_VALUE]),
+        16: ("metadata_props", [_ENTRY]),
+    }  # fmt: skip
+
+
 _MODEL: Schema = {
     1: ("ir_version", "i"), 2: ("producer_name", "b"), 3: ("producer_version", "b"), 4: ("domain", "b"),
-    5: ("model_version", "i"), 6: ("doc_string", "b"), 7: ("graph", _GRAPH),
+    5: ("model_version", "i"), 6: ("doc_string", "b"), 7: ("graph", _graph_schema(MAX_DEPTH)),
     8: ("opset_import", [{1: ("domain", "b"), 2: ("version", "i")}]), 14: ("metadata_props", [_ENTRY]),
 }  # fmt: skip
 
 
 class Node(NamedTuple):
-    """One operator of the default domain; attributes are integers."""
+    """One operator; attributes are integers."""
 
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, int]
+
+
+class Found(NamedTuple):
+    """A node of a file. `plain`: of the default domain, attributes all integers; certified nodes are.
+
+    `reads`: its inputs, and what its subgraphs read. `operators`: its own, and those of its subgraphs.
+    """
+
+    node: Node
+    plain: bool
+    reads: frozenset[str]
+    operators: list[str]
 
 
 class Constant(NamedTuple):
@@ -58,15 +85,21 @@ class Constant(NamedTuple):
 
 
 class Graph:
-    """What the file says, after the checks that hold for every graph: standard, flat, each name made once."""
+    """What the file says, after the checks that hold for every graph: known operators, each name made once.
+
+    Subgraphs read names of the graphs around them. No name is made twice anywhere, so nothing can be shadowed.
+    """
 
     def __init__(self, data: bytes) -> None:
         model = message(memoryview(data), _MODEL, "model")
         require(model["ir_version"] in IR_VERSIONS, f"onnx: expected an IR version of {IR_VERSIONS}")
-        opsets = [(name_of(entry["domain"], "opset"), entry["version"]) for entry in model["opset_import"]]
-        require(
-            opsets in ([("", OPSET)], [("ai.onnx", OPSET)]), f"onnx: expected the standard operator set {OPSET} only"
-        )
+        self.domains: set[str] = set()
+        for entry in model["opset_import"]:
+            domain, version = domain_of(entry["domain"]), entry["version"]
+            require(domain not in self.domains, "onnx: an operator set is given twice")
+            require(version in OPSETS[domain], f"onnx: operator set {version} of {domain!r} is not supported")
+            self.domains.add(domain)
+        require("" in self.domains, "onnx: no standard operator set")
         require(model["graph"] is not None, "onnx: no graph")
         graph = model["graph"]
         self.metadata: dict[str, bytes] = {}
@@ -74,16 +107,31 @@ class Graph:
             key = name_of(entry["key"], "metadata")
             require(key not in self.metadata, "onnx: metadata given twice")
             self.metadata[key] = entry["value"] or b""
-        self.constants: dict[str, Constant | None] = {}  # None: a type that no certified head has
-        for entry in graph["initializer"]:
-            name = name_of(entry["name"], "initializer")
-            require(bool(name) and name not in self.constants, f"onnx: initializer {name[:80]!r} is given twice")
-            self.constants[name] = constant_of(entry, f"initializer {name[:80]!r}")
+        self.made: set[str] = set()  # every name, at any depth
+        self.declared: set[str] = set()  # names with a stated type or shape
+        self.constants: dict[str, Constant | None] = self.initializers(graph)  # None: no certified head has the type
         self.inputs = self.named(graph["input"], "input")
         self.outputs = self.named(graph["output"], "output")
-        self.declared = {name_of(entry["name"], "value_info") for entry in graph["value_info"]}
-        self.nodes = [self.node(entry) for entry in graph["node"]]
-        self.check_order()
+        self.make(self.inputs)
+        known = {"", *self.constants, *self.inputs}
+        self.nodes = self.body(graph, known)
+        require(known.issuperset(self.outputs), "onnx: an output is made by no node")
+
+    def make(self, names: Iterable[str]) -> None:
+        """Note the origin of names; each has one."""
+        for name in names:
+            require(name not in self.made, f"onnx: the name {name[:80]!r} is made twice")
+            self.made.add(name)
+
+    def initializers(self, graph: dict[str, Any]) -> dict[str, Constant | None]:
+        """Return the constants of a graph by name."""
+        result: dict[str, Constant | None] = {}
+        for entry in graph["initializer"]:
+            name = name_of(entry["name"], "initializer")
+            require(bool(name), "onnx: an initializer without a name")
+            self.make([name])
+            result[name] = constant_of(entry, f"initializer {name[:80]!r}")
+        return result
 
     @staticmethod
     def named(entries: list[dict[str, Any]], what: str) -> dict[str, tuple[int, tuple[int | None, ...]]]:
@@ -100,36 +148,55 @@ class Graph:
             result[name] = tensor["elem_type"], tuple(size["dim_value"] for size in sizes)
         return result
 
-    @staticmethod
-    def node(entry: dict[str, Any]) -> tuple[Node, bool]:
-        """Return a node, and whether its attributes are all integers."""
-        require(name_of(entry["domain"], "node") in ("", "ai.onnx"), "onnx: operator outside of the standard set")
+    def body(self, graph: dict[str, Any], known: set[str]) -> list[Found]:
+        """Read the nodes of a graph or subgraph. Names are used only where they are known; their own become so."""
+        self.declared.update(name_of(entry["name"], "value_info") for entry in graph["value_info"])
+        result = []
+        for entry in graph["node"]:
+            found = self.node(entry, known)
+            names = [name for name in found.node.outputs if name]
+            self.make(names)
+            known.update(names)
+            result.append(found)
+        return result
+
+    def node(self, entry: dict[str, Any], known: set[str]) -> Found:
+        """Read a node with its subgraphs."""
+        op, domain = name_of(entry["op_type"], "node"), domain_of(entry["domain"])
+        require(domain in self.domains, f"onnx: {op[:40]}: the file does not name its operator set")
+        inputs, outputs = (tuple(name_of(n, "node") for n in entry[side]) for side in ("input", "output"))
+        require(known.issuperset(inputs), f"onnx: {op[:40]}: input used before it is made")
         attributes: dict[str, int] = {}
-        plain = True
+        plain, reads, operators = domain == "", set(inputs), [op]
         for attribute in entry["attribute"]:
             name = name_of(attribute["name"], "attribute")
             require(name not in attributes, f"onnx: attribute {name[:80]!r} is given twice")
-            if attribute["t"] is not None:
-                constant_of(attribute["t"], "attribute")
-            plain = plain and attribute["type"] == 2 and attribute["i"] is not None
             attributes[name] = attribute["i"] or 0
-            if attribute["type"] == 2:  # an integer has no other value
-                others = ("f", "s", "t", "floats", "ints", "strings")
-                require(not any(attribute[o] for o in others), f"onnx: attribute {name[:80]!r}: malformed")
-        inputs, outputs = (tuple(name_of(n, "node") for n in entry[side]) for side in ("input", "output"))
-        return Node(name_of(entry["op_type"], "node"), inputs, outputs, attributes), plain
+            others = [attribute.get(kind) for kind in ("f", "s", "t", "g", "floats", "ints", "strings", "tensors")]
+            others = [value for value in others if value not in (None, [])]
+            plain = plain and attribute["type"] == 2 and attribute["i"] is not None and not others
+            for tensor in [attribute["t"], *attribute["tensors"]]:
+                if tensor is not None:
+                    constant_of(tensor, "attribute")
+            if attribute.get("g") is not None:
+                self.subgraph(attribute["g"], known, reads, operators)
+        return Found(Node(op, inputs, outputs, attributes), plain, frozenset(reads), operators)
 
-    def check_order(self) -> None:
-        """Check that every name has one origin and is known before it is used."""
-        twice = sorted(set(self.constants) & set(self.inputs))
-        require(not twice, f"onnx: {twice[:1]} is both an input and an initializer")
-        known = {"", *self.constants, *self.inputs}
-        for node, _ in self.nodes:
-            require(known.issuperset(node.inputs), f"onnx: {node.op[:40]}: input used before it is made")
-            for name in filter(None, node.outputs):
-                require(name not in known, f"onnx: the name {name[:80]!r} is made twice")
-                known.add(name)
-        require(known.issuperset(self.outputs), "onnx: an output is made by no node")
+    def subgraph(self, graph: dict[str, Any], known: set[str], reads: set[str], operators: list[str]) -> None:
+        """Check a subgraph; note what it reads. Its names are known inside of it alone."""
+        own = {*self.initializers(graph)}
+        inputs = [name_of(entry["name"], "input") for entry in graph["input"]]
+        require(all(inputs), "onnx: an input without a name")
+        self.make(inputs)
+        own.update(inputs)
+        known.update(own)
+        for found in self.body(graph, known):
+            own.update(filter(None, found.node.outputs))
+            reads.update(found.reads)
+            operators += found.operators
+        outputs = {name_of(entry["name"], "output") for entry in graph["output"]}
+        require(own.issuperset(outputs), "onnx: an output of a subgraph is not made in it")
+        known -= own
 
     def constant(self, name: str, dtype: str) -> Constant:
         """Return an initializer of the given type."""
@@ -152,12 +219,20 @@ class Graph:
         return data
 
 
+def domain_of(data: bytes | None) -> str:
+    """Return a supported domain of operators; the default one has two names."""
+    domain = "" if data == b"ai.onnx" else name_of(data, "domain")
+    require(domain in OPSETS, f"onnx: operators of the domain {domain[:40]!r} are not supported")
+    return domain
+
+
 def constant_of(entry: dict[str, Any], what: str) -> Constant | None:
     """Return a tensor that lies in the file itself, or None for types that certified heads do not have."""
     require(not entry["data_location"], f"onnx: {what}: data outside of the file")
     shape = tuple(entry["dims"])
     require(len(shape) <= 8 and all(0 <= s < 1 << 40 for s in shape), f"onnx: {what}: malformed shape")
-    size, typed = math.prod(shape), entry["float_data"] or entry["int32_data"] or entry["int64_data"]
+    size = math.prod(shape)
+    typed = any(entry[f"{kind}_data"] for kind in ("float", "int32", "int64", "double", "uint64"))
     if entry["data_type"] == STRING:
         require(entry["raw_data"] is None and not typed, f"onnx: {what}: malformed")
         require(len(entry["string_data"]) == size, f"onnx: {what}: size does not match shape")

@@ -1,11 +1,28 @@
 """A strict reader for the parts of protobuf that ONNX files need. Whatever is unknown is refused."""
 
+import re
 import struct
+from functools import cache
 from typing import Any
 
 from smle_check.reading import Rejected, require
 
 Schema = dict[int, tuple[str, Any]]
+# Values that must be well formed, and that nobody looks at: trees have millions of them. Wire type, width, pattern.
+UNREAD = {
+    "i?": (0, 0, rb"[\x80-\xff]{0,9}[\x00-\x7f]"),
+    "f?": (5, 4, rb".{4}"),
+    "d?": (1, 8, rb".{8}"),
+    "b?": (2, 0, b"(?:%s)" % b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(32))),  # short texts
+}
+_KINDS = tuple(UNREAD)  # the schema of a message is no key of a dict
+TOO_LONG = re.compile(rb"[\x80-\xff]{10}")
+
+
+@cache
+def runs(key: bytes, kind: str) -> re.Pattern[bytes]:
+    """Return a pattern for values of a kind, each behind its key; it takes long runs piece by piece."""
+    return re.compile(b"(?:%s%s){1,4096}" % (re.escape(key), UNREAD[kind][2]), re.DOTALL)
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -31,18 +48,24 @@ def message(data: memoryview, schema: Schema, what: str) -> dict[str, Any]:
     result: dict[str, Any] = {name: [] if isinstance(kind, list) else None for name, kind in schema.values()}
     at = 0
     while at < len(data):
+        start = at
         key, at = varint(data, at)
         require(key >> 3 in schema, f"onnx: {what}: field {key >> 3} is not supported")
         name, kind = schema[key >> 3]
         single = kind[0] if isinstance(kind, list) else kind
         wire = key & 7
+        if single in _KINDS and wire == UNREAD[single][0]:
+            run = runs(bytes(data[start:at]), single).match(data, start)
+            if run is not None:
+                result[name], at = [True], run.end()
+                continue
         chunk: memoryview = data[:0]
         number = 0
         if wire == 0:
             number, at = varint(data, at)
         else:
-            require(wire in (2, 5), f"onnx: {what}: malformed field '{name}'")
-            size, at = (4, at) if wire == 5 else varint(data, at)
+            require(wire in (1, 2, 5), f"onnx: {what}: malformed field '{name}'")
+            size, at = ({1: 8, 5: 4}[wire], at) if wire != 2 else varint(data, at)
             require(size <= len(data) - at, f"onnx: {what}: truncated")
             chunk, at = data[at : at + size], at + size
         for value in _decoded(wire, number, chunk, single, kind, f"{what}.{name}"):
@@ -55,7 +78,20 @@ def message(data: memoryview, schema: Schema, what: str) -> dict[str, Any]:
 
 
 def _decoded(wire: int, number: int, chunk: memoryview, single: Any, kind: Any, what: str) -> list[Any]:
-    """Return the values that one field carries (several where repeated numbers are packed)."""
+    """Return the values that one field carries (several where repeated numbers are packed).
+
+    Kinds: "i" integer, "f" float32, "b" bytes, those of UNREAD, and the schema of a message.
+    """
+    if single in _KINDS:
+        plain, width, _ = UNREAD[single]
+        if wire == 2 and width:
+            fits = len(chunk) % width == 0
+        elif wire == 2 and plain == 0:
+            fits = not chunk or (chunk[-1] < 128 and TOO_LONG.search(chunk) is None)
+        else:
+            fits = wire == plain
+        require(fits, f"onnx: {what}: malformed")
+        return [True]
     if single == "i" and wire == 0:
         return [signed(number)]
     if single == "f" and wire == 5:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from smle.guarantees.advice.decide import Decider, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import CNF, Rule, Specification
 
-__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "strict_version"]
+__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "strict_version"]
 
 _SUBSETS = 200  # how many smaller sets are tried before a minimal conflict is reported
 EXPANDED_PAIRS = 300
@@ -182,3 +182,22 @@ def broken_ways(decider: Decider, requirement: CNF) -> list[list[HalfSpace]]:
     if len(requirement.exclusions) > EXPANDED_PAIRS:
         raise Undecided
     return [[option.negated() for option in decider.clause(clause).options] for clause in requirement.expanded()]
+
+
+def room_at(
+    spec: Specification, points: Iterable[Sequence[Fraction]]
+) -> Iterator[tuple[tuple[Fraction, ...], tuple[int, ...], str]]:
+    """Yield inputs at which rules leave no answer ("contradiction") or no room ("point"), with the rules to blame.
+
+    Rules apply where their conditions hold for the exact numbers. Inputs that take too long to decide are left out.
+    """
+    consistency = Consistency(spec)
+    for x in points:
+        rules = [r for r, rule in enumerate(spec.rules) if any(part.contains(x) for part in rule.regions)]
+        for kind, room in (("contradiction", False), ("point", True)):
+            try:
+                if consistency.satisfiable_at(x, rules, room=room) is None:
+                    yield tuple(x), consistency._smallest(x, rules, room=room), kind
+                    break
+            except Undecided:
+                break

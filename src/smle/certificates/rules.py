@@ -1,0 +1,371 @@
+"""Rules -> the head behind any model, and its certificate.
+
+Bounds are read off the rules; what is deployed is rounded to the allowed side, so that the exact checker accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import smle_check
+from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.issue import compiled, sealed
+from smle.certificates.safe import NoSafeAnswer, find_safe
+from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, label_columns, maximize, point_text, room_at
+from smle.rules import Specification
+from smle_check.floats import (
+    BINARY32,
+    BINARY64,
+    FORMATS,
+    TINY,
+    Binary,
+    U,
+    above,
+    error64,
+    nearest,
+    round_down,
+    round_up,
+)
+from smle_check.guard import guard_tensors
+from smle_check.heads.candidates import Checked, Facts, Leaf, check_tensors, checked_of, gated_regions
+from smle_check.heads.clips import STAGES, Boxes, Clip, Limit, Pairs, gaps, limits_of
+
+__all__ = ["certify_rules"]
+
+ZERO = Fraction(0)
+
+
+def certify_rules(
+    spec: Specification,
+    *,
+    default: npt.ArrayLike | None = None,
+    scale: npt.ArrayLike | None = None,
+    files: dict[str, bytes] | None = None,
+) -> Certificate:
+    """Return the certified head of rules, which goes behind any model: clips, checked candidates, safe answers.
+
+    Args:
+        spec: The rules, of any kinds and in any number.
+        default: A typical answer (m,): it takes the place of NaN and infinite answers, before the clips, and safe
+            answers are near it. None: 0, and labels off.
+        scale: The spread of each output (m,), such as the standard deviation of the targets. None: read off the rules.
+        files: Files that the certificate binds, by role: `model`, `rules`, `onnx` (the model in front of the head).
+
+    Raises:
+        RuleError: If numbers of the rules are beyond float32.
+        ContradictionError: If rules contradict each other; names an input where they do.
+        NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
+    """
+    arrangement = distinct(spec)
+    for fmt in FORMATS:
+        domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32
+    guard_rows(arrangement, spec)
+    block = bytearray()
+    document_spec = compiled(spec, arrangement, block)
+    stated = smle_check.Specification(document_spec, bytes(block))
+    boxes = Boxes(stated)
+    clips = [_clip(boxes, limit) for limit in limits_of(stated)]
+    limit_proofs = [
+        {"limit": k, "clip": j, "mu": [[r, str(mu)] for r, mu in sorted(found.items())]}
+        for k, j, found in _proofs(spec, Pairs(boxes, clips))
+        if found
+    ]
+    checked, labels = checked_of(stated), label_columns(spec)
+    typical = np.where(labels, -1.0, 0.0) if default is None else np.asarray(default, dtype=np.float64)
+    gated = gated_regions(stated)
+    tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), typical))
+    tree, proof = None, {"pairs": limit_proofs, "safe": [], "moved": []}
+    if not checked.is_empty:
+        units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
+        units = np.where(labels & (units <= 0), 1.0, np.where(units > 0, units, 1.0))
+        ranges = _ranges(stated, clips, checked, typical, units)
+        try:
+            safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)
+        except NoSafeAnswer as failure:
+            raise refusal(spec, boxes, failure.leaf) from None
+        tensors |= check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()])
+        stored: dict[str, npt.NDArray[Any]] = {
+            "check.scale": units,
+            "safe.slope": safe.slope,
+            "safe.offset": safe.offset,
+        }
+        tensors |= tensors_of(stored)
+        tree, proof = safe.tree, {"pairs": limit_proofs, "safe": safe.proofs, "moved": safe.moved}
+    document: dict[str, Any] = {
+        "program": {"head": "rules", "tree": tree},
+        "specification": document_spec,
+        "gate": {"regions": gated},
+        "proof": proof,
+    }
+    return sealed(document, bytes(block), tensors, files or {})
+
+
+def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> list[list[float]]:
+    """Return, for each output, how large the limits are that rules state for it."""
+    found: list[list[float]] = [[] for _ in stated.outputs]
+    for clip in clips:
+        limit = clip.limit
+        reach = abs(limit.offset) + sum((abs(v) * stated.sizes[k] for k, v in limit.slope.items()), ZERO)
+        found[limit.output].append(float(reach))
+    for literal in checked.literals:
+        reach = abs(literal.bound) + sum((abs(v) * stated.sizes[k] for k, v in literal.x.items()), ZERO)
+        for i, g in literal.y.items():
+            found[i].append(float(reach / abs(g)))
+    return found
+
+
+def _units(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> npt.NDArray[np.float64]:
+    """Return units of the outputs where no data tell them: the size of what the rules ask."""
+    sizes = [max((v for v in own if v > 0), default=1.0) for own in _sizes(stated, clips, checked)]
+    return np.array(sizes)
+
+
+def _ranges(
+    stated: smle_check.Specification,
+    clips: list[Clip],
+    checked: Checked,
+    typical: npt.NDArray[np.float64],
+    units: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Return powers of two above 1,024 units, twice the typical answer and twice what rules state."""
+    stated_sizes = np.array([max(own, default=0.0) for own in _sizes(stated, clips, checked)])
+    largest = np.maximum.reduce([1024 * units, 2 * np.abs(typical), 2 * stated_sizes])
+    return np.asarray(np.exp2(np.clip(np.ceil(np.log2(largest)), -99, 100)), dtype=np.float64)
+
+
+# --- Numbers ---------------------------------------------------------------------------------------------------
+
+
+def _clip(boxes: Boxes, limit: Limit) -> Clip:
+    """Return the deployed numbers of a limit: on its allowed side by no more than rounding needs."""
+    try:
+        return _affine(boxes, limit) if limit.slope else Clip(limit, {}, _constant(limit), ZERO)
+    except OverflowError as error:
+        name = boxes.spec.rules[limit.rule].name
+        raise RuleError(
+            f"Rule '{name}' needs numbers beyond float32 ({error}). State the output in another unit."
+        ) from error
+
+
+def _affine(boxes: Boxes, limit: Limit) -> Clip:
+    spec = boxes.spec
+    low, high = (list(side) for side in spec.passed[BINARY64])
+    for k in range(len(low)):
+        ends = [boxes.of(limit.region, fmt).get(k, (low[k], high[k])) for fmt in FORMATS]
+        low[k], high[k] = min(a for a, _ in ends), max(b for _, b in ends)
+    slope = {k: _slope(limit.side, value, low[k], high[k]) for k, value in limit.slope.items()}
+    slope = {k: value for k, value in slope.items() if value}
+    offset = limit.offset
+    for _ in range(3):  # the error depends on the offset a little
+        grown = abs(nearest(offset, BINARY32)) * 2 + TINY
+        error = error64(list(slope.values()), [spec.sizes[k] for k in slope], grown, "limit")
+        needed = max(_needed(limit, slope, error, factor, low, high) for factor in (1 - U, 1 + U))
+        offset = limit.side * _inside(needed)
+    error = error64(list(slope.values()), [spec.sizes[k] for k in slope], offset, "limit")
+    return Clip(limit, slope, offset, error)
+
+
+def _needed(
+    limit: Limit,
+    slope: dict[int, Fraction],
+    error: Fraction,
+    factor: Fraction,
+    low: list[Fraction],
+    high: list[Fraction],
+) -> Fraction:
+    """Return the least side * offset for which the clip obeys its own limit on a box, for one direction of rounding."""
+    extra = ZERO
+    for k in set(slope) | set(limit.slope):
+        missing = limit.side * (limit.slope.get(k, ZERO) / factor - slope.get(k, ZERO))
+        extra += max(missing * low[k], missing * high[k])
+    return error + (TINY + limit.side * limit.offset) / factor + extra
+
+
+def _slope(side: int, value: Fraction, low: Fraction, high: Fraction) -> Fraction:
+    """Return a float32 slope that errs to the allowed side in proportion, where the input does not change its sign."""
+    if low < 0 < high:
+        result = nearest(value, BINARY32)
+    elif (side > 0) == (low >= 0):  # the product must not be less
+        result = round_up(value / (1 - U if value > 0 else 1 + U), BINARY32)
+    else:
+        result = round_down(value / (1 + U if value > 0 else 1 - U), BINARY32)
+    return result if abs(result) >= TINY else ZERO
+
+
+def _constant(limit: Limit) -> Fraction:
+    value = limit.side * limit.offset  # as a lower limit
+    return limit.side * _inside(value, strict=limit.strict)
+
+
+def _inside(value: Fraction, *, strict: bool = False) -> Fraction:
+    """Return the smallest float32 number, 0 or normal, that is at least the value (above it if strict)."""
+    if abs(value) < TINY:
+        return TINY if value > 0 or (strict and value == 0) else ZERO
+    return above(value, BINARY32) if strict else round_up(value, BINARY32)
+
+
+def _arrays(clips: list[Clip], d: int, default: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[Any]]:
+    arrays: dict[str, npt.NDArray[Any]] = {"clips.default": default.astype(np.float32)}
+    for stage in STAGES:
+        own = [clip for clip in clips if clip.limit.stage == stage]
+        arrays[f"clips.{stage}"] = np.array([float(clip.offset) for clip in own], dtype=np.float32)
+        if stage.startswith("affine"):
+            slopes = np.zeros((len(own), d), dtype=np.float32)
+            for i, clip in enumerate(own):
+                for k, value in clip.slope.items():
+                    slopes[i, k] = float(value)
+            arrays[f"clips.{stage}_slope"] = slopes
+    return arrays
+
+
+# --- Proofs ----------------------------------------------------------------------------------------------------
+
+
+def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, dict[int, Fraction]]]:
+    """Yield (limit, clip, multipliers) for every pair that the checker will ask for."""
+    for k in range(len(pairs.clips)):
+        for j in pairs.against(k):
+            yield k, j, _multipliers(spec, pairs, k, j)
+
+
+def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> dict[int, Fraction]:
+    """Return multipliers with which the checker accepts a pair; none are needed where a box is enough."""
+    if _accepted(pairs, k, j, {}):
+        return {}
+    limit, clip = pairs.clips[k].limit, pairs.clips[j]
+    worst: tuple[Fraction, tuple[Fraction, ...]] | None = None
+    for fmt in FORMATS:
+        for solution, multipliers in _programs(pairs.boxes, clip, limit, fmt):
+            if _accepted(pairs, k, j, multipliers):
+                return multipliers
+            if worst is None or solution.value > worst[0]:
+                worst = solution.value, solution.x
+    raise _refusal(spec, clip, limit, None if worst is None else worst[1])
+
+
+def _accepted(pairs: Pairs, k: int, j: int, multipliers: dict[int, Fraction]) -> bool:
+    try:
+        pairs.margin(k, j, [[r, str(mu)] for r, mu in sorted(multipliers.items())])
+    except smle_check.Rejected:
+        return False
+    return True
+
+
+def _programs(
+    boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
+) -> Iterator[tuple[ExactOptimal, dict[int, Fraction]]]:
+    """Maximize what is missing over the inputs where both bind; yield optima with their multipliers."""
+    stated, ends = boxes.spec, boxes.meeting((limit.region, clip.limit.region), fmt)
+    if ends is None:
+        return
+    ends_of_all = [[side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt)]
+    own = stated.regions[limit.region]
+    rows = sorted({*own, *stated.regions[clip.limit.region], *range(stated.stated, len(stated.rows))})
+    rows = [r for r in rows if len(stated.rows[r].terms) > 1]
+    bounds = [stated.rows[r].bound if r in own else stated.rows[r].compared[fmt][0] for r in rows]
+    forms = [tuple(stated.rows[r].terms.items()) for r in rows]
+    for slope, _ in gaps(clip, limit):
+        found = maximize(
+            tuple((k, -v) for k, v in slope.items()), forms,
+            row_lower=[None] * len(rows), row_upper=bounds, lower=ends_of_all[0], upper=ends_of_all[1],
+        )  # fmt: skip
+        if isinstance(found, ExactOptimal):
+            yield found, {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}
+
+
+def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None) -> Exception:
+    """Say at which input two limits leave nothing, and what to change."""
+    names = [spec.rules[item.rule].name for item in (limit, clip.limit)]
+    output = spec.targets[limit.output]
+    if x is None:
+        return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
+    first, second = (item.offset + _dot(item.slope, x) for item in (limit, clip.limit))
+    place = f"at {point_text(spec.columns, x)}"
+    room = limit.side * (second - first)
+    if clip.limit is limit:
+        return NotCertifiedError(
+            f"Rule '{names[0]}' limits '{output}' {place} more tightly than float32 numbers there can express. State a "
+            "range that does not reach so close to 0, or another unit."
+        )
+    if room < 0:
+        return ContradictionError(
+            f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
+            f"{'>=' if limit.side > 0 else '<='} {float(first):.6g}, the other {output} "
+            f"{'<=' if limit.side > 0 else '>='} {float(second):.6g}. Relax one of them."
+        )
+    what = "a single point, which need not be a float32 number" if room == 0 else f"only {float(room):.2g}"
+    return NotCertifiedError(
+        f"{place[0].upper()}{place[1:]} rules '{names[0]}' and '{names[1]}' leave '{output}' {what}: rounded limits "
+        "find no room there. Give one of them a tolerance, or let the regions not meet there."
+    )
+
+
+def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
+    values = tuple(x)
+    return sum((value * values[k] for k, value in form.items()), ZERO)
+
+
+def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
+    """Say at which input no safe answer was found, why, and what to change."""
+    points = list(_points(boxes, leaf))
+    for x, rules, kind in room_at(spec, points):
+        names = listed([f"'{spec.rules[r].name}'" for r in rules])
+        place = point_text(spec.columns, x)
+        if kind == "contradiction":
+            return ContradictionError(
+                f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
+            )
+        if kind == "point":
+            return NotCertifiedError(
+                f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
+                "a gap or a tolerance."
+            )
+    stated = boxes.spec
+    active = [rule.name for rule in stated.rules if any(g not in leaf.off for g in rule.regions)]
+    where = f" near {point_text(spec.columns, points[0])}" if points else ""
+    return NotCertifiedError(
+        f"The rules seem to agree, but no stored answer was proved where {listed([repr(name) for name in active])} "
+        f"apply{where}. Split a rule, or widen an alternative."
+    )
+
+
+def _points(boxes: Boxes, leaf: Leaf, most: int = 60) -> Iterator[tuple[Fraction, ...]]:
+    """Yield inputs of a leaf: ends of ranges in all combinations, as far as there are few, and the middle."""
+    ends = boxes.meeting(leaf.on, BINARY64, leaf.off)
+    if ends is None:
+        return
+    low, high = boxes.sides(ends, BINARY64)
+    d = len(boxes.spec.inputs)
+    facts = Facts(boxes, leaf)
+    rows = [row for r in facts.rows(None, None) if (row := _fact(facts, r))]
+    generator = np.random.default_rng(0)
+    for i in range(most):
+        weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
+        found = maximize(
+            tuple((k, w) for k, w in enumerate(weights) if w), [tuple(terms.items()) for terms, _ in rows],
+            row_lower=[None] * len(rows), row_upper=[bound for _, bound in rows],
+            lower=[low[k] for k in range(d)], upper=[high[k] for k in range(d)],
+        )  # fmt: skip
+        if isinstance(found, ExactOptimal):
+            yield found.x
+
+
+def _fact(facts: Facts, r: int) -> tuple[dict[int, Fraction], Fraction] | None:
+    """Return an oblique row of a leaf as stated, so that the input found is where the rules apply."""
+    rows = facts.spec.rows
+    if r >= len(rows):
+        return facts.complement(r - len(rows))
+    return (rows[r].terms, rows[r].bound) if len(rows[r].terms) > 1 else None
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """Return names as in a sentence, the first few of many."""
+    if len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

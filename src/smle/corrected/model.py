@@ -1,0 +1,204 @@
+"""A model with a certified head behind it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.certificates.agreement import require_same_rules
+from smle.certificates.document import Certificate, arrays_of
+from smle.corrected.answers import answers_of
+from smle.corrected.head import program_of
+from smle.errors import CertificateError, ConversionError, ModelFormatError, NotCertifiedError
+from smle.export.stored import StoredModel
+from smle.guarantees import active
+from smle.rules import Specification
+from smle.storage import ModelRecord, write_record
+from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
+from smle.tables.frames import frame_of
+
+__all__ = ["WIDE", "Answered", "CorrectedModel"]
+
+Array = npt.NDArray[Any]
+WIDE = 2.0**100  # answers beyond are replaced
+
+
+class Answered(NamedTuple):
+    """Rows with what the model answered and what is served. Shapes: encoded (n, d), the others (n, m)."""
+
+    encoded: Array
+    answers: Array
+    served: Array
+
+    @property
+    def replaced(self) -> npt.NDArray[np.bool_]:
+        """Which answers are NaN, infinite or beyond 1e30."""
+        return ~(np.abs(self.answers) <= WIDE)
+
+    @property
+    def moved(self) -> Array:
+        """By how much each answer was moved; NaN where it was replaced."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.where(self.replaced, np.nan, self.served - self.answers)
+
+    def summary(self) -> dict[str, Any]:
+        """Return how often an answer was moved, by how much at most, and how often it was replaced."""
+        moved = np.nan_to_num(np.abs(self.moved.astype(np.float64)))
+        return {
+            "rows": len(self.answers),
+            "moved": int((moved > 0).any(axis=1).sum()),
+            "largest": moved.max(axis=0, initial=0.0).tolist(),
+            "replaced": int(self.replaced.any(axis=1).sum()),
+        }
+
+
+class CorrectedModel:
+    """A model with a certified head behind it. See `correct`.
+
+    Attributes:
+        model: What was given, called with tables as they are passed; or its stored form.
+        specification_: The rules.
+        certificate_: The proof, for whatever the model answers; None without rules.
+        description_: What model.json says, where it can be stored.
+        replaced_: How many answers so far were NaN or infinite, and were replaced by the default.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        spec: Specification,
+        certificate: Certificate | None,
+        *,
+        description: dict[str, Any] | None = None,
+        unstored: str = "a function in Python has no form that can be stored",
+    ) -> None:
+        self.model, self.specification_, self.certificate_ = model, spec, certificate
+        self.description_: dict[str, Any] = {} if description is None else description
+        self.replaced_ = 0
+        self._unstored = unstored
+        self._enforce = None if certificate is None else program_of(certificate)
+
+    # --- using
+
+    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+        """Return answers that obey the rules: (n,) for one output, else (n, m), in float32.
+
+        Args:
+            X: A table with the inputs that the rules name, beside whatever else the model reads.
+            return_info: Also return a dict: `moved` (n, m), by how much each answer was moved, and `replaced` (n, m).
+            out_of_domain: "raise"; or "clip": rows outside the domain are answered, and the rules hold at the input
+                that is clamped to it; or "warn": the same with a warning.
+
+        Raises:
+            DataError: If the table does not fit the rules, or the model's answers have another shape.
+        """
+        found = self.answered(X, out_of_domain)
+        result = found.served[:, 0] if len(self.specification_.targets) == 1 else found.served
+        return (result, {"moved": found.moved, "replaced": found.replaced}) if return_info else result
+
+    def answered(self, X: Any, out_of_domain: str = "raise", *, stacklevel: int = 4) -> Answered:
+        """Return what the model answers to a table, and what is served; answers that are replaced are counted."""
+        spec = self.specification_
+        encoded = encode_inputs(spec, X)
+        apply_domain_policy(spec, encoded, out_of_domain)
+        answers = self._answers(X, encoded)
+        found = Answered(encoded, answers, answers if self._enforce is None else self._enforce(encoded, answers))
+        replaced = int(found.replaced.sum())
+        if replaced:
+            self.replaced_ += replaced
+            instead = "they are served, for there are no rules" if self._enforce is None else (
+                "the default answer, within the rules, takes their place"
+            )  # fmt: skip
+            warnings.warn(
+                f"{replaced} of {answers.size} answers of the model are NaN, infinite or beyond 1e30: {instead}.",
+                stacklevel=stacklevel - 1,
+            )
+        return found
+
+    def _answers(self, X: Any, encoded: Array) -> Array:
+        """Return the model's own answers (n, m) in float32."""
+        model = self.model
+        if isinstance(model, StoredModel):
+            if model.columns is not None and column_names(X) is None:
+                X = frame_of(X, [item.name for item in self.specification_.inputs])
+            return answers_of(self.specification_, model.answers(X, encoded), len(encoded))
+        answer: Callable[[Any], Any] = model.predict if hasattr(model, "predict") else model
+        return answers_of(self.specification_, answer(X), len(encoded))
+
+    def active(self, encoded: Array) -> npt.NDArray[np.bool_]:
+        """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
+        spec = self.specification_
+        lower, upper = (np.array([float(v) for v in side], dtype=encoded.dtype) for side in (spec.lower, spec.upper))
+        clamped = np.clip(encoded, lower, upper)
+        found = [active(rule, clamped) for rule in spec.rules]
+        return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
+
+    def information(self, found: Answered) -> dict[str, Any]:
+        """Return the active rules per row, whether it is in the domain, and what was moved and replaced."""
+        titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
+        return {
+            "active_rules": [tuple(titles[row].tolist()) for row in self.active(found.encoded)],
+            "in_domain": in_domain(self.specification_, found.encoded).all(axis=1),
+            "moved": found.moved,
+            "replaced": found.replaced,
+        }
+
+    # --- storing
+
+    @classmethod
+    def from_record(cls, record: ModelRecord, spec: Specification, *, verify: bool = True) -> CorrectedModel:
+        """Rebuild a model from what is stored; the certificate is checked unless `verify=False` is asked for.
+
+        Raises:
+            CertificateError: If it does not fit the files.
+            NotCertifiedError: If there are rules but no certificate.
+            ModelFormatError: If the ONNX model cannot be loaded.
+        """
+        certificate = record.certificate
+        if spec.rules and certificate is None:
+            raise NotCertifiedError("The model folder has rules but no certificate.json.")
+        if certificate is not None:
+            if not spec.rules:
+                raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
+            if verify:
+                certificate.check()
+                require_same_rules(certificate, spec)
+            head = certificate.document["program"]["head"]
+            if head != "rules":
+                raise CertificateError(f"Expected the certificate of a head of rules beside model.onnx. Got '{head}'.")
+        if record.onnx is None:
+            raise ModelFormatError("The model folder has no model.onnx.")
+        return cls(StoredModel(record.onnx), spec, certificate, description=record.description)
+
+    def record(self) -> ModelRecord:
+        """Return the model as plain data.
+
+        Raises:
+            ConversionError: If it lives in Python alone.
+        """
+        if not isinstance(self.model, StoredModel):
+            raise ConversionError(
+                f"This model cannot be stored: {self._unstored}. Only ONNX is stored, and nothing is pickled. Fit "
+                "SafeRegressor(specification, estimator=...), or correct an ONNX file."
+            )
+        weights = {} if self.certificate_ is None else arrays_of(self.certificate_.tensors)
+        rules = self.specification_.to_yaml()
+        return ModelRecord(weights, self.description_, rules, self.certificate_, self.model.data)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write a model folder: the model as ONNX, the head, description, rules, certificate.
+
+        Raises:
+            ConversionError: If it lives in Python alone.
+        """
+        write_record(self.record(), folder)
+
+    def __repr__(self) -> str:
+        name = type(self.model).__name__ if hasattr(self.model, "predict") else getattr(self.model, "__name__", "model")
+        proved = 0 if self.certificate_ is None else len(self.certificate_.proved)
+        return f"CorrectedModel({name}, {proved} limits proved)"

@@ -1,0 +1,255 @@
+"""What the converters of skl2onnx and onnxmltools get wrong, mended: trees, and graphs that compute in float64."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.extras import require
+
+__all__ = ["mended_converters", "register_boosters", "unified"]
+
+Converter = Callable[[Any, Any, Any], None]
+_WHAT = "Storing an estimator"
+_TREES = ("DecisionTree", "ExtraTree", "ExtraTrees", "GradientBoosting", "HistGradientBoosting", "RandomForest")
+_KINDS = ("Regressor", "Classifier")
+_FLOAT32_ONLY = {"SVMClassifier", "SVMRegressor"}
+_ALIKE = {
+    "Add",
+    "Concat",
+    "Div",
+    "Equal",
+    "Gemm",
+    "Greater",
+    "Less",
+    "MatMul",
+    "Max",
+    "Min",
+    "Mul",
+    "Pow",
+    "Sub",
+    "Sum",
+}
+
+
+# --- trees
+
+
+def mended_converters(*, double: bool) -> dict[type, Converter]:
+    """Return converters by class, for graphs of float64 or float32 numbers, as `convert_sklearn` takes them."""
+    import sklearn.ensemble
+    import sklearn.tree
+    from sklearn.impute import SimpleImputer
+
+    known = require("skl2onnx._supported_operators", _WHAT).sklearn_operator_name_map
+    registered = require("skl2onnx.common._registration", _WHAT).get_converter
+    names = [tree + kind for tree in _TREES for kind in _KINDS]
+    kinds = [getattr(room, name) for room in (sklearn.ensemble, sklearn.tree) for name in names if hasattr(room, name)]
+    result = {kind: _mended(registered(known[kind]), _TreeContainer, double) for kind in kinds if kind in known}
+    return result | {SimpleImputer: _mended(registered(known[SimpleImputer]), _ImputerContainer, double)}
+
+
+def register_boosters(*, double: bool) -> None:
+    """Let skl2onnx know the models of LightGBM and XGBoost, if these are loaded, inside pipelines too."""
+    shapes = require("skl2onnx.common.shape_calculator", _WHAT)
+    register = require("skl2onnx", _WHAT).update_registered_converter
+    options = {
+        "Regressor": {"split": None},
+        "Classifier": {"zipmap": [True, False, "columns"], "nocl": [True, False], "raw_scores": [True, False]},
+    }
+    for package, room, function, names in (
+        ("lightgbm", "lightgbm.operator_converters.LightGbm", "convert_lightgbm", ("LGBM",)),
+        ("xgboost", "xgboost.operator_converters.XGBoost", "convert_xgboost", ("XGB", "XGBRF")),
+    ):
+        module = sys.modules.get(package)
+        if module is None:
+            continue
+        converters = require(f"onnxmltools.convert.{room}", f"Storing a model of {package}")
+        convert = _mended(getattr(converters, function), _TreeContainer, double)
+        for name in names:
+            for kind in _KINDS:
+                shape = getattr(shapes, f"calculate_linear_{kind.lower()}_output_shapes")
+                register(getattr(module, name + kind), package + name + kind, shape, convert, options=options[kind])
+
+
+def _mended(convert: Converter, kind: type[_Container], double: bool) -> Converter:
+    def run(scope: Any, operator: Any, container: Any) -> None:
+        convert(scope, operator, kind(scope, operator.raw_operator, container, double))
+
+    return run
+
+
+class _Container:
+    """What a converter writes its nodes to; those that are wrong are mended on the way."""
+
+    def __init__(self, scope: Any, model: Any, container: Any, double: bool) -> None:
+        self._scope, self._model, self._container, self._double = scope, model, container, double
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    def _fresh(self, name: str) -> str:
+        fresh: str = self._scope.get_unique_variable_name(name)
+        return fresh
+
+
+class _ImputerContainer(_Container):
+    """In graphs of float64 numbers: the runtime's Imputer knows float32 alone."""
+
+    def add_node(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> Any:
+        """Pass a node on."""
+        if kind != "Imputer" or not self._double or not np.isnan(self._model.missing_values):
+            return self._container.add_node(kind, inputs, outputs, **attributes)
+        missing, values = self._fresh("missing"), self._fresh("imputed")
+        statistics = self._model.statistics_.astype(np.float64)
+        double = require("onnx", _WHAT).TensorProto.DOUBLE
+        self._container.add_initializer(values, double, list(statistics.shape), statistics)
+        self._container.add_node("IsNaN", inputs, missing)
+        (source,) = [inputs] if isinstance(inputs, str) else inputs
+        return self._container.add_node("Where", [missing, values, source], outputs)
+
+
+class _TreeContainer(_Container):
+    """Trees.
+
+    The converters forget where scikit-learn's trees send missing values, and write truth values into attributes of
+    whole numbers, which protobuf 7 refuses. They round thresholds to the nearest float32 number, so that rows fall on
+    the other side: `x <= t` means the same for every float32 x if t is rounded down. Trees that compute in float32
+    get float32 numbers, in graphs of float64 too; others keep their float64 thresholds there. XGBoost's trees for
+    several outputs take turns.
+    """
+
+    def add_node(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> Any:
+        """Pass a node on."""
+        if not kind.startswith("TreeEnsemble"):
+            return self._container.add_node(kind, inputs, outputs, **attributes)
+        if self._double:
+            (source,) = [inputs] if isinstance(inputs, str) else inputs
+            inputs, real = self._fresh("cast"), require("onnx", _WHAT).TensorProto
+            self._container.add_node("Cast", source, inputs, to=real.DOUBLE if self._wide else real.FLOAT)
+        if kind == "TreeEnsembleRegressor" and _is_logarithm(self._model):
+            inside = self._fresh("logarithm")
+            self._container.add_node(kind, inputs, inside, **self._tree(attributes))
+            return self._container.add_node("Exp", inside, outputs)
+        return self._container.add_node(kind, inputs, outputs, **self._tree(attributes))
+
+    @property
+    def _wide(self) -> bool:
+        """Whether thresholds are compared with float64 numbers."""
+        return self._double and type(self._model).__name__.startswith(("HistGradientBoosting", "LGBM"))
+
+    def _tree(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        own = list(_trees(self._model))
+        threshold = np.asarray(attributes["nodes_values"], dtype=np.float64)
+        if sum(len(leaf) for leaf, _, _ in own) == len(threshold):
+            leaf, exact, missing = (np.concatenate(part) for part in zip(*own, strict=True))
+            threshold = np.where(leaf, 0.0, exact)
+            attributes["nodes_missing_value_tracks_true"] = np.where(leaf, 0, missing)
+        down = np.array([mode in ("BRANCH_LEQ", b"BRANCH_LEQ") for mode in attributes["nodes_modes"]])
+        real = np.float64 if self._wide else np.float32
+        if not self._wide:
+            threshold = np.where(down, _below(threshold), threshold)
+        attributes["nodes_values"] = threshold
+        for name in ("base_values", "class_weights", "nodes_hitrates", "nodes_values", "target_weights"):
+            if name in attributes:
+                values = np.ravel(np.asarray(attributes.pop(name), dtype=real))
+                if self._wide:
+                    attributes[f"{name}_as_tensor"] = require("onnx", _WHAT).numpy_helper.from_array(values, name)
+                    attributes["op_version"] = 3
+                else:
+                    attributes[name] = values
+        if attributes.get("n_targets", 1) > 1 and type(self._model).__name__.startswith("XGB"):
+            attributes["target_ids"] = np.asarray(attributes["target_treeids"]) % attributes["n_targets"]
+        return {name: _whole(value) for name, value in attributes.items()}
+
+
+def _trees(model: Any) -> Iterator[tuple[npt.NDArray[Any], ...]]:
+    """Yield, tree by tree, which nodes are leaves, their thresholds, and whether missing values go to the left."""
+    for stage in getattr(model, "_predictors", []):
+        for tree in stage:
+            yield tuple(tree.nodes[name] for name in ("is_leaf", "num_threshold", "missing_go_to_left"))
+    for each in np.ravel(getattr(model, "estimators_", [model])):
+        tree = getattr(each, "tree_", None)
+        if tree is not None:
+            yield tree.children_left < 0, tree.threshold, tree.missing_go_to_left
+
+
+def _is_logarithm(model: Any) -> bool:
+    """Whether gradient boosting predicts logarithms (Poisson, gamma), which its converter forgets."""
+    link = getattr(getattr(model, "_loss", None), "link", None)
+    return type(model).__name__.startswith("HistGradient") and type(link).__name__ == "LogLink"
+
+
+def _below(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Return the largest float32 numbers that are not above."""
+    with np.errstate(over="ignore"):
+        near = values.astype(np.float32)
+    return np.where(near.astype(np.float64) > values, np.nextafter(near, np.float32(-np.inf)), near)
+
+
+def _whole(value: Any) -> Any:
+    """Return lists of whole numbers, or of truth values, as Python integers."""
+    if isinstance(value, np.bool_ | np.integer):
+        return int(value)
+    if isinstance(value, list | np.ndarray) and len(value) and isinstance(value[0], bool | np.bool_ | int | np.integer):
+        return [int(item) for item in value]
+    return value
+
+
+# --- graphs that compute in float64
+
+
+def unified(onnx: Any, nodes: list[Any], inputs: list[Any], constants: Iterable[Any]) -> list[Any]:
+    """Return the nodes of a graph, with casts where one of them meets float32 and float64.
+
+    Converters forget that some nodes answer in float32 whatever they read, and that others read float32 alone. A
+    graph of float32 numbers stays as it is.
+    """
+    real = onnx.TensorProto
+    types = {value.name: value.type.tensor_type.elem_type for value in inputs}
+    if real.DOUBLE not in types.values():
+        return nodes
+    types |= {constant.name: constant.data_type for constant in constants}
+    result: list[Any] = []
+
+    def wide(name: str) -> str:
+        if types.get(name) != real.FLOAT:
+            return name
+        if f"{name}/wide" not in types:
+            result.append(onnx.helper.make_node("Cast", [name], [f"{name}/wide"], to=real.DOUBLE))
+            types[f"{name}/wide"] = real.DOUBLE
+        return f"{name}/wide"
+
+    for node in nodes:
+        found = [types.get(name) for name in node.input]
+        if node.op_type in _FLOAT32_ONLY and found[0] == real.DOUBLE:
+            result.append(onnx.helper.make_node("Cast", [node.input[0]], [f"{node.output[0]}/narrow"], to=real.FLOAT))
+            node.input[0] = f"{node.output[0]}/narrow"
+        if node.op_type in _ALIKE | {"Where"} and {real.FLOAT, real.DOUBLE} <= set(found):
+            for i, name in enumerate(node.input):
+                node.input[i] = wide(name)
+        result.append(node)
+        for i, name in enumerate(node.output):
+            types[name] = _type(onnx, node, i, [types.get(name) for name in node.input])
+    return result
+
+
+def _type(onnx: Any, node: Any, output: int, inputs: list[int | None]) -> int | None:
+    """Return the type of what a node answers, as far as it matters here."""
+    attributes = {item.name: item for item in node.attribute}
+    if node.op_type == "Cast":
+        return int(attributes["to"].i)
+    if node.op_type == "Constant" and "value" in attributes:
+        return int(attributes["value"].t.data_type)
+    if node.op_type in ("OneHotEncoder", "Scaler", "Normalizer", "LinearRegressor", "SVMRegressor"):
+        return int(onnx.TensorProto.FLOAT)
+    if node.op_type.startswith("TreeEnsemble"):
+        return int(onnx.TensorProto.FLOAT) if node.op_type.endswith("Regressor") or output else None
+    if node.op_type in ("ArgMax", "ArgMin", "Equal", "Greater", "IsNaN", "LabelEncoder", "Less", "Not", "Shape"):
+        return None
+    real = [kind for kind in inputs if kind in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)]
+    return real[0] if real else inputs[0] if inputs else None

@@ -1,0 +1,120 @@
+"""Models that are stored as ONNX, run on tables by the names of their columns: no torch, only onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import DataError, ModelFormatError
+from smle.extras import require
+from smle.tables import column_names, require_columns
+from smle.tables.frames import as_numbers, as_texts
+
+__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "runtime_errors", "session_of"]
+
+Array = npt.NDArray[Any]
+_CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
+NUMBERS = {
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+}  # fmt: skip
+TEXT = "tensor(string)"
+
+
+class StoredModel:
+    """An ONNX model of a table. It reads columns of its own names or, with one wide input, the inputs of the rules.
+
+    Raises:
+        ModelFormatError: If onnxruntime cannot load it, or its inputs are no columns of a table.
+        MissingDependencyError: If onnxruntime is not installed.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._session = session_of(data)
+        inputs = self._session.get_inputs()
+        strange = [item for item in inputs if item.type != TEXT and item.type not in NUMBERS]
+        if strange or not inputs:
+            listed = ", ".join(f"{item.name}: {item.type}" for item in strange) or "none"
+            raise ModelFormatError(f"Expected an ONNX model whose inputs are numbers or text. Got {listed}.")
+        self.kinds = {item.name: item.type for item in inputs}
+        wide = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
+        self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["data"])  # type: ignore[misc]
+
+    def answers(self, table: Any, encoded: Array) -> Array:
+        """Return what it answers to a table, (rows, m); `encoded` holds the inputs of the rules (rows, d).
+
+        Raises:
+            DataError: If a column is missing or holds something else than in training.
+            ModelFormatError: If the model fails.
+        """
+        feed = self._feed(table, encoded)
+        starts = range(0, max(len(encoded), 1), _CHUNK)
+        parts = [self._run({name: column[i : i + _CHUNK] for name, column in feed.items()}) for i in starts]
+        return np.concatenate(parts)
+
+    def _feed(self, table: Any, encoded: Array) -> dict[str, Array]:
+        if self.columns is None:
+            ((name, kind),) = self.kinds.items()
+            with np.errstate(over="ignore"):
+                return {name: encoded.astype(NUMBERS[kind])}
+        return columns_of(table, self.kinds)
+
+    def _run(self, feed: dict[str, Array]) -> Array:
+        with runtime_errors():
+            answers = np.asarray(self._session.run(None, feed)[0])
+        rows = len(next(iter(feed.values())))
+        return answers.reshape(rows, -1) if answers.shape[:1] == (rows,) else answers
+
+
+def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
+    """Return columns of a table (rows, 1) in the types in which a graph reads them.
+
+    Raises:
+        DataError: If a column is missing or holds something else.
+    """
+    if column_names(table) is None:
+        raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
+    require_columns(table, list(kinds))
+    labels = {str(label): label for label in table.columns}
+    feed = {}
+    for name, kind in kinds.items():
+        column = table[labels[name]]
+        values = as_texts(column) if kind == TEXT else as_numbers(name, column, NUMBERS[kind])
+        feed[name] = values[:, None]
+    return feed
+
+
+def session_of(data: bytes) -> Any:
+    """Return a session of onnxruntime that runs these bytes.
+
+    Raises:
+        ModelFormatError: If it cannot load them.
+        MissingDependencyError: If it is not installed.
+    """
+    runtime = require("onnxruntime", "Predicting with an ONNX file")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors are raised
+    with runtime_errors():
+        return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+@contextmanager
+def runtime_errors() -> Iterator[None]:
+    """Say what failed in one line. The errors of onnxruntime have no class in common."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise ModelFormatError(f"onnxruntime cannot run this file: {' '.join(str(error).split())}") from error

@@ -1,0 +1,194 @@
+"""A table that prints a program as a Python function: of plain numbers for a few rows, of NumPy's columns for many.
+
+Calls cost more than numbers here. A printed function names every constant and every value, and does nothing else.
+Both kinds compute in float64, where every float32 number is exact, and cast once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle_check.heads.clips import WIDE
+from smle_check.program import Gate, Op, Stage
+
+__all__ = ["Function", "columns_function", "columns_read", "rows_function"]
+
+Array = npt.NDArray[Any]
+Function = Callable[[Array, Array], Array]
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+
+def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
+    """Return the program for a few rows: (features, answer) -> answers, by plain numbers."""
+    return _Rows(ops, tensors, fmt).function()
+
+
+def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
+    """Return the program for many rows: (features, answer) -> answers, by columns."""
+    return _Columns(ops, tensors, fmt).function()
+
+
+def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
+    """Return the columns of the inputs that some comparison or sum reads."""
+    read = {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
+    sums = {str(n) for op in ops for n in op.args if n == "gate.coefficients" or (n or "").endswith("_slope")}
+    return sorted(read | {int(k) for name in sums for k in np.flatnonzero(np.any(tensors[name], axis=0))})
+
+
+class _Printer:
+    """What both kinds of functions share. Values have the names of the operations that make them, and numbers.
+
+    Operators are those of numbers and of arrays alike. A sign is turned in the constant, never in the input: a product
+    may flush small numbers to zero. There is no NaN behind `clamp` and `within`, so `<` is the opposite of `>=`.
+    """
+
+    joined = ""  # how truth values are joined
+    start, body, end = "", "", ""
+
+    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> None:
+        self.ops, self.tensors, self.fmt = ops, tensors, fmt
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"float32": _FLOAT32, "float64": _FLOAT64}
+        self.read = columns_read(ops, tensors)
+        self.always: set[int] = set()  # regions
+        for op in ops:
+            getattr(self, op.kind)(op)
+
+    def function(self) -> Function:
+        """Return the function that was printed."""
+        body = [self.body + line for line in self.lines]
+        text = "\n".join(["def program(features, answer):", self.start, *body, self.end])
+        exec(compile(text, "<program of a head>", "exec"), self.names)  # noqa: S102 - nothing in it but numbers
+        return self.names["program"]  # type: ignore[no-any-return]
+
+    def stored(self, name: str | None) -> list[Any]:
+        """Return a tensor as Python numbers; an absent one is empty."""
+        return [] if name is None else self.tensors[name.replace("_F", f"_{self.fmt}")].tolist()
+
+    def number(self, value: float) -> str:
+        """Return a constant."""
+        return repr(value)
+
+    def total(self, factors: Sequence[float], offset: float | None = None) -> str:
+        """Return the text of a sum."""
+        terms = [f"{self.number(v)} * x{k}" for k, v in enumerate(factors) if v]
+        return " + ".join(terms + ([] if offset is None and terms else [self.number(offset or 0.0)]))
+
+    def wide(self, op: Op) -> None:
+        """Numbers are wide already."""
+
+    def active(self, op: Op) -> None:
+        gate: Gate = op.fixed
+        constants, coefficients, thresholds = (self.stored(name) for name in op.args[2:])
+        holds = []
+        for (column, negative, strict), constant in zip(gate.comparisons, constants, strict=True):
+            sign = (">" if negative else "<") + ("" if strict else "=")
+            holds.append(f"(x{column} {sign} {self.number(-constant if negative else constant)})")
+        for row, threshold in zip(coefficients, thresholds, strict=True):  # each sum is evaluated once
+            self.lines.append(f"h{len(holds)} = {self.total(row)} <= {self.number(threshold)}")
+            holds.append(f"h{len(holds)}")
+        for region, rows in enumerate(gate.members):
+            if rows:
+                self.lines.append(f"b{region} = {self.joined.join(holds[row] for row in rows)}")
+            else:
+                self.always.add(region)
+
+    def raise_to(self, op: Op) -> None:
+        self.stage(op, "<")
+
+    def lower_to(self, op: Op) -> None:
+        self.stage(op, ">")
+
+    def stage(self, op: Op, beyond: str) -> None:
+        fixed: Stage = op.fixed
+        values, slopes = self.stored(op.args[2]), self.stored(op.args[4])
+        for i, (bit, output) in enumerate(zip(fixed.bits, fixed.outputs, strict=True)):
+            on = None if bit in self.always else f"b{bit}"
+            if slopes:
+                self.move(f"q{output}", beyond, on, self.total(slopes[i], values[i]))
+            else:
+                self.move(f"q{output}", beyond, on, None, self.number(values[i]))
+
+    def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
+        raise NotImplementedError
+
+
+class _Rows(_Printer):
+    """Row by row, in Python's floats. A sum is computed where its limit is active."""
+
+    joined = " and "
+    start = "    served = []\n    for x, q in zip(features.tolist(), answer.tolist()):"
+    body = " " * 8
+
+    def clamp(self, op: Op) -> None:
+        lower, upper = (self.stored(name) for name in op.args[1:])
+        for k in self.read:
+            self.lines += [
+                f"x{k} = x[{k}]",
+                f"if not x{k} >= {lower[k]!r}: x{k} = {lower[k]!r}",
+                f"elif x{k} > {upper[k]!r}: x{k} = {upper[k]!r}",
+            ]
+
+    def within(self, op: Op) -> None:
+        default = self.stored(op.args[1])
+        self.lines.append("".join(f"q{i}, " for i in range(len(default))) + "= q")
+        wide = float(WIDE)
+        self.lines += [f"if not -{wide!r} <= q{i} <= {wide!r}: q{i} = {v!r}" for i, v in enumerate(default)]
+
+    def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
+        if formula is not None:
+            self.lines.append(f"if {on}: v = {formula}" if on else f"v = {formula}")
+        self.lines.append(f"if {f'{on} and ' if on else ''}{q} {beyond} {limit}: {q} = {limit}")
+
+    def narrow(self, op: Op) -> None:
+        outputs = len(self.tensors["clips.default"])
+        self.lines.append(f"served.append(({''.join(f'q{i}, ' for i in range(outputs))}))")
+        self.names["array"] = np.array
+        self.end = "    return array(served, dtype=float32)"
+
+
+class _Columns(_Printer):
+    """Column by column, in NumPy. Constants are arrays, which it reads faster than numbers."""
+
+    joined = " & "
+    body = " " * 4
+
+    def number(self, value: float) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = np.array(value, dtype=_FLOAT64)
+        return name
+
+    def clamp(self, op: Op) -> None:
+        lower, upper = (self.stored(name) for name in op.args[1:])
+        self.names |= {"fmax": np.fmax, "fmin": np.fmin}  # which take the end where the other one is NaN
+        whole = len(self.read) > 2
+        if whole:
+            self.lines.append("x = features.T.astype(float64, order='C')")
+        for k in self.read:
+            column = f"x[{k}]" if whole else f"features[:, {k}].astype(float64)"
+            self.lines.append(f"x{k} = fmin(fmax({column}, {self.number(lower[k])}), {self.number(upper[k])})")
+
+    def within(self, op: Op) -> None:
+        default = np.array(self.stored(op.args[1]))[:, None]
+        self.names |= {"where": np.where, "default": default, "wide": float(WIDE), "square": float(WIDE**2)}
+        self.lines += [
+            "q = answer.T.astype(float64, order='C')",
+            "flat = q.ravel()",  # no square is larger than the sum of all: one product finds what is beyond
+            "if not flat.dot(flat) <= square: q = where(abs(q) <= wide, q, default)",
+        ]
+        limited = sorted({i for other in self.ops if isinstance(other.fixed, Stage) for i in other.fixed.outputs})
+        self.lines += [f"q{i} = q[{i}]" for i in limited]
+
+    def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
+        self.names["copyto"] = np.copyto
+        if formula is not None:
+            self.lines.append(f"v = {formula}")
+        where = f"({q} {beyond} {limit}) & {on}" if on else f"{q} {beyond} {limit}"
+        self.lines.append(f"copyto({q}, {limit}, where={where})")
+
+    def narrow(self, op: Op) -> None:
+        self.end = "    return q.T.astype(float32, order='C')"

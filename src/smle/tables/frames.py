@@ -1,0 +1,171 @@
+"""Tables as models of other libraries see them: all columns, strings and missing values included.
+
+A stored model reads numbers as float32. The model is therefore fitted to numbers that were rounded to float32, so that
+what is stored decides as it does on the same side of every threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import DataError
+from smle.tables.encode import column_names, is_missing
+from smle.tables.whole import WHOLE_FLOAT32
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text", "missing_in"]
+
+MISSING = "nan"  # how a missing text is handed to a stored model, which knows text only
+
+
+def frame_of(table: Any, names: Sequence[str], *, without: Collection[str] = ()) -> pd.DataFrame:
+    """Return a pandas table with all columns: numbers as float32 holds them, missing texts as NaN.
+
+    Args:
+        table: A pandas or polars table, or an array, whose columns are called `names`.
+        names: Names of the columns of an array.
+        without: Columns to leave out, if they are there: the outputs, from which a model must not learn.
+
+    Raises:
+        DataError: If two columns have one name, an array has another number of columns, or a column holds neither
+            numbers nor text.
+    """
+    import pandas as pd
+
+    known = column_names(table)
+    if known is None:
+        array = np.asarray(table)
+        if array.ndim != 2 or array.shape[1] != len(names):
+            raise DataError(
+                f"Expected a table, or an array with the {len(names)} input columns ({', '.join(names)}). "
+                f"Got an array of shape {array.shape}."
+            )
+        return pd.DataFrame({name: _column(name, pd.Series(array[:, i])) for i, name in enumerate(names)})
+    repeated = sorted({name for name in known if known.count(name) > 1})
+    if repeated:
+        raise DataError(f"The table has several columns named {', '.join(repeated)}. Rename or drop all but one.")
+    columns = {}
+    for label, name in zip(table.columns, known, strict=True):
+        if name not in without:
+            values = table[label]
+            series = values if isinstance(values, pd.Series) else pd.Series(np.asarray(values))
+            columns[name] = _column(name, series)
+    return pd.DataFrame(columns, index=table.index if isinstance(table, pd.DataFrame) else None)
+
+
+def is_text(series: pd.Series[Any]) -> bool:
+    """Whether a column of `frame_of` holds text, categories that are text included."""
+    import pandas as pd
+
+    kind = series.dtype
+    if isinstance(kind, pd.CategoricalDtype):
+        return not pd.api.types.is_numeric_dtype(kind.categories.dtype)
+    return not pd.api.types.is_numeric_dtype(kind)
+
+
+def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
+    """Return a column as numbers of a format for a stored model; missing ones are NaN.
+
+    Raises:
+        DataError: If it holds something else.
+    """
+    array = _plain(values)
+    if array.dtype.kind in "biuf":
+        numbers = array.astype(np.float64)
+    else:
+        objects = [np.nan if is_missing(v) else v for v in array.tolist()]
+        try:
+            numbers = np.array(objects, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            example = next(v for v in objects if not _is_number(v))
+            raise DataError(f"Column '{name}': expected numbers, as in training. Got {str(example)[:40]!r}.") from None
+    if np.dtype(kind).kind in "iub" and not np.isfinite(numbers).all():
+        raise DataError(f"Column '{name}': {int((~np.isfinite(numbers)).sum())} values are missing. Fill them.")
+    with np.errstate(over="ignore"):
+        return numbers.astype(kind)
+
+
+def as_texts(values: Any) -> npt.NDArray[Any]:
+    """Return a column as text for a stored model; a missing value is `MISSING`, a whole float that of the integer."""
+    return np.array([_text(v) for v in _plain(values).tolist()], dtype=object)
+
+
+def missing_in(values: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a column are missing."""
+    array = _plain(values)
+    return np.isnan(array) if array.dtype.kind == "f" else np.array([is_missing(v) for v in array.tolist()], dtype=bool)
+
+
+def _text(value: Any) -> str:
+    if is_missing(value):
+        return MISSING
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _plain(values: Any) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    return array if array.dtype.kind in "biuf" else array.astype(object)
+
+
+def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column in one of few forms: whole numbers, floats, categories, text."""
+    import pandas as pd
+
+    kind = series.dtype
+    if isinstance(kind, pd.CategoricalDtype):
+        return series
+    if pd.api.types.is_bool_dtype(kind) and isinstance(kind, np.dtype):
+        return series
+    if pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind):
+        return _rounded(name, series, series.to_numpy(dtype=np.float64, na_value=np.nan))
+    if not (pd.api.types.is_string_dtype(kind) or pd.api.types.is_object_dtype(kind)):
+        raise DataError(
+            f"Column '{name}': expected numbers or text. Got {kind}. Turn it into numbers (of days, of seconds), or "
+            "drop it."
+        )
+    if isinstance(kind, pd.StringDtype) and kind.na_value is np.nan:
+        return series
+    values = [np.nan if is_missing(v) else v for v in series.to_list()]
+    if any(isinstance(v, str) for v in values) or not values or not all(_is_number(v) for v in values):
+        strange = next((v for v in values if isinstance(v, dict | list | tuple | set | bytes | complex)), None)
+        if strange is not None:
+            raise DataError(f"Column '{name}': expected numbers or text. Got {type(strange).__name__}.")
+        return pd.Series([v if _is_nan(v) else str(v) for v in values], index=series.index, dtype=object)
+    try:
+        return _rounded(name, series, np.array(values, dtype=np.float64))
+    except OverflowError:
+        raise DataError(f"Column '{name}': expected numbers. Got a whole number beyond all floats.") from None
+
+
+def _rounded(name: str, series: pd.Series[Any], numbers: npt.NDArray[np.float64]) -> pd.Series[Any]:
+    """Return numbers as float32 holds them, in their own type where that changes nothing."""
+    import pandas as pd
+
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iu" and (np.abs(numbers) <= WHOLE_FLOAT32).all():
+        return series
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype(np.float32).astype(np.float64)
+    lost = int((np.isinf(rounded) & np.isfinite(numbers)).sum())
+    if lost:
+        raise DataError(f"Column '{name}': {lost} numbers are beyond float32. Use a larger unit.")
+    return pd.Series(rounded, index=series.index)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    except OverflowError:
+        return True
+    return True

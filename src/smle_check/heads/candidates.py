@@ -1,0 +1,392 @@
+"""The head behind any model: the clip list, then a check of what clips alone do not settle (section 13).
+
+Limits of single outputs are clips. Clauses that couple outputs or have alternatives, and exclusions of labels, are
+checked on candidates, which may come from anywhere:
+
+    y = settled(clip list(x, candidate)) of the first candidate with ok(x, y); else of safe(x) = slope.x + offset
+    ok: every clause of a rule that is on has a literal that holds, and no excluded pair of it is y_h >= 0, y_k >= 0
+    a literal holds: |y_i| <= range_i for the outputs that it reads, and sum64(g.y + s.x) <= threshold
+
+A number nearer to 0 than 2^-126 is settled as 0. Which safe(x) serves is decided by a tree over the bits of the gate;
+that it obeys every clause is proved leaf by leaf. Without such clauses there is one candidate and no check.
+"""
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from smle_check.claims import Claim, Obligation, Unproved
+from smle_check.digits import rounded_text
+from smle_check.floats import BINARY64, FORMATS, TINY, U, coefficient, error64, threshold_below
+from smle_check.guard import guard_tensors, packed
+from smle_check.heads.clips import WIDE, Boxes, Clip, Limit, check_clips, is_limit, limits_of, names_of, read_clips
+from smle_check.kernel import bounded, multipliers_of
+from smle_check.reading import Rejected, Tensor, fields, index, items, require, values
+from smle_check.specification import Literal, Specification
+
+MAX_LEAVES, MAX_DEPTH, MAX_CHECKED, MAX_OBLIGATIONS = 1_000, 64, 200_000, 2_000_000
+Form = dict[int, Fraction]
+
+
+class Clause(NamedTuple):
+    """A checked clause of a rule, with the numbers of its literals."""
+
+    rule: int
+    clause: int
+    literals: tuple[int, ...]
+
+
+class Checked(NamedTuple):
+    """What is checked: different literals, those that read inputs first; clauses; rules with exclusions."""
+
+    literals: list[Literal]
+    moving: int
+    clauses: list[Clause]
+    excluding: list[int]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether clips settle everything."""
+        return not (self.clauses or self.excluding)
+
+
+def checked_of(spec: Specification) -> Checked:
+    """Return what the rules ask beside limits of single outputs."""
+    require(sum(len(rule.clauses) for rule in spec.rules) <= MAX_CHECKED, "rules: too many clauses")
+    stated = [(i, c, clause) for i, rule in enumerate(spec.rules) for c, clause in enumerate(rule.clauses)]
+    stated = [(i, c, [without_zeros(literal) for literal in clause]) for i, c, clause in stated if not is_limit(clause)]
+    found = {key_of(literal): literal for _, _, clause in stated for literal in clause}
+    literals = sorted(found.values(), key=lambda literal: not literal.x)  # a stable sort
+    numbers = {key_of(literal): k for k, literal in enumerate(literals)}
+    clauses = [Clause(i, c, tuple(numbers[key_of(literal)] for literal in clause)) for i, c, clause in stated]
+    moving = sum(bool(literal.x) for literal in literals)
+    return Checked(literals, moving, clauses, [i for i, rule in enumerate(spec.rules) if rule.exclusions])
+
+
+def without_zeros(literal: Literal) -> Literal:
+    """Return the literal without coefficients that are 0."""
+    y, x = ({k: v for k, v in form.items() if v} for form in (literal.y, literal.x))
+    return literal._replace(y=y, x=x)
+
+
+def key_of(literal: Literal) -> tuple[Any, ...]:
+    """Return what makes a literal different from others."""
+    return tuple(literal.y.items()), tuple(literal.x.items()), literal.bound, literal.strict
+
+
+# --- The check ---------------------------------------------------------------------------------------------------
+
+
+def threshold(spec: Specification, literal: Literal, ranges: list[Fraction]) -> Fraction:
+    """Return the number whose comparison with the computed sum implies the literal, for |y_i| <= range_i.
+
+    One output with the coefficient 1 or -1 is compared without rounding: settled numbers are 0 or normal.
+    """
+    if not literal.x and [abs(v) for v in literal.y.values()] == [1]:
+        return threshold_below(literal.bound, strict=literal.strict)
+    terms = [(v, ranges[i]) for i, v in literal.y.items()] + [(v, spec.sizes[k]) for k, v in literal.x.items()]
+    stored, sizes = [coefficient(v) for v, _ in terms], [size for _, size in terms]
+    rounded = sum((abs(v - kept) * size for (v, size), kept in zip(terms, stored, strict=True)), Fraction(0))
+    slack = rounded + error64(stored, sizes, Fraction(0), "check")
+    return threshold_below(literal.bound - slack, strict=literal.strict)
+
+
+def check_tensors(spec: Specification, checked: Checked, ranges: list[Fraction]) -> dict[str, Tensor]:
+    """Return the numbers of the check that section 13 prescribes for these ranges of the outputs."""
+    count, m, d = len(checked.literals), len(spec.outputs), len(spec.inputs)
+    zero = Fraction(0)
+    outputs = [coefficient(literal.y.get(i, zero)) for literal in checked.literals for i in range(m)]
+    inputs = [coefficient(literal.x.get(k, zero)) for literal in checked.literals[: checked.moving] for k in range(d)]
+    thresholds = [threshold(spec, literal, ranges) for literal in checked.literals]
+    return {
+        "check.range": packed(ranges, BINARY64, m),
+        "check.outputs": packed(outputs, BINARY64, count, m),
+        "check.inputs": packed(inputs, BINARY64, checked.moving, d),
+        "check.thresholds": packed(thresholds, BINARY64, count),
+    }
+
+
+# --- Safe answers ------------------------------------------------------------------------------------------------
+
+
+class Leaf(NamedTuple):
+    """A leaf of the tree: the bits on its path, by region."""
+
+    on: tuple[int, ...]
+    off: tuple[int, ...]
+
+
+ROOT = Leaf((), ())
+
+
+def read_tree(data: Any, gated: list[int], leaf: Leaf = ROOT) -> list[Leaf]:
+    """Read a tree: null is a leaf, [region, tree where its bit is on, tree where it is off] a branch."""
+    if data is None:
+        return [leaf]
+    require(isinstance(data, list) and len(data) == 3, "tree: expected null or [region, tree, tree]")
+    region = data[0]
+    require(type(region) is int and region in gated, "tree: expected a region of the gate")
+    require(region not in leaf.on + leaf.off, "tree: a region is asked twice on a path")
+    require(len(leaf.on) + len(leaf.off) < MAX_DEPTH, "tree: too deep")
+    found = read_tree(data[1], gated, leaf._replace(on=(*leaf.on, region)))
+    found += read_tree(data[2], gated, leaf._replace(off=(*leaf.off, region)))
+    require(len(found) <= MAX_LEAVES, "tree: too many leaves")
+    return found
+
+
+class Facts:
+    """What is known of x in a leaf, where further regions hold: the maximum of affine functions there."""
+
+    def __init__(self, boxes: Boxes, leaf: Leaf) -> None:
+        self.boxes, self.spec, self.leaf = boxes, boxes.spec, leaf
+
+    def complement(self, region: int) -> tuple[Form, Fraction] | None:
+        """Return a row that holds outside of a region that is one oblique row: there x is outside it as stated."""
+        rows = [self.spec.rows[r] for r in self.spec.regions[region]]
+        if len(rows) != 1 or len(rows[0].terms) == 1:
+            return None
+        return {k: -v for k, v in rows[0].terms.items()}, -rows[0].bound
+
+    def rows(self, stated: int | None, seen: int | None) -> dict[int, bool]:
+        """Return the rows that hold, by number, and whether as stated (else as the gate sees them).
+
+        Numbers from len(rows) on are the outsides of regions.
+        """
+        spec, found = self.spec, dict.fromkeys(range(self.spec.stated, len(self.spec.rows)), False)
+        regions = [*self.leaf.on, *(() if seen is None else (seen,))]
+        found |= {r: False for region in regions for r in spec.regions[region]}
+        found |= dict.fromkeys(spec.regions[stated] if stated is not None else (), True)
+        return found | {len(spec.rows) + g: True for g in self.leaf.off if self.complement(g) is not None}
+
+    def most(
+        self, form: Form, constant: Fraction, stated: int | None, seen: int | None, mu_data: Any
+    ) -> Fraction | None:
+        """Bound form.x + constant where a region holds as stated and another as the gate sees it; None: nowhere."""
+        spec, known = self.spec, self.rows(stated, seen)
+        mu = multipliers_of(mu_data, set(known), "mu") if mu_data else {}
+        regions = {*self.leaf.on, *(g for g in (stated, seen) if g is not None)}
+        found = []
+        for fmt in FORMATS:
+            ends = self.boxes.meeting(sorted(regions), fmt, self.leaf.off)
+            if ends is None:
+                continue
+            rows: list[tuple[Form, Fraction]] = []
+            for r in mu:
+                if r >= len(spec.rows):
+                    rows.append(self.complement(r - len(spec.rows)) or ({}, Fraction(0)))
+                else:
+                    row = spec.rows[r]
+                    as_stated = len(row.terms) > 1 and known[r]
+                    rows.append((row.terms, row.bound if as_stated else row.compared[fmt][0]))
+            found.append(constant + bounded(form, rows, list(mu.values()), *self.boxes.sides(ends, fmt)))
+        return max(found, default=None)
+
+
+class Answer(NamedTuple):
+    """A stored safe answer of one output: slope.x + offset, and how far what is served may be from it, each way."""
+
+    slope: Form
+    offset: Fraction
+    up: Fraction
+    down: Fraction
+
+
+def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list[tuple[Form, Fraction]]:
+    """Return affine functions of x; the largest bounds by how much a clip moves an answer to its side, beyond `own`."""
+    side = clip.limit.side
+    factors = (1 - U, 1 + U) if clip.limit.slope else (Fraction(1),)
+    lost = 2 * TINY if clip.limit.slope else Fraction(0)
+    result = []
+    for factor in factors:
+        keys = {*clip.slope, *slope}
+        form = {k: side * (factor * clip.slope.get(k, Fraction(0)) - slope.get(k, Fraction(0))) for k in keys}
+        constant = side * (factor * clip.offset - offset) + factor * clip.error + lost - own
+        result.append((form, constant))
+    return result
+
+
+def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
+    """Bound |float32(sum64(slope.x) + offset), settled - (slope.x + offset)|; a constant is stored exactly."""
+    if not slope:
+        return Fraction(0)
+    error = error64(list(slope.values()), [spec.sizes[k] for k in slope], offset, "safe answer")
+    reach = abs(offset) + sum((abs(v) * spec.sizes[k] for k, v in slope.items()), Fraction(0))
+    return error + U * (reach + error) + 2 * TINY
+
+
+class Safe:
+    """The safe answers of one leaf, moved by the clips as any candidate is."""
+
+    def __init__(self, facts: Facts, clips: list[Clip], stored: list[tuple[Form, Fraction]], moves: dict[int, Any]):
+        self.facts, self.spec = facts, facts.spec
+        self.answers: list[Answer] = []
+        sides: dict[tuple[int, int], list[int]] = {}
+        for j, clip in enumerate(clips):
+            sides.setdefault((clip.limit.output, clip.limit.side), []).append(j)
+        for i, (slope, offset) in enumerate(stored):
+            own, ways = rounding(self.spec, slope, offset), []
+            for side in (1, -1):
+                clipped = [self.moved(clips[j], slope, offset, own, moves.get(j, [])) for j in sides.get((i, side), ())]
+                ways.append(own + max(clipped, default=Fraction(0)))
+            self.answers.append(Answer(slope, offset, *ways))
+
+    def moved(self, clip: Clip, slope: Form, offset: Fraction, own: Fraction, mu: Any) -> Fraction:
+        """Return by how much a clip may move the stored answer to its side, beyond rounding."""
+        limit: Limit = clip.limit
+        if limit.region in self.facts.leaf.off:  # where its bit is off it does nothing
+            return Fraction(0)
+        most = Fraction(0)
+        for form, constant in move_forms(clip, slope, offset, own):
+            found = self.facts.most(form, constant, None, limit.region, mu)
+            most = max(most, found if found is not None else Fraction(0))
+        return most
+
+    def form(self, literal: Literal) -> tuple[Form, Fraction]:
+        """Return an affine function of x that bounds g.y + s.x - h for the served safe answer."""
+        form, constant = dict(literal.x), -literal.bound
+        for i, g in literal.y.items():
+            answer = self.answers[i]
+            constant += g * answer.offset + abs(g) * (answer.up if g > 0 else answer.down)
+            for k, v in answer.slope.items():
+                form[k] = form.get(k, Fraction(0)) + g * v
+        return form, constant
+
+    def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
+        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
+        return self.facts.most(*self.form(literal), region, None, mu)
+
+    def clause(self, clause: list[Literal], region: int, proof: tuple[Any, Any] | None) -> None:
+        """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without."""
+        chosen = clause if proof is None else [clause[index(proof[0], len(clause), "literal")]]
+        short = []
+        for literal in chosen:
+            found = self.excess(without_zeros(literal), region, [] if proof is None else proof[1])
+            if found is None or found < 0 or (found == 0 and not literal.strict):
+                return
+            short.append(found)
+        raise Rejected(f"not proved for the safe answer (short by {rounded_text(min(short), 3, up=True)})")
+
+    def is_off(self, label: int) -> bool:
+        """Whether a label is proved to be off wherever this leaf serves."""
+        off = Literal({label: Fraction(1)}, {}, Fraction(0), True)
+        found = self.excess(off, None, [])
+        return found is None or found < 0
+
+
+def read_safe(
+    spec: Specification, tensors: dict[str, Tensor], count: int
+) -> list[list[tuple[Form, Fraction]]]:  # fmt: skip
+    """Read the stored answers: for each leaf and output the slope and the offset."""
+    m, d = len(spec.outputs), len(spec.inputs)
+    slopes = values(tensors, "safe.slope", "F32", (count, m, d))
+    offsets = values(tensors, "safe.offset", "F32", (count, m))
+    require(all(not v or abs(v) >= TINY for v in (*slopes, *offsets)), "safe: a number is too close to 0")
+    result = []
+    for leaf in range(count):
+        own = []
+        for i in range(leaf * m, (leaf + 1) * m):
+            slope = {k: v for k, v in enumerate(slopes[i * d : (i + 1) * d]) if v}
+            reach = abs(offsets[i]) + sum((abs(v) * spec.sizes[k] for k, v in slope.items()), Fraction(0))
+            require(reach + rounding(spec, slope, offsets[i]) <= WIDE, "safe: an answer beyond 2^100")
+            own.append((slope, offsets[i]))
+        result.append(own)
+    return result
+
+
+# --- The whole ---------------------------------------------------------------------------------------------------
+
+
+def gated_regions(spec: Specification) -> list[int]:
+    """Return the regions whose bits the program computes: those of all rules."""
+    return sorted({region for rule in spec.rules for region in rule.regions})
+
+
+def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
+    """Check the head: the clips by pairs; the check of candidates by its numbers; the safe answers leaf by leaf."""
+    spec, tensors, gated, *_ = claim
+    _, tree = fields(claim.program, "head tree", "program")
+    limits, leaves, moves = fields(claim.proof, "pairs safe moved", "proof")
+    checked = checked_of(spec)
+    require(gated == gated_regions(spec), "gate: expected the regions of all rules, in order")
+    require(not checked.is_empty or tree is None, "tree: expected null where clips settle every rule")
+    known = names_of() | set(guard_tensors(spec, gated))
+    if not checked.is_empty:
+        known |= {"check.range", "check.scale", "check.outputs", "check.inputs", "check.thresholds"}
+        known |= {"safe.slope", "safe.offset"}
+    odd = sorted(set(tensors) ^ known)
+    require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
+    clips = read_clips(spec, tensors, limits_of(spec))
+    settled, pairs = check_clips(spec, clips, limits)
+    if checked.is_empty:
+        require(leaves == [] and moves == [], "proofs: expected none of safe answers")
+        return settled
+    ranges = values(tensors, "check.range", "F64", (len(spec.outputs),))
+    require(all(0 < v <= WIDE for v in ranges), "check.range: expected numbers between 0 and 2^100")
+    values(tensors, "check.scale", "F64", (len(spec.outputs),))  # of distances: proposals read it, no proof does
+    for name, prescribed in check_tensors(spec, checked, ranges).items():
+        require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
+    found = read_tree(tree, gated)
+    work = sum(len(spec.rules[c.rule].regions) for c in checked.clauses) + len(clips)
+    require(work * len(found) <= MAX_OBLIGATIONS, "tree: too many obligations")
+    stored, proofs, own = read_safe(spec, tensors, len(found)), read_safe_proofs(leaves), read_moves(moves)
+    for number, leaf in enumerate(found):
+        moved = {j: own.pop((number, j)) for j in range(len(clips)) if (number, j) in own}
+        safe = Safe(Facts(pairs.boxes, leaf), clips, stored[number], moved)
+        check_leaf(safe, number, checked, proofs)
+    require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
+    require(not own, f"proof {list(own)[:1]} is for no clip")
+    for clause in checked.clauses:
+        for region in spec.rules[clause.rule].regions:
+            settled.append((Obligation(0, clause.rule, tuple(spec.regions[region]), clause.clause), Fraction(0)))
+    for rule in checked.excluding:
+        for region in spec.rules[rule].regions:
+            settled.append((Obligation(0, rule, tuple(spec.regions[region]), None), Fraction(0)))
+    return settled
+
+
+def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int, ...], tuple[Any, Any]]) -> None:
+    """Check every clause and every exclusion for the safe answer of one leaf; remove the proofs that were used."""
+    spec, off = safe.spec, set(safe.facts.leaf.off)
+    for rule, c, _ in checked.clauses:
+        for region in spec.rules[rule].regions:
+            if region in off:  # where its bit is off, x is not in the region
+                continue
+            proof = proofs.pop((number, rule, region, c), None)
+            try:
+                safe.clause(spec.rules[rule].clauses[c], region, proof)
+            except Rejected as reason:
+                raise Unproved(Obligation(number, rule, tuple(spec.regions[region]), c), str(reason)) from None
+    labels: dict[int, bool] = {}
+    for rule in checked.excluding:
+        for region in spec.rules[rule].regions:
+            if region in off or safe.facts.most({}, Fraction(0), region, None, []) is None:
+                continue
+            for pair in spec.rules[rule].exclusions:
+                for label in pair:
+                    if label not in labels:
+                        labels[label] = safe.is_off(label)
+                if not (labels[pair[0]] or labels[pair[1]]):
+                    obligation = Obligation(number, rule, tuple(spec.regions[region]), None)
+                    names = " and ".join(repr(spec.outputs[label]) for label in pair)
+                    raise Unproved(obligation, f"the safe answer may have both {names}")
+
+
+def read_safe_proofs(data: Any) -> dict[tuple[int, ...], tuple[Any, Any]]:
+    """Index the proofs of safe answers by (leaf, rule, region, clause): a literal and multipliers."""
+    proofs: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    for entry in items(data, "proofs"):
+        *key, literal, mu = fields(entry, "leaf rule region clause literal mu", "proof")
+        require(all(type(part) is int for part in key), "proof: malformed key")
+        require(tuple(key) not in proofs, f"proof {key}: given twice")
+        proofs[tuple(key)] = literal, items(mu, "mu")
+    return proofs
+
+
+def read_moves(data: Any) -> dict[tuple[int, int], Any]:
+    """Index the multipliers for how far clips move safe answers by (leaf, clip)."""
+    moves: dict[tuple[int, int], Any] = {}
+    for entry in items(data, "proofs"):
+        leaf, clip, mu = fields(entry, "leaf clip mu", "proof")
+        require(type(leaf) is int and type(clip) is int, "proof: malformed key")
+        require((leaf, clip) not in moves, f"proof {(leaf, clip)}: given twice")
+        moves[leaf, clip] = items(mu, "mu")
+    return moves

@@ -1,0 +1,61 @@
+"""The whole graph but for the model in front of the head: what the graph of an exported file must be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from smle_check.guard import guard_tensors
+from smle_check.heads.candidates import checked_of
+from smle_check.heads.clips import limits_of
+from smle_check.onnx.interface import active_rules, encode, in_domain, monitor_of, outputs
+from smle_check.onnx.limits import Limits
+from smle_check.onnx.operations import ONE_OF_TWO, Box, Printer, Tensors, active, is_direct
+from smle_check.onnx.program import Interface, Program
+from smle_check.program import box, clip_list, gate_of
+from smle_check.reading import Rejected
+from smle_check.specification import Specification
+
+
+def program_of(
+    face: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
+    room: int | None = None,
+) -> Program:  # fmt: skip
+    """Return the program of a head that was checked: named inputs -> FEATURES; EMBEDDING -> named outputs.
+
+    `stated` is what the certificate says of the program. `room`: see Program.
+    """
+    program = Program(room)
+    known = encode(program, face.inputs)
+    printer = _printer(program, face, spec, gated, stated, tensors)
+    monitor = monitor_of(spec, gated)
+    kept = {"x"} if face.monitored else set()
+    if face.monitored and monitor.regions and not monitor.own:
+        kept.add("bits")
+    y = printer.print(kept)
+    if face.monitored:
+        in_domain(program, face.inputs, known)
+        bits = printer.values["bits"].node if "bits" in kept else None
+        if monitor.own:
+            own = gate_of(spec, monitor.regions), guard_tensors(spec, monitor.regions)
+            bits = active(program, printer.widened(), *own, "monitor")
+        active_rules(program, bits, monitor)
+    outputs(program, y, face.outputs)
+    return program
+
+
+def _printer(
+    program: Program,
+    face: Interface,
+    spec: Specification,
+    gated: list[int],
+    stated: Mapping[str, Any],
+    tensors: Tensors,
+) -> Printer:
+    gate = gate_of(spec, gated)
+    if stated["head"] == "box":
+        ops = box(spec, gated, stated["clip"], stated["bounds"], tensors)
+        direct = tensors["gate.signatures"].data == ONE_OF_TWO and is_direct(face, gate, tensors)
+        return Box(program, face, tensors, ops, across=True, direct=direct)
+    if stated["head"] == "rules" and checked_of(spec).is_empty:
+        ops = clip_list(spec, limits_of(spec), gated)
+        return Limits(program, face, tensors, ops, gate, len(spec.outputs))
+    raise Rejected("onnx: there is no program for a head that checks candidates")

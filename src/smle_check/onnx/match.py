@@ -1,0 +1,101 @@
+"""From an ONNX file back to its interface, and the comparison with the certified program, node by node."""
+
+import math
+import struct
+from typing import Any
+
+from smle_check.onnx.graph import FLOAT, STRING, Found, Graph
+from smle_check.onnx.program import FEATURES, Input, Output, Program
+from smle_check.onnx.protobuf import name_of
+from smle_check.reading import require
+
+
+def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
+    """Return the named inputs that make the certified columns, in their order."""
+    groups = {group[0]: group for group in one_hot}
+    whole: frozenset[int] = frozenset()
+    if "domain.whole" in graph.constants:
+        _, data = graph.numbers("domain.whole", "I64")
+        whole = frozenset(struct.unpack(f"<{len(data) // 8}q", data))  # a set: hostile files must be refused quickly
+    result: list[Input] = []
+    column = 0
+    while column < len(columns):
+        base = f"inputs/{len(result)}/"
+        name, fill, default = columns[column], None, 0
+        categories: tuple[str, ...] = ()
+        if column in groups:
+            group = groups[column]
+            require(group == list(range(column, column + len(group))), "onnx: categories that are not in order")
+            labels = [columns[c] for c in group]
+            prefixes = [name[:i] for i, c in enumerate(name) if c == "=" and name[:i] in graph.inputs]
+            found = [p for p in prefixes if all(label.startswith(p + "=") for label in labels)]
+            require(bool(found), f"onnx: no input for the categories of {name[:80]!r}")
+            name, categories = found[0], tuple(label[len(found[0]) + 1 :] for label in labels)
+            otherwise = graph.floats(base + "otherwise", (1, len(group)))
+            bits = struct.unpack(f"<{len(group)}f", otherwise)
+            default = bits.index(max(bits))
+        elif base + "fill" in graph.constants:
+            fill = graph.floats(base + "fill", (1, 1))
+            require(math.isfinite(*struct.unpack("<f", fill)), "onnx: NaN or infinity for missing values")
+        expected = STRING if categories else FLOAT
+        require(name in graph.inputs, f"onnx: no input {name[:80]!r}")
+        kind, shape = graph.inputs[name]
+        require(
+            kind == expected and len(shape) == 2 and shape[1] == 1, f"onnx: input {name[:80]!r}: wrong type or shape"
+        )
+        blank = base + "known" in graph.constants
+        result.append(Input(name, categories, fill, default, blank, column in whole and not categories))
+        column += max(1, len(categories))
+    require(len({item.name for item in result}) == len(result), "onnx: an input is used twice")
+    return tuple(result)
+
+
+def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, ...]:
+    """Return the named outputs that the certified targets (name, kind) make, in their order."""
+    operators = {name: found.node.op for found in graph.nodes for name in found.node.outputs}
+    result: list[Output] = []
+    column = 0
+    while column < len(targets):
+        name, kind = targets[column]
+        if kind != "score":
+            result.append(Output(kind, name))
+            column += 1
+            continue
+        base = f"choices/{len(result)}/"
+        data = graph.constant(base + "options", "STRING").data
+        options = tuple(name_of(option, "option") for option in data if isinstance(option, bytes))
+        require(len(options) > 1 and name.endswith("=" + options[0]), f"onnx: options of {name[:80]!r} differ")
+        choice = name[: -len(options[0]) - 1]
+        stated = [target for target, _ in targets[column : column + len(options)]]
+        require(stated == [f"{choice}={option}" for option in options], f"onnx: options of {choice[:80]!r} differ")
+        pick = operators.get(base + "index", "")
+        require(pick in ("ArgMax", "ArgMin"), f"onnx: choice {choice[:80]!r} is picked by neither ArgMax nor ArgMin")
+        result.append(Output("choice", choice, options, pick))
+        column += len(options)
+    return tuple(result)
+
+
+def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found]:
+    """Compare the graph with the program; return the nodes that are left: those of the backbone."""
+    for name, constant in program.constants.items():
+        require(graph.constants.get(name) == constant, f"onnx: initializer {name!r} is not that of the certified head")
+    made = {name: found for found in graph.nodes for name in found.node.outputs}
+    for expected in program.nodes:
+        found = made.get(expected.outputs[0])
+        same = found is not None and found.plain and found.node == expected
+        require(same, f"onnx: node {expected.outputs[0]!r} is not that of the certified head")
+    require(list(graph.outputs) == list(outputs), "onnx: the outputs are not those of the certified head")
+    for name, (kind, shape) in outputs.items():
+        stated, sizes = graph.outputs[name]
+        fits = stated == kind and len(sizes) == len(shape) and sizes[1:] == shape[1:]
+        require(fits, f"onnx: output {name[:80]!r}: wrong type or shape")
+    ours = {name for node in program.nodes for name in node.outputs}
+    require(ours.isdisjoint(graph.declared), "onnx: value_info for names of the certified head")
+    rest = [found for found in graph.nodes if ours.isdisjoint(found.node.outputs)]
+    require(len(rest) + len(program.nodes) == len(graph.nodes), "onnx: nodes of the head and others are mixed up")
+    forbidden = (ours | set(program.constants)) - {FEATURES}
+    for found in rest:
+        require(
+            forbidden.isdisjoint(found.reads), f"onnx: {found.node.op[:40]} is added behind or into the certified head"
+        )
+    return rest

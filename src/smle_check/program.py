@@ -1,0 +1,172 @@
+"""The deployed program of a head, written once: a short list of row operations (section 0; 12 for the clip list).
+
+A certificate states the kind of a head and the shapes of its tensors; the program follows from these. It reads
+`features` (batch, d), all float32 or all float64 (format F), and `answer` (batch, n) in float32: the embedding of a
+box head, the model's answer for the others. What is computed last is what the head answers. An interpreter is a table
+with one function per kind of operation. What it does inside is its own affair, as long as the meaning is this one;
+the section behind it says by how much its numbers may be off.
+
+clamp(x, lower, upper)                  x inside of [lower, upper] in F, exact; NaN becomes lower (0)
+single(x)                               x in float32 (2, error of a cast)
+wide(x)                                 x in float64, exact (0)
+active(x, X, constants, coefficients, thresholds) Gate        bits of regions, set where all half-spaces hold:
+                                        comparisons of x in F, exact; oblique: not coefficients X > thresholds (5)
+cell(bits, signatures)                  the signature that equals the bits; should none, the one with most ones (0)
+hidden(v, weight, bias)                 max(weight v + bias, 0) in float32 (6.1)
+affine(v, slope, offset)                slope v + offset in float32 (6)
+clip(z, lower, upper) "where"|"clamp"   z inside of [lower, upper] in float32, exact; the kinds differ in NaN (0)
+affine_at(c, v, weight, bias, x, V, z, free weight, free bias)        weight[c] v + V[c] x + bias[c] in the format of v,
+                                        c = 0 if there is none (6); free weight z + free bias behind the last c
+or_fallback(y, c, fallback)             y; where a row has a NaN, and not in the free cell, fallback[c] (0)
+within(t, default)                      t in float64 if |t| <= 2^100, else default, number by number, exact (12)
+raise_to, lower_to(q, bits, values, X, slopes) Stage          q, or the largest (smallest) limit of its output that is
+                                        active and beyond it: values, or slopes X + values in float64 (12)
+narrow(q)                               q in float32 (12)
+
+A sum may be evaluated in any order, fused or not, and flushed to zero. No sign is changed by a product.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from smle_check.heads.clips import STAGES, Limit
+from smle_check.specification import Specification
+
+
+class Op(NamedTuple):
+    """One operation: `out` is the name of what it makes.
+
+    `args` are names of values made before, or of tensors (`_F` at the end stands for the format of the features);
+    None: there is no such argument. `fixed` is what the rules alone say, the same for all numbers.
+    """
+
+    kind: str
+    out: str
+    args: tuple[str | None, ...]
+    fixed: Any = None
+
+
+class Comparison(NamedTuple):
+    """A half-space of one input: `x <= c`, or `-x <= c` if negative; `<` if strict."""
+
+    column: int
+    negative: bool
+    strict: bool
+
+
+class Gate(NamedTuple):
+    """The half-spaces that regions are made of, comparisons first, then the oblique ones.
+
+    `members`: for every region the places of its half-spaces in that order. A region without any is always active.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    oblique: int
+    members: tuple[tuple[int, ...], ...]
+
+
+class Stage(NamedTuple):
+    """Limits of one stage of the clip list, in their order: the bit and the output of each."""
+
+    bits: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def gate_of(spec: Specification, regions: Sequence[int]) -> Gate:
+    """Return the half-spaces of some regions; their constants are those of `smle_check.guard.guard_tensors`."""
+    used = sorted({row for region in regions for row in spec.regions[region]})
+    order = sorted(used, key=lambda row: len(spec.rows[row].terms) > 1)  # comparisons first
+    place = {row: i for i, row in enumerate(order)}
+    single = [spec.rows[row] for row in order if len(spec.rows[row].terms) == 1]
+    comparisons = [Comparison(k, sign < 0, row.strict) for row in single for k, sign in row.terms.items()]
+    members = tuple(tuple(sorted(place[row] for row in spec.regions[region])) for region in regions)
+    return Gate(tuple(comparisons), len(order) - len(single), members)
+
+
+def gated(gate: Gate, *, wide: bool = False) -> list[Op]:
+    """Return the operations in front of every head: `x` in the domain, `X` where it is needed, `bits` of regions."""
+    ops = [Op("clamp", "x", ("features", "domain.lower_F", "domain.upper_F"))]
+    if wide or gate.oblique:
+        ops.append(Op("wide", "X", ("x",)))
+    if gate.members:
+        compared = "gate.constants_F" if gate.comparisons else None
+        oblique = ("gate.coefficients", "gate.thresholds") if gate.oblique else (None, None)
+        ops.append(Op("active", "bits", ("x", "X" if gate.oblique else None, compared, *oblique), gate))
+    return ops
+
+
+def box(spec: Specification, regions: Sequence[int], clip: str, bounds: str, names: Collection[str]) -> list[Op]:
+    """Return the program of heads behind a box (section 0).
+
+    `regions`, `clip` and `bounds` are what the certificate states; `names` are those of the head's tensors. The values
+    `bits`, `cell` and `clipped` are there for whoever watches.
+    """
+    gate = gate_of(spec, regions)
+    ops, place = gated(gate), None
+    if gate.members:
+        place = "cell"
+        ops.append(Op("cell", place, ("bits", "gate.signatures")))
+    passed = "heads.passthrough" if "heads.passthrough" in names else None
+    if bounds != "constant" or passed:
+        ops.append(Op("single", "x32", ("x",)))
+    ends = ["bounds.lower", "bounds.upper"]
+    if bounds != "constant":
+        last, layer = "x32", 0
+        while f"bounds.hidden.{layer}.weight" in names:
+            stored = (f"bounds.hidden.{layer}.weight", f"bounds.hidden.{layer}.bias")
+            ops.append(Op("hidden", f"h{layer}", (last, *stored)))
+            last, layer = f"h{layer}", layer + 1
+        ops += [Op("affine", end.removeprefix("bounds."), (last, f"{end}_slope", end)) for end in ends]
+        ends = ["lower", "upper"]
+    ops.append(Op("clip", "clipped", ("answer", *ends), clip))
+    extra = ("x32", passed) if passed else (None, None)
+    free = ("answer", "free.weight", "free.bias") if "free.weight" in names else (None, None, None)
+    ops.append(Op("affine_at", "y", (place, "clipped", "heads.weight", "heads.bias", *extra, *free)))
+    if clip == "clamp":
+        ops.append(Op("or_fallback", "guarded", ("y", place, "heads.fallback")))
+    return ops
+
+
+def clip_list(spec: Specification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
+    """Return the program of a clip list (section 12); stages without limits are left out.
+
+    `regions` are those of the gate; None: those of the limits.
+    """
+    regions = sorted({limit.region for limit in limits}) if regions is None else regions
+    place = {region: i for i, region in enumerate(regions)}
+    ops = gated(gate_of(spec, regions), wide=any(limit.slope for limit in limits))
+    ops.append(Op("within", "q", ("answer", "clips.default")))
+    for stage in STAGES:
+        own = [limit for limit in limits if limit.stage == stage]
+        if own:
+            sloped = ("X", f"clips.{stage}_slope") if stage.startswith("affine") else (None, None)
+            fixed = Stage(tuple(place[limit.region] for limit in own), tuple(limit.output for limit in own))
+            kind = "raise_to" if stage.endswith("lower") else "lower_to"
+            ops.append(Op(kind, stage, (ops[-1].out, "bits", f"clips.{stage}", *sloped), fixed))
+    return [*ops, Op("narrow", "y", (ops[-1].out,))]
+
+
+Table = Mapping[str, Callable[..., Callable[..., Any]]]
+Step = tuple[str, Callable[..., Any], tuple[str, ...]]
+
+
+def prepared(ops: Sequence[Op], tensors: Mapping[str, Any], table: Table, fmt: str) -> list[Step]:
+    """Return the program for features of a format, ready to `run`: (out, function, names of values) for each operation.
+
+    `table[kind](op, *tensors)` is called once, with None in the place of values and of what is absent, and returns the
+    function of the values alone.
+    """
+    made, steps = {"features", "answer"}, []
+    for op in ops:
+        values = tuple(name for name in op.args if name in made and name is not None)
+        stored = [None if n is None or n in made else tensors[n.replace("_F", f"_{fmt}")] for n in op.args]
+        steps.append((op.out, table[op.kind](op, *stored), values))
+        made.add(op.out)
+    return steps
+
+
+def run(steps: Sequence[Step], env: dict[str, Any]) -> Any:
+    """Run a prepared program: env has `features` and `answer`, and in the end every value by its name."""
+    for out, function, names in steps:
+        env[out] = function(*[env[name] for name in names])
+    return env[steps[-1][0]]

@@ -1,0 +1,54 @@
+"""Model folders whose head is read off the rules, small and accepted; one has its model beside it as model.onnx."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+from smle.certificates.document import arrays_of
+from smle.certificates.rules import certify_rules
+from smle.rules import Specification
+from support.builder import MODEL_JSON, Package
+
+LIMITS = """
+inputs: {income: [0, 1000000], age: [18, 100], job: {categories: [none, employee, other]}}
+outputs: [limit, rate]
+rules:
+  - {name: affordable, then: 0 <= limit <= 0.35 * income and limit <= 60000}
+  - {name: usury, then: 5 <= rate < 24.5}
+  - {name: jobless, when: job == none and income < 12000, then: limit <= 500}
+  - {name: oblique, when: income + 1000 * age <= 90000, then: limit <= 0.2 * income + 100}
+"""
+COUPLED = """
+inputs: {x: [0, 10], z: [0, 10]}
+outputs: [y, w]
+rules:
+  - {name: lo, when: x + z >= 7, then: y + w >= x + z - 6}
+  - {name: hi, when: x + z <= 6, then: y + w <= 0}
+  - {name: gap, then: y <= 0 or y >= 1}
+  - {name: limit, when: x <= 5, then: w <= 20}
+"""
+LABELS = """
+inputs: {x: [0, 1]}
+labels: [cat, dog, animal, car]
+rules:
+  - {name: e, then: not (cat and dog)}
+  - {name: i, then: not cat or animal}
+  - {name: j, when: x > 0.5, then: not dog or animal}
+  - {name: k, then: animal or car}
+"""
+RULES_CASES = {"limits": LIMITS, "coupled": COUPLED, "exclusions": LABELS, "limits-onnx": LIMITS}
+
+
+@cache
+def _made(name: str) -> Package:
+    spec = Specification.from_yaml(RULES_CASES[name])
+    files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
+    files |= {"onnx": b"\x08\x09\x12\x04smle, as it were"} if name.endswith("onnx") else {}
+    certificate = certify_rules(spec, files=files)
+    return Package(copy.deepcopy(certificate.document), arrays_of(certificate.tensors), certificate.block, files)
+
+
+def rules_case(name: str) -> Package:
+    """Return a fresh copy of a case, made once per session."""
+    return _made(name).copy()
