@@ -91,7 +91,7 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
     note = (
         f"2 to 12 rules, 1 to 4 outputs in units from 1e-3 to 1e6, 1 to 5 inputs; limits, coupled rows in a third of "
         f"the sets, alternatives, conditions on one input and on two, strict and not. Slowest set-up {slowest:.2f} s. "
-        f"Of {checked:,} hostile answers that were checked {served[0] / checked:.1%} were kept, {served[1] / checked:.1%} "
+        f"Of {checked:,} checked hostile answers {served[0] / checked:.1%} were kept, {served[1] / checked:.1%} "
         f"repaired, {served[2] / checked:.2%} replaced by the stored safe answer. Exact violations: {violations} in "
         f"{attacked:,}."
     )
