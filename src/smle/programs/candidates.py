@@ -20,8 +20,8 @@ from smle.programs.proposals import Proposals
 from smle.rules.arrays import ClauseArrays
 from smle_check.floats import TINY
 from smle_check.heads.candidates import checked_of, gated_regions
-from smle_check.heads.clips import WIDE, is_limit
-from smle_check.program import gate_of
+from smle_check.heads.clips import WIDE, is_limit, limits_of
+from smle_check.program import Op, Stage, clip_list, gate_of
 
 __all__ = ["Candidates", "Served"]
 
@@ -55,6 +55,7 @@ class Candidates:
         self._tree = document["program"]["tree"]
         self._regions = gated_regions(spec)
         self._gate = gate_of(spec, self._regions)
+        self._stages = [op for op in clip_list(spec, limits_of(spec), self._regions) if isinstance(op.fixed, Stage)]
         place = {region: i for i, region in enumerate(self._regions)}
         self._switches = np.zeros((len(self._regions), len(spec.rules)), dtype=np.float32)
         for i, rule in enumerate(spec.rules):
@@ -109,7 +110,7 @@ class Candidates:
         """Replace the answers of some rows, in place."""
         wide, bits, on, moving = (part[rows] for part in known)
         inputs = X[rows]
-        safe = _settled(self._clips(inputs, self._safe(wide, bits)))
+        safe = _settled(self._behind_clips(self._safe(wide, bits), wide, bits))
         with np.errstate(over="ignore", invalid="ignore"):
             given = np.asarray(answers[rows], dtype=np.float32).astype(np.float64)
         given = np.where(np.abs(given) <= _WIDE, given, self._tensors["clips.default"].astype(np.float64))
@@ -187,6 +188,31 @@ class Candidates:
             chosen = (y >= 0).astype(np.float32)
             ok &= ~on[:, rule] | ~((chosen @ pairs) * chosen).any(axis=1)
         return ok
+
+    def _behind_clips(self, answers: Array, wide: Array, bits: Mask) -> Array:
+        """Return safe answers behind the clips of the very bits that chose their leaves.
+
+        The proof of a leaf has every bit at one value. At the border of an oblique row the clip list, which sums in
+        another way, may see the other one. For candidates that makes no difference: they are checked afterwards.
+        """
+        q = answers.astype(np.float64)
+        for op in self._stages:
+            values = self._tensors[str(op.args[2])].astype(np.float64)
+            if op.args[4] is not None:
+                values = wide @ self._tensors[op.args[4]].T.astype(np.float64) + values
+            self._move(q, op, np.where(bits[:, op.fixed.bits], values, -np.inf if op.kind == "raise_to" else np.inf))
+        return q.astype(np.float32)
+
+    @staticmethod
+    def _move(q: Array, op: Op, limits: Array) -> None:
+        """Raise or lower answers to their limits (n, limits of the stage), in place."""
+        outputs = np.array(op.fixed.outputs)
+        for output in np.unique(outputs):
+            own, column = limits[:, outputs == output], q[:, output]
+            if op.kind == "raise_to":
+                np.maximum(column, own.max(axis=1), out=column)
+            else:
+                np.minimum(column, own.min(axis=1), out=column)
 
     def _safe(self, wide: Array, bits: Mask) -> Array:
         """Return the stored answers (n, m) of the leaves, in float32, before the clips."""
