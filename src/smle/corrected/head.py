@@ -8,8 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
-from smle.errors import RuleError
-from smle.programs import ClipList
+from smle.programs import Candidates, ClipList
 
 __all__ = ["Program", "program_of"]
 
@@ -19,11 +18,5 @@ Program = Callable[[Array, Array], Array]
 
 
 def program_of(certificate: Certificate) -> Program:
-    """Return the program that a certificate speaks of.
-
-    Raises:
-        RuleError: If there is none yet.
-    """
-    if certificate.document["program"]["tree"] is not None:
-        raise RuleError("Expected rules that limit single outputs, such as `y <= 0.5 * x`. Other rules are not served.")
-    return ClipList(certificate)
+    """Return the program that a certificate of the head of rules speaks of."""
+    return Candidates(certificate) if "check.range" in certificate.tensors else ClipList(certificate)

@@ -18,7 +18,7 @@ from smle.tables import column_names, encode_numbers
 
 __all__ = ["SafeRegressor"]
 
-# docs/gauge.md has the measurements.
+# docs/networks.md has the measurements.
 _NOISE = 0.1  # share of the variance
 _LARGEST = 1e30  # of targets, and one over the least spread
 _BEYOND = 0.5  # standard deviations: a target on the border itself would be missed to the inside only

@@ -173,7 +173,7 @@ def _is_wide(value: Any) -> bool:
 def _standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
     """Return a model without functions, of operator sets that the checker reads, and these."""
     if len(model.functions):
-        model = onnx.inliner.inline_local_functions(model)
+        model = require("onnx.inliner", "ONNX export").inline_local_functions(model)
     opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
     used = {node.domain for graph in _graphs(onnx, model.graph) for node in graph.node}
     used = {"" if domain == "ai.onnx" else domain for domain in used} | {""}

@@ -1,5 +1,6 @@
-"""Interpreters of deployed programs, without torch."""
+"""Interpreters of the deployed programs, without torch."""
 
+from smle.programs.candidates import Candidates
 from smle.programs.clip_list import ClipList
 
-__all__ = ["ClipList"]
+__all__ = ["Candidates", "ClipList"]

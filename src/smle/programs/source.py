@@ -15,7 +15,7 @@ import numpy.typing as npt
 from smle_check.heads.clips import WIDE
 from smle_check.program import Gate, Op, Stage
 
-__all__ = ["Function", "columns_function", "rows_function"]
+__all__ = ["Function", "columns_function", "columns_read", "rows_function"]
 
 Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
@@ -32,6 +32,13 @@ def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) 
     return _Columns(ops, tensors, fmt).function()
 
 
+def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
+    """Return the columns of the inputs that some comparison or sum reads."""
+    read = {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
+    sums = {str(n) for op in ops for n in op.args if n == "gate.coefficients" or (n or "").endswith("_slope")}
+    return sorted(read | {int(k) for name in sums for k in np.flatnonzero(np.any(tensors[name], axis=0))})
+
+
 class _Printer:
     """What both kinds of functions share. Values have the names of the operations that make them, and numbers.
 
@@ -46,12 +53,7 @@ class _Printer:
         self.ops, self.tensors, self.fmt = ops, tensors, fmt
         self.lines: list[str] = []
         self.names: dict[str, Any] = {"float32": _FLOAT32, "float64": _FLOAT64}
-        read = {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
-        for op in ops:
-            for name in op.args:
-                if name == "gate.coefficients" or (name or "").endswith("_slope"):
-                    read |= {int(k) for k in np.flatnonzero(np.any(tensors[str(name)], axis=0))}
-        self.read = sorted(read)
+        self.read = columns_read(ops, tensors)
         self.always: set[int] = set()  # regions
         for op in ops:
             getattr(self, op.kind)(op)
