@@ -246,7 +246,7 @@ def test_a_box_behind_an_onnx_file_is_proved_and_not_loaded_as_a_network(braking
     record = braking_model.record()
     write_record(replace(record, weights=arrays_of(tensors), certificate=other, onnx=ONNX), tmp_path / "box")
     assert smle_check.check(tmp_path / "box").proved
-    with pytest.raises(CertificateError, match="head of rules beside model.onnx"):
+    with pytest.raises(CertificateError, match=r"head of rules beside model\.onnx"):
         load(tmp_path / "box")
 
 
