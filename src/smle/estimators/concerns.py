@@ -29,7 +29,11 @@ _SURE = 3.0  # standard errors; half of one more for ten times the outputs
 _ENOUGH = 8  # rows
 _FEW = 30  # training rows of a region
 _NAMES = 4  # rules that a sentence lists
-_PLAIN = {"network": "the plain network", "quick": "a quick plain model (ridge regression and trees)"}
+_PLAIN = {
+    "network": "the plain network",
+    "estimator": "the estimator inside",
+    "quick": "a quick plain model (ridge regression and trees)",
+}
 _ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "rows of the table"}
 
 
@@ -75,6 +79,8 @@ def concern_about(found: Compared, model: FittedModel, *, where: str = "validati
     )
     if others:
         text += f" {others} more output{'s are' if others > 1 else ' is'} far behind as well."
+    if model.is_corrected:
+        return f"{text} Its head moves answers further than that, or answers with a stored safe one."
     return f"{text} {_explained(gap, found, model)}"
 
 

@@ -54,7 +54,7 @@ class FittedModel:
     def _hold(self, certificate: Certificate | None) -> None:
         """Take over a certificate of the network as it is now; changes of the network are noticed from here on."""
         self._seal, self.certificate_ = None, None
-        if self._is_corrected:
+        if self.is_corrected:
             self.certificate_ = self.corrected_.certificate_ = certificate
             self.corrected_.description_ = self.description_
         elif certificate is not None:
@@ -72,13 +72,19 @@ class FittedModel:
             )
 
     @property
-    def _is_corrected(self) -> bool:
+    def is_corrected(self) -> bool:
+        """Whether an estimator is inside, behind a head of rules, and not a network."""
         return hasattr(self, "corrected_")
 
     @property
     def _units(self) -> int:
         """Width of the embedding that is deployed."""
         return len(self.network_.head.bounds.lower)
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        """Columns that an estimator inside reads as text."""
+        return self.corrected_.model.texts if self.is_corrected else ()
 
     # --- using
 
@@ -92,7 +98,7 @@ class FittedModel:
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
                 "as input."
             )
-        if self._is_corrected:
+        if self.is_corrected:
             return self.corrected_.answered(X, out_of_domain, stacklevel=5)
         encoded = encode_inputs(self.specification_, X)
         apply_domain_policy(self.specification_, encoded, out_of_domain)
@@ -107,7 +113,7 @@ class FittedModel:
 
     def _information(self, found: Answered) -> dict[str, Any]:
         """Return active rules per row, whether it is in the domain, and its share of clipped units."""
-        if self._is_corrected:
+        if self.is_corrected:
             return self.corrected_.information(found)
         encoded = found.encoded
         seen = Observer(self.specification_, self.network_).look(encoded)
@@ -128,7 +134,7 @@ class FittedModel:
             edges = {} if known is None else Usage.from_json(known).edges
         X = plain_table(X, self.specification_)
         encoded = encode_inputs(self.specification_, X)
-        return usage_of(self.corrected_, X, encoded, edges) if self._is_corrected else self.usage_of(encoded, edges)
+        return usage_of(self.corrected_, X, encoded, edges) if self.is_corrected else self.usage_of(encoded, edges)
 
     def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
         """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
@@ -155,7 +161,7 @@ class FittedModel:
     # --- storing
 
     def _bound_files(self) -> dict[str, bytes]:
-        onnx = self.corrected_.model.data if self._is_corrected else None
+        onnx = self.corrected_.model.data if self.is_corrected else None
         return ModelRecord({}, self.description_, self.specification_.to_yaml(), None, onnx).bound_files()
 
     def set_scores(self, scores: dict[str, Any]) -> None:
@@ -175,7 +181,7 @@ class FittedModel:
         check_is_fitted(self, "description_")
         if self.specification_.rules and self.certificate_ is None:
             raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
-        if self._is_corrected:
+        if self.is_corrected:
             return self.corrected_.record()
         return ModelRecord(state_of(self.network_), self.description_, self.specification_.to_yaml(), self.certificate_)
 

@@ -10,8 +10,13 @@ import numpy.typing as npt
 import torch
 
 from smle.assurance import certify, project
+from smle.certificates.document import arrays_of
+from smle.certificates.issue import rebind
+from smle.certificates.rules import certify_rules
+from smle.corrected import CorrectedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
+from smle.estimators.inner import usage_of
 from smle.guarantees import Arrangement, Head, Overapproximation, arrange
 from smle.nn.network import SafeNetwork
 from smle.rules import Choice, Specification
@@ -29,6 +34,8 @@ def project_model(
 ) -> SafeEstimator:
     """Return a copy of a model that obeys other rules; the backbone and the bounds stay as they are.
 
+    An estimator inside stays as it is, too: the head behind it is made anew, and may read other columns of the table.
+
     Each cell of the new rules starts from the old head that serves most of it, and gets the nearest safe head. With
     data the heads are then fitted to them, where held-out rows improve.
 
@@ -44,9 +51,12 @@ def project_model(
         ContradictionError: If the new rules cannot be satisfied together.
         NotCertifiedError: If no safe heads were found.
     """
-    _require_same_columns(model.specification_, spec)
     if not spec.rules:
         raise NotCertifiedError("The edited file states no rules, so there is nothing to prove.")
+    if model.is_corrected:
+        return _corrected_again(model, spec, X)
+    _require_same("inputs", model.specification_, spec)
+    _require_same("outputs", model.specification_, spec)
     network = _with_rules(model, spec)
     safe = project(network)
     result = model.with_specification(spec)
@@ -65,16 +75,39 @@ def project_model(
     return result
 
 
-def _require_same_columns(old: Specification, new: Specification) -> None:
-    for what, ours, theirs in (("inputs", old.columns, new.columns), ("outputs", old.targets, new.targets)):
-        if ours != theirs:
-            raise DataError(
-                f"Expected the same {what} as the model's rules ({', '.join(ours)}). Got {', '.join(theirs)}. "
-                "Train a new model for other columns."
-            )
-    for what, before, after in (("inputs", old.inputs, new.inputs), ("outputs", old.outputs, new.outputs)):
-        if [type(item) for item in before] != [type(item) for item in after]:
-            raise DataError(f"Expected the same kinds of {what} as in the model's rules. Train a new model for others.")
+def _corrected_again(model: SafeEstimator, spec: Specification, X: Any) -> SafeEstimator:
+    """Put the head of other rules behind the estimator of a model."""
+    _require_same("outputs", model.specification_, spec)
+    old = model.corrected_.certificate_
+    default = None if old is None else arrays_of(old.tensors)["clips.default"]
+    certificate = certify_rules(spec, default=default)
+    corrected = CorrectedModel(model.corrected_.model, spec, certificate)
+    result = type(model)(spec, estimator=model.estimator)
+    result.specification_, result.n_features_in_, result.corrected_ = spec, model.n_features_in_, corrected
+    result._read_outputs(spec, None)
+    result._restore(model.description_)
+    result.description_ = _description(model, result, None)
+    if X is not None:
+        encoded = encode_inputs(spec, X)
+        require_in_domain(spec, encoded, "rows")
+        result.description_["training"] = usage_of(corrected, X, encoded).to_json()
+        result.description_["correction"] = corrected.answered(X).summary()
+    result._hold(rebind(certificate, result._bound_files()))
+    return result
+
+
+def _require_same(what: str, old: Specification, new: Specification) -> None:
+    ours, theirs = (spec.columns if what == "inputs" else spec.targets for spec in (old, new))
+    if ours != theirs:
+        raise DataError(
+            f"Expected the same {what} as the model's rules ({', '.join(ours)}). Got {', '.join(theirs)}. "
+            "Train a new model for other columns."
+        )
+    before, after = (spec.inputs if what == "inputs" else spec.outputs for spec in (old, new))
+    if [type(item) for item in before] != [type(item) for item in after]:
+        raise DataError(f"Expected the same kinds of {what} as in the model's rules. Train a new model for others.")
+    if what == "inputs":
+        return
     for was, now in zip(old.outputs, new.outputs, strict=True):
         if isinstance(was, Choice) and isinstance(now, Choice) and was.pick != now.pick:
             raise DataError(
@@ -169,7 +202,8 @@ def _rule_names(spec: Specification, arrangement: Arrangement) -> list[set[str]]
 def _description(model: SafeEstimator, result: SafeEstimator, encoded: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Return the old description with the origin noted; what was measured under the old rules is left out."""
     origin = model.certificate_
-    description = {key: value for key, value in model.description_.items() if key not in ("training", "scores")}
+    measured = ("correction", "scores", "training")
+    description = {key: value for key, value in model.description_.items() if key not in measured}
     provenance = {**description["provenance"], "projected_from": origin.document["digest"] if origin else None}
     description |= {"provenance": provenance, "scores": {}}
     if encoded is not None:

@@ -30,7 +30,7 @@ from smle.report.measured import Measured, measure
 from smle.report.page import render
 from smle.report.ranges import output_ranges
 from smle.report.recorded import training_of
-from smle.report.statements import Reader, RuleVerdict, Witnesses, keyed, rule_verdicts
+from smle.report.statements import Reader, RuleVerdict, Witnesses, keyed, plain_verdicts, rule_verdicts
 from smle.rules import Specification
 from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.files import read_table, text_columns
@@ -96,7 +96,9 @@ def write_report(
     _require_alike(twin, estimator)
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     if isinstance(data, str | PathLike):
-        table = read_table(data, text={} if judgement.spec is None else text_columns(judgement.spec))
+        texts = {} if judgement.spec is None else text_columns(judgement.spec)
+        inside = () if estimator is None else estimator.text_inputs
+        table = read_table(data, text={name: frozenset() for name in inside} | texts)
         try:
             view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
         except DataError as error:
@@ -187,7 +189,10 @@ def _changed(model: SafeEstimator, record: ModelRecord) -> str:
     if record.certificate is None:
         return ""
     certified = smle_check.weights_digest(record.certificate.tensors)
-    if smle_check.weights_digest(tensors_of(state_of(model.network_))) != certified:
+    if model.is_corrected:
+        if record.certificate.files.get("onnx") != record.onnx:
+            return "The model in front of the head was"
+    elif smle_check.weights_digest(tensors_of(state_of(model.network_))) != certified:
         return "The network was"
     if record.certificate.files.get("model") != ModelRecord.description_bytes(record.description):
         return "The description was"
@@ -212,7 +217,13 @@ def _view(
     view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
     view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
     explorer = None
-    if model is not None and spec is not None:
+    if model is not None and spec is not None and model.is_corrected:
+        if judgement.verdict == PROVED:
+            verdicts = plain_verdicts(judgement.proved, spec)
+            view |= views.proved_view(judgement.proved)
+        view |= data_view(description, spec, Cells((), ()), measured)
+        view["accuracy"] = accuracy_view(description, measured)
+    elif model is not None and spec is not None:
         arrangement = _arrangement(record, spec)
         cells = _cells(arrangement, spec)
         if judgement.verdict == PROVED:
