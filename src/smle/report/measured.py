@@ -82,13 +82,13 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         answers["plain"] = _outputs(plain, X)
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
-    cell_of = _cells(model, X)
+    cell_of = model.network_.cell_of(torch.tensor(X))
     scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),
         outside=outside,
         inside=len(X),
-        cells=tuple(np.bincount(cell_of, minlength=len(model.network_.head.gate.signatures)).tolist()),
+        cells=tuple(np.bincount(cell_of, minlength=model.network_.cells).tolist()),
         cell_of=cell_of,
         active=tuple(int(active(rule, X).sum()) for rule in spec.rules),
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
@@ -127,14 +127,6 @@ def _outputs(model: SafeEstimator, X: npt.NDArray[Any]) -> Array:
     with torch.inference_mode():
         parts = [model.network_(torch.tensor(X[i : i + _CHUNK])).numpy() for i in range(0, len(X), _CHUNK)]
     return np.concatenate(parts).astype(np.float64)
-
-
-def _cells(model: SafeEstimator, X: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    head = model.network_.head
-    if head.gate.is_trivial:
-        return np.zeros(len(X), dtype=np.int64)
-    with torch.inference_mode():
-        return np.asarray(head.gate(head.domain(torch.tensor(X))).numpy(), dtype=np.int64)
 
 
 def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> float | None:
