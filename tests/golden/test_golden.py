@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 from smle.rules import Choice, Label
-from support.golden_models import NAMES, Golden, answered, asked, built, columns, exported, fed, read
+from support.golden_models import (
+    NAMES,
+    Golden,
+    answered,
+    asked,
+    built,
+    columns,
+    embedded,
+    exported,
+    fed,
+    in_numpy,
+    read,
+)
 
 EXPORTABLE = [name for name in NAMES if "bounds.hidden.0.weight" not in read(name).tensors]
 TENSORS = [(name, tensor) for name in NAMES for tensor in read(name).tensors if tensor != "heads.at"]
@@ -67,6 +79,21 @@ def test_torch_answers_as_stored(name, one_by_one):
         for group in groups_of(golden, with_backbone=with_backbone):
             rows = golden.rows[group]
             assert not rows.wrong(answered(network, rows, one_by_one=one_by_one)), group
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_numpy_answers_as_stored(name, one_by_one):
+    golden = read(name)
+    program = in_numpy(built(golden, with_backbone=False))
+    for group, rows in golden.rows.items():
+        embedding = embedded(golden, rows.features) if rows.embedding is None else rows.embedding
+        if one_by_one:
+            pairs = zip(rows.features, embedding, strict=True)
+            found = np.concatenate([program(x[None], z[None]) for x, z in pairs])
+        else:
+            found = program(rows.features, embedding)
+        assert not rows.wrong(found), group
 
 
 @pytest.mark.parametrize("name", EXPORTABLE)

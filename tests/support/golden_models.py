@@ -30,12 +30,16 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
+import smle_check
+from smle.certificates.issue import compiled
 from smle.export import write_network
 from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, NetworkBounds, Overapproximation
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.nn import SafeNetwork
+from smle.programs.box import Box
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import encode_inputs
+from smle_check.program import box
 
 FOLDER = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/rules.yaml"))
@@ -161,6 +165,26 @@ def answered(network: SafeNetwork, rows: Rows, *, one_by_one: bool = False) -> n
         if not one_by_one:
             return network(*inputs).numpy()
         return np.concatenate([network(*(part[i : i + 1] for part in inputs)).numpy() for i in range(len(inputs[0]))])
+
+
+def in_numpy(network: SafeNetwork) -> Box:
+    """Return the program of the network's head, as its certificate would state it."""
+    head, block = network.deployed, bytearray()
+    stated = smle_check.Specification(compiled(network.spec, network.arrangement, block), bytes(block))
+    tensors = {name: value.numpy() for name, value in head.state_dict().items()}
+    bounds = "network" if head.network else "affine" if head.affine else "constant"
+    clip = "where" if head.nan_safe_clip else "clamp"
+    return Box(box(stated, network.arrangement.gated, clip, bounds, tensors), tensors)
+
+
+def embedded(golden: Golden, features: np.ndarray) -> np.ndarray:
+    """Return what the backbone makes of features."""
+    z = features.astype(np.float32)
+    stack = list(layers(golden.tensors, "backbone"))
+    for i, (weight, bias) in enumerate(stack):
+        z = z @ weight.T + bias
+        z = np.maximum(z, 0) if i < len(stack) - 1 else z
+    return z
 
 
 def exported(golden: Golden, network: SafeNetwork, path: Path, *, with_backbone: bool) -> onnxruntime.InferenceSession:

@@ -15,8 +15,8 @@ import numpy as np
 
 from smle.certificates.rules import certify_rules
 from smle.corrected.answers import answers_of, stored_form
-from smle.corrected.head import program_of
 from smle.corrected.model import WIDE, Answered, CorrectedModel
+from smle.programs import program_of
 from smle.rules import Specification
 
 __all__ = ["Answered", "CorrectedModel", "answers_of", "certify_rules", "correct", "program_of", "stored_form"]
@@ -27,14 +27,14 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
 
     A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules that limit single outputs,
     constant or moving with the inputs, in any number (`0 <= limit <= 0.35 * income`, `limit <= 60000 if ...`); the
-    result is a `CorrectedModel`. A torch module is taken with other kinds of rules and needs examples: see
-    `smle.assurance.correct`, which returns a network.
+    result is a `CorrectedModel`. Around a torch module it is one as well, a `smle.corrected.network.CorrectedModule`,
+    called as `network(features, *inputs)`: further inputs go to the module in the place of the features.
 
     Args:
         model: Fitted estimator (with `predict`), path of an ONNX file, function of a table, or torch module.
         specification: The rules.
-        examples: For a torch module inputs that show which outputs occur. For others a table, or None; the median of
-            the answers to it takes the place of answers that are NaN or infinite.
+        examples: A table, or None; the median of the answers to it takes the place of answers that are NaN or
+            infinite. For a torch module also features (n, d), or a tuple of features and further inputs.
 
     Raises:
         RuleError: If a rule does not limit a single output.
@@ -42,15 +42,13 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
         NotCertifiedError: If two rules leave no float32 number between them somewhere; names the input.
         DataError: If the answers to the examples are no numbers, or have another shape.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        from smle.assurance import correct as correct_module
-
-        if examples is None:
-            raise TypeError("Expected examples: inputs that show which outputs of the torch module occur.")
-        return correct_module(model, specification, examples)
     if not isinstance(specification, Specification):
         raise TypeError(f"Expected a Specification. Got {type(specification).__name__}.")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from smle.corrected.network import correct_module
+
+        return correct_module(model, specification, examples)
     if not (callable(model) or hasattr(model, "predict")):
         raise TypeError(f"Expected a model with a method `predict`, or a function. Got {type(model).__name__}.")
     files = {"rules": specification.to_yaml().encode()}

@@ -182,6 +182,9 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
         return smallest_wins
 
+    def _typical(self, targets: Array) -> tuple[Array, Array]:
+        return self._as_outputs(targets), np.ones(targets.shape[1])
+
     def _facts(self) -> dict[str, Any]:
         return {"classes": None if self._choice is None else self._values.tolist()}
 

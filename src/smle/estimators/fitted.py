@@ -10,19 +10,20 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from smle.assurance import DeployedNetwork, Seal, state_of
-from smle.certificates.document import Certificate, shortened
+from smle.assurance import CorrectedNetwork, DeployedNetwork, RulesHead, Seal, state_of
+from smle.certificates.document import Certificate, shortened, tensors_of
 from smle.certificates.issue import rebind
 from smle.corrected import Answered, CorrectedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.inner import usage_of
 from smle.estimators.inputs import plain_table
-from smle.guarantees import Arrangement
+from smle.guarantees import Arrangement, distinct
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs
+from smle_check.reading import BACKBONE
 
 __all__ = ["FittedModel"]
 
@@ -38,7 +39,7 @@ class FittedModel:
 
     specification_: Specification
     certificate_: Certificate | None
-    network_: DeployedNetwork
+    network_: DeployedNetwork | CorrectedNetwork
     corrected_: CorrectedModel
     estimator_: Any
     description_: dict[str, Any]
@@ -51,10 +52,20 @@ class FittedModel:
         self._arrangement = network.arrangement
         self.network_ = DeployedNetwork.of(network)
 
+    def _deploy_behind(self, backbone: torch.nn.Module, head: RulesHead) -> None:
+        """Take over a network that was trained without rules, and the proved step behind its answers."""
+        self._arrangement = distinct(self.specification_)
+        self.network_ = CorrectedNetwork(backbone, head).eval().requires_grad_(False)
+
+    def _bound(self, head: RulesHead) -> Certificate:
+        """Return the certificate of a head, bound to this network, description and rules."""
+        own = {name: value for name, value in state_of(self.network_).items() if name.startswith(BACKBONE)}
+        return rebind(head.certificate, self._bound_files(), backbone=tensors_of(own))
+
     def _hold(self, certificate: Certificate | None) -> None:
         """Take over a certificate of the network as it is now; changes of the network are noticed from here on."""
         self._seal, self.certificate_ = None, None
-        if self._is_corrected:
+        if self.is_corrected:
             self.certificate_ = self.corrected_.certificate_ = certificate
             self.corrected_.description_ = self.description_
         elif certificate is not None:
@@ -72,13 +83,20 @@ class FittedModel:
             )
 
     @property
-    def _is_corrected(self) -> bool:
+    def is_corrected(self) -> bool:
+        """Whether an estimator is inside, behind a head of rules, and not a network."""
         return hasattr(self, "corrected_")
 
     @property
     def _units(self) -> int:
-        """Width of the embedding that is deployed."""
-        return len(self.network_.head.bounds.lower)
+        """Width of what the backbone computes: of the embedding, or of the answers."""
+        layers = [layer for layer in self.network_.backbone.modules() if isinstance(layer, torch.nn.Linear)]
+        return layers[-1].out_features
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        """Columns that an estimator inside reads as text."""
+        return self.corrected_.model.texts if self.is_corrected else ()
 
     # --- using
 
@@ -92,7 +110,7 @@ class FittedModel:
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
                 "as input."
             )
-        if self._is_corrected:
+        if self.is_corrected:
             return self.corrected_.answered(X, out_of_domain, stacklevel=5)
         encoded = encode_inputs(self.specification_, X)
         apply_domain_policy(self.specification_, encoded, out_of_domain)
@@ -107,7 +125,7 @@ class FittedModel:
 
     def _information(self, found: Answered) -> dict[str, Any]:
         """Return active rules per row, whether it is in the domain, and its share of clipped units."""
-        if self._is_corrected:
+        if self.is_corrected:
             return self.corrected_.information(found)
         encoded = found.encoded
         seen = Observer(self.specification_, self.network_).look(encoded)
@@ -128,7 +146,7 @@ class FittedModel:
             edges = {} if known is None else Usage.from_json(known).edges
         X = plain_table(X, self.specification_)
         encoded = encode_inputs(self.specification_, X)
-        return usage_of(self.corrected_, X, encoded, edges) if self._is_corrected else self.usage_of(encoded, edges)
+        return usage_of(self.corrected_, X, encoded, edges) if self.is_corrected else self.usage_of(encoded, edges)
 
     def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
         """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
@@ -155,7 +173,7 @@ class FittedModel:
     # --- storing
 
     def _bound_files(self) -> dict[str, bytes]:
-        onnx = self.corrected_.model.data if self._is_corrected else None
+        onnx = self.corrected_.model.data if self.is_corrected else None
         return ModelRecord({}, self.description_, self.specification_.to_yaml(), None, onnx).bound_files()
 
     def set_scores(self, scores: dict[str, Any]) -> None:
@@ -175,7 +193,7 @@ class FittedModel:
         check_is_fitted(self, "description_")
         if self.specification_.rules and self.certificate_ is None:
             raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
-        if self._is_corrected:
+        if self.is_corrected:
             return self.corrected_.record()
         return ModelRecord(state_of(self.network_), self.description_, self.specification_.to_yaml(), self.certificate_)
 

@@ -72,6 +72,11 @@ class OnnxModel:
         self._classes = classes
         self._further = columns or {}
 
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        """Columns beside the inputs of the rules that the model inside reads as text."""
+        return tuple(name for name, kind in self._further.items() if kind == TEXT)
+
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
         """Return a table with one column per output of the rules: numbers, labels as 0/1, chosen options.
 

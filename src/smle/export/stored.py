@@ -45,6 +45,11 @@ class StoredModel:
         wide = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
         self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that it reads as text."""
+        return tuple(name for name, kind in self.kinds.items() if kind == TEXT)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"data": self.data}
 

@@ -6,8 +6,7 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from smle.programs.proposals import Proposals
 from smle.rules.arrays import ClauseArrays
 from smle_check.floats import TINY
 from smle_check.heads.candidates import checked_of, gated_regions
-from smle_check.heads.clips import WIDE, is_limit
-from smle_check.program import gate_of
+from smle_check.heads.clips import STAGES, WIDE, limits_of
+from smle_check.program import Op, Stage, clip_list, gate_of
 
 __all__ = ["Candidates", "Served"]
 
@@ -55,6 +54,7 @@ class Candidates:
         self._tree = document["program"]["tree"]
         self._regions = gated_regions(spec)
         self._gate = gate_of(spec, self._regions)
+        self._stages = [op for op in clip_list(spec, limits_of(spec), self._regions) if isinstance(op.fixed, Stage)]
         place = {region: i for i, region in enumerate(self._regions)}
         self._switches = np.zeros((len(self._regions), len(spec.rules)), dtype=np.float32)
         for i, rule in enumerate(spec.rules):
@@ -109,7 +109,7 @@ class Candidates:
         """Replace the answers of some rows, in place."""
         wide, bits, on, moving = (part[rows] for part in known)
         inputs = X[rows]
-        safe = _settled(self._clips(inputs, self._safe(wide, bits)))
+        safe = _settled(self._behind_clips(self._safe(wide, bits), wide, bits))
         with np.errstate(over="ignore", invalid="ignore"):
             given = np.asarray(answers[rows], dtype=np.float32).astype(np.float64)
         given = np.where(np.abs(given) <= _WIDE, given, self._tensors["clips.default"].astype(np.float64))
@@ -129,20 +129,36 @@ class Candidates:
 
     def _propose(self, on: Mask, wide: Array, given: Array, safe: Array) -> Any:
         if self._proposals is None:
-            thresholds = np.array(list(self._aims()))
-            self._proposals = Proposals(self._clauses, self._tensors["check.scale"], thresholds, self._range)
+            clauses, aims = self._deployed()
+            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._range)
         return self._proposals(on[:, self._clauses.parts], wide, given, safe)
 
-    def _aims(self) -> Iterator[float]:
-        """Yield what literals are compared with, clause by clause; limits are left to the clips."""
-        clauses = [clause for rule in self._spec.rules for clause in rule.clauses]
-        numbers = iter(self._flat.tolist())
-        for clause in clauses:
-            for literal in clause:
-                if is_limit(clause):
-                    yield float(literal.bound) - (float(TINY) if literal.strict else 0.0)
-                else:
-                    yield float(self._H[next(numbers)])
+    def _deployed(self) -> tuple[ClauseArrays, Array]:
+        """Return the clauses for proposals to aim at, and what the head compares their literals with.
+
+        A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
+        it obeys.
+        """
+        spec, clauses = self._spec, self._clauses
+        g, s, aims = clauses.g.copy(), clauses.s.copy(), clauses.h.copy()
+        stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
+        row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
+        clipped: dict[int, float] = {}
+        limits = limits_of(spec)
+        for stage in STAGES:
+            own = [limit for limit in limits if limit.stage == stage]
+            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), s.shape[1])))
+            for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
+                k = row[limit.rule, limit.clause]
+                if limit.slope:
+                    g[k, limit.output], s[k] = -limit.side, limit.side * slope.astype(np.float64)
+                # A clause has a clip in each region of its rule: the tightest.
+                clipped[k] = min(clipped.get(k, np.inf), float(g[k, limit.output]) * offset)
+        checked = np.ones(len(aims), dtype=bool)
+        checked[list(clipped)] = False
+        aims[checked] = self._H[self._flat]
+        aims[list(clipped)] = list(clipped.values())
+        return replace(clauses, g=g, s=s), aims
 
     # --- the program
 
@@ -187,6 +203,31 @@ class Candidates:
             chosen = (y >= 0).astype(np.float32)
             ok &= ~on[:, rule] | ~((chosen @ pairs) * chosen).any(axis=1)
         return ok
+
+    def _behind_clips(self, answers: Array, wide: Array, bits: Mask) -> Array:
+        """Return safe answers behind the clips of the very bits that chose their leaves.
+
+        The proof of a leaf has every bit at one value. At the border of an oblique row the clip list, which sums in
+        another way, may see the other one. For candidates that makes no difference: they are checked afterwards.
+        """
+        q = answers.astype(np.float64)
+        for op in self._stages:
+            values = self._tensors[str(op.args[2])].astype(np.float64)
+            if op.args[4] is not None:
+                values = wide @ self._tensors[op.args[4]].T.astype(np.float64) + values
+            self._move(q, op, np.where(bits[:, op.fixed.bits], values, -np.inf if op.kind == "raise_to" else np.inf))
+        return q.astype(np.float32)
+
+    @staticmethod
+    def _move(q: Array, op: Op, limits: Array) -> None:
+        """Raise or lower answers to their limits (n, limits of the stage), in place."""
+        outputs = np.array(op.fixed.outputs)
+        for output in np.unique(outputs):
+            own, column = limits[:, outputs == output], q[:, output]
+            if op.kind == "raise_to":
+                np.maximum(column, own.max(axis=1), out=column)
+            else:
+                np.minimum(column, own.min(axis=1), out=column)
 
     def _safe(self, wide: Array, bits: Mask) -> Array:
         """Return the stored answers (n, m) of the leaves, in float32, before the clips."""

@@ -153,7 +153,7 @@ class Labels:
         if self._block is not None and not solved.all():
             rest = np.flatnonzero(~solved)
             found = self._block.solve(active[rest], X[rest], t[rest])
-            on[rest], solved[rest] = found.points(0) >= 0, found.there(0)
+            on[rest], solved[rest] = found.points(0) >= 0, found.there
         return Turned(np.where(on, np.maximum(logits, self._least), np.minimum(logits, self._most)), solved)
 
     def _sets(self, pattern: Mask) -> Mask | None:

@@ -50,7 +50,7 @@ class Proposals:
             h_checked = np.where(clauses.strict, below, clauses.h)
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        self._reach = np.full(len(scale), float(np.finfo(np.float32).max)) if reach is None else reach
+        self._reach = reach
         self._parts = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
 
     def __call__(self, active: Mask, X: Array, t: Array, safe: Array) -> Generator[Array, Mask | None, None]:
@@ -61,7 +61,7 @@ class Proposals:
         left to propose. Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
         with np.errstate(all="ignore"):
-            p = np.minimum(np.maximum(t, -self._reach), self._reach)
+            p = t if self._reach is None else np.minimum(np.maximum(t, -self._reach), self._reach)
             solved = [part.solve(active, X, p) for part in self._parts]
             y = p.copy()
             for part, own in zip(self._parts, solved, strict=True):
