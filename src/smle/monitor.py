@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.assurance import DeployedNetwork
+from smle.assurance import CorrectedNetwork, DeployedNetwork
 from smle.errors import ModelFormatError
 from smle.guarantees import distinct
-from smle.nn.gate import Gate
+from smle.nn.gate import Domain, Gate
 from smle.rules import Specification
 from smle.tables import in_domain
 
@@ -52,11 +52,11 @@ class Seen(NamedTuple):
 class Observer:
     """Looks at encoded rows as a deployed network does. Every rule is judged at its own region, gated or not."""
 
-    def __init__(self, spec: Specification, network: DeployedNetwork) -> None:
+    def __init__(self, spec: Specification, network: DeployedNetwork | CorrectedNetwork) -> None:
         self.spec, self.network = spec, network
         bare = distinct(spec)
         stated = tuple(r for r, rows in enumerate(bare.regions) if rows)
-        self._guard = Gate(spec, replace(bare, gated=stated))
+        self._domain, self._guard = Domain(spec), Gate(spec, replace(bare, gated=stated))
         member = np.zeros((len(stated), len(spec.rules)), dtype=np.float32)
         for position, region in enumerate(stated):
             member[position, list(bare.rules[region])] = 1.0
@@ -66,17 +66,12 @@ class Observer:
 
     def look(self, encoded: npt.NDArray[Any]) -> Seen:
         """Return what is active, used, inside and clipped for encoded rows (rows, d)."""
-        head = self.network.head
-        features = head.read(torch.tensor(encoded))
+        features = torch.tensor(encoded)
         with torch.inference_mode():
-            x = head.domain(features)
-            bits = self._guard.active(x).to(torch.float32)
+            bits = self._guard.active(self._domain(features)).to(torch.float32)
             active = (bits @ self._member > 0).numpy() | self._always
-            cell = torch.zeros(len(x), dtype=torch.long) if head.gate.is_trivial else head.gate(x)
-            z = self.network.backbone(features.to(torch.float32))
-            lower, upper = head.limits(x.to(torch.float32))
-            clipped = (~((z >= lower) & (z <= upper))).to(torch.float32).mean(dim=1).numpy()
-        return Seen(active, cell.numpy(), in_domain(self.spec, encoded), clipped)
+        cell, clipped = self.network.cell_of(features), self.network.clipped(features)
+        return Seen(active, cell, in_domain(self.spec, encoded), clipped)
 
 
 def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
@@ -117,8 +112,7 @@ class Usage:
     @classmethod
     def of(cls, observer: Observer, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
         """Count over encoded rows (rows, d)."""
-        heads = len(observer.network.head.gate.signatures)
-        return cls.count(observer.spec, encoded, observer.look(encoded), edges, heads=heads)
+        return cls.count(observer.spec, encoded, observer.look(encoded), edges, heads=observer.network.cells)
 
     @classmethod
     def count(

@@ -22,10 +22,10 @@ import smle
 from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
 from smle.corrected.answers import answers_of, stored_form
-from smle.corrected.head import program_of
 from smle.corrected.model import WIDE, Answered, CorrectedModel
 from smle.errors import ModelFormatError, SmleError
 from smle.export.stored import StoredModel
+from smle.programs import program_of
 from smle.rules import Specification
 from smle.storage import FORMAT, VERSION, ModelRecord
 from smle.tables import encode_inputs
@@ -41,16 +41,17 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
 
     A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules of any kind, and the
     result is a `CorrectedModel`. Answers of an ONNX file or a function are columns as the rules name them: numbers,
-    log-odds of labels (on from 0 on), scores of options. A torch module needs examples: see `smle.assurance.correct`,
-    which returns a network.
+    log-odds of labels (on from 0 on), scores of options. Around a torch module it is a
+    `smle.corrected.network.CorrectedModule`, called as `network(features, *inputs)`: further inputs go to the module in
+    the place of the features.
 
     Args:
         model: Fitted estimator (with `predict`), path of an ONNX file, function of a table, or torch module.
         specification: The rules.
-        examples: For a torch module inputs that show which outputs occur. For others a table, or None; the median of
-            the answers to it takes the place of answers that are NaN or infinite, and distances are measured in units
-            of their spread. An estimator that has an ONNX form which agrees on these rows is served in that form, and
-            can be saved.
+        examples: A table, or None; the median of the answers to it takes the place of answers that are NaN or
+            infinite, and distances are measured in units of their spread. An estimator that has an ONNX form which
+            agrees on these rows is served in that form, and can be saved. For a torch module also features (n, d), or a
+            tuple of features and further inputs.
 
     Raises:
         ContradictionError: If rules contradict each other; names an input where they do.
@@ -59,15 +60,13 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
         ModelFormatError: If there is no ONNX file that can be run.
         NotFittedError: If an estimator of scikit-learn was not fitted.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        from smle.assurance import correct as correct_module
-
-        if examples is None:
-            raise TypeError("Expected examples: inputs that show which outputs of the torch module occur.")
-        return correct_module(model, specification, examples)
     if not isinstance(specification, Specification):
         raise TypeError(f"Expected a Specification. Got {type(specification).__name__}.")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from smle.corrected.network import correct_module
+
+        return correct_module(model, specification, examples)
     if isinstance(model, str | os.PathLike):
         model = StoredModel(_file(Path(model)))
     elif not (callable(model) or hasattr(model, "predict")) or isinstance(model, type):

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of
 from smle.corrected.answers import answers_of, decided
-from smle.corrected.head import program_of
 from smle.errors import CertificateError, ConversionError, ModelFormatError, NotCertifiedError
 from smle.export.files import write_onnx
 from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.guarantees import active
+from smle.programs import program_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain

@@ -16,8 +16,9 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
 from sklearn.utils.validation import _check_sample_weight
 
-from smle.assurance import certify
+from smle.assurance import RulesHead, certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
+from smle.certificates.rules import certify_rules
 from smle.corrected import CorrectedModel
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.comparison import compare_held_out
@@ -26,10 +27,9 @@ from smle.estimators.fitted import FittedModel
 from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
-from smle.estimators.rebuild import architecture_of, rebuild
-from smle.guarantees import Arrangement, arrange, conflicts_explained
+from smle.estimators.rebuild import architecture_of, folded, rebuild
+from smle.guarantees import Arrangement, arrange, conflicts_explained, distinct
 from smle.nn.backbones import MLP
-from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
@@ -256,44 +256,42 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         require_in_domain(spec, encoded, "training rows")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with conflicts_explained(spec):
+            head = self._rules_head(spec, targets)  # before training: what cannot be proved is refused at once
             network = self._trained(spec, encoded, targets, weight, seed)
         self.specification_ = spec
         self.n_features_in_ = len(spec.inputs)
         if column_names(X) is not None:
             self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
-        self._deploy(network)
+        if head is None:
+            self._deploy(network)
+        else:
+            self._deploy_behind(folded(network), head)
         self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
         self._hold(None)
         if spec.rules:
             if self.compare:
                 scores = compare_held_out(self, encoded, targets, weight, share=self.validation_share, seed=seed)
                 self.description_["scores"] = scores
-            self._hold(certify(network, files=self._bound_files()))
+            self._hold(certify(network, files=self._bound_files()) if head is None else self._bound(head))
+
+    def _rules_head(self, spec: Specification, targets: Array) -> RulesHead | None:
+        """Return the proved step behind the answers of a network that is trained without rules; None: learned heads."""
+        if self.enforcement != "correct" or not spec.rules:
+            return None
+        default, scale = self._typical(targets)
+        return RulesHead(certify_rules(spec, default=default, scale=scale))
 
     def _trained(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
     ) -> SafeNetwork:
-        """Return a trained network that obeys the rules."""
-        if self.enforcement == "correct" and spec.rules:
-            return self._corrected(spec, X, targets, weight, seed)
+        """Return a trained network: with heads that obey the rules, or plain if answers are corrected behind it."""
+        plain = self.enforcement == "correct"
+        spec = without_rules(spec) if plain else spec
         enforced = self._enforce(spec, X, targets) if self.enforce_targets and spec.rules else targets
-        enforcement = enforcement_of("gauge" if self.enforcement == "correct" else self.enforcement)
+        enforcement = enforcement_of("gauge" if plain else self.enforcement)
         network = self._network(spec, arrange(spec), X, enforced, seed, gauge=enforcement.gauge)
         self.history_ = self._train(network, torch.tensor(X), enforced, weight, enforcement, seed)
         return network
-
-    def _corrected(
-        self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
-    ) -> SafeNetwork:
-        """Train without rules, and make the result safe."""
-        plain = without_rules(spec)
-        network = self._network(plain, arrange(plain), X, targets, seed, gauge=True)
-        self.history_ = self._train(network, torch.tensor(X), targets, weight, enforcement_of("gauge"), seed)
-        free = network.eval().deployed.free
-        assert free is not None
-        last = torch.nn.Linear(free.weight.shape[1], free.weight.shape[0])
-        last.load_state_dict({"weight": free.weight, "bias": free.bias})
-        return corrected(torch.nn.Sequential(network.backbone, last), spec, inputs_like(X), fold=True)
 
     def _encoded(
         self, spec: Specification, X: Any, y: Any, sample_weight: Any
@@ -445,7 +443,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         model.specification_, model.description_ = spec, record.description
         model.n_features_in_ = len(spec.inputs)
         model._restore(record.description)
-        program, checked = None, None
+        checked = None
         if spec.rules:
             certificate = record.certificate
             if certificate is None:
@@ -454,14 +452,14 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 certificate.check()
                 require_same_rules(certificate, spec)
                 checked = certificate
-            model._arrangement = arrangement_of(certificate, spec)
-            program = certificate.document["program"]
+            is_box = certificate.document["program"]["head"] == "box"
+            model._arrangement = arrangement_of(certificate, spec) if is_box else distinct(spec)
         else:
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
             model._arrangement = arrange(spec)
         with float32_by_default():
-            model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
+            model.network_ = rebuild(spec, model._arrangement, architecture, record)
         model._hold(checked)
         return model
 

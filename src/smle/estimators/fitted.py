@@ -10,19 +10,20 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from smle.assurance import DeployedNetwork, Seal, state_of
-from smle.certificates.document import Certificate, shortened
+from smle.assurance import CorrectedNetwork, DeployedNetwork, RulesHead, Seal, state_of
+from smle.certificates.document import Certificate, shortened, tensors_of
 from smle.certificates.issue import rebind
 from smle.corrected import Answered, CorrectedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.inner import usage_of
 from smle.estimators.inputs import plain_table
-from smle.guarantees import Arrangement
+from smle.guarantees import Arrangement, distinct
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs
+from smle_check.reading import BACKBONE
 
 __all__ = ["FittedModel"]
 
@@ -38,7 +39,7 @@ class FittedModel:
 
     specification_: Specification
     certificate_: Certificate | None
-    network_: DeployedNetwork
+    network_: DeployedNetwork | CorrectedNetwork
     corrected_: CorrectedModel
     estimator_: Any
     description_: dict[str, Any]
@@ -50,6 +51,16 @@ class FittedModel:
         """Take over the frozen form of a network."""
         self._arrangement = network.arrangement
         self.network_ = DeployedNetwork.of(network)
+
+    def _deploy_behind(self, backbone: torch.nn.Module, head: RulesHead) -> None:
+        """Take over a network that was trained without rules, and the proved step behind its answers."""
+        self._arrangement = distinct(self.specification_)
+        self.network_ = CorrectedNetwork(backbone, head).eval().requires_grad_(False)
+
+    def _bound(self, head: RulesHead) -> Certificate:
+        """Return the certificate of a head, bound to this network, description and rules."""
+        own = {name: value for name, value in state_of(self.network_).items() if name.startswith(BACKBONE)}
+        return rebind(head.certificate, self._bound_files(), backbone=tensors_of(own))
 
     def _hold(self, certificate: Certificate | None) -> None:
         """Take over a certificate of the network as it is now; changes of the network are noticed from here on."""
@@ -78,8 +89,9 @@ class FittedModel:
 
     @property
     def _units(self) -> int:
-        """Width of the embedding that is deployed."""
-        return len(self.network_.head.bounds.lower)
+        """Width of what the backbone computes: of the embedding, or of the answers."""
+        layers = [layer for layer in self.network_.backbone.modules() if isinstance(layer, torch.nn.Linear)]
+        return layers[-1].out_features
 
     @property
     def text_inputs(self) -> tuple[str, ...]:

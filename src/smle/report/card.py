@@ -57,7 +57,9 @@ def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dic
 
 def _program_text(program: Mapping[str, Any]) -> str:
     head, precision, bounds, clip = (text_of(program.get(part)) for part in ("head", "precision", "bounds", "clip"))
-    return f"{head}: {precision}, {bounds} bounds, clip by {clip}" if head == "box" else head
+    if head == "rules":
+        return "rules: answers of the network are checked, and moved where they break a rule"
+    return f"{head}: {precision}, {bounds} bounds, clip by {clip}"
 
 
 def _network_text(description: Mapping[str, Any], record: ModelRecord | None) -> str:
@@ -72,7 +74,10 @@ def _network_text(description: Mapping[str, Any], record: ModelRecord | None) ->
     layers = " × ".join(text_of(w) for w in hidden[:20]) if isinstance(hidden, list) else "?"
     size = "" if record is None else f", {sum(w.size for w in record.weights.values()):,} numbers"
     kind = text_of(architecture.get("backbone"))
-    return f"{kind}, hidden layers {layers}, clipped embedding of {text_of(architecture.get('embedding'))}{size}"
+    width = text_of(architecture.get("embedding"))
+    program = {} if record is None or record.certificate is None else _document(record.certificate).get("program", {})
+    last = f"{width} outputs" if program.get("head") == "rules" else f"clipped embedding of {width}"
+    return f"{kind}, hidden layers {layers}, {last}{size}"
 
 
 def _correction_text(correction: Any) -> str:

@@ -84,7 +84,9 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         answers["plain"] = model.corrected_.answered(rows).answers.astype(np.float64)
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
-    cell_of, heads = (np.zeros(len(X), dtype=np.int64), 0) if model.is_corrected else _cells(model, X)
+    cell_of, heads = np.zeros(len(X), dtype=np.int64), 0
+    if not model.is_corrected:
+        cell_of, heads = model.network_.cell_of(torch.tensor(X)), model.network_.cells
     scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),
@@ -132,16 +134,6 @@ def _rows(table: Any, kept: npt.NDArray[np.bool_]) -> Any:
     return (
         table.loc[kept] if hasattr(table, "loc") else table[kept] if column_names(table) is None else table.filter(kept)
     )
-
-
-def _cells(model: SafeEstimator, X: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the cell of each row, and how many heads there are."""
-    head = model.network_.head
-    heads = len(head.gate.signatures)
-    if head.gate.is_trivial:
-        return np.zeros(len(X), dtype=np.int64), heads
-    with torch.inference_mode():
-        return np.asarray(head.gate(head.domain(torch.tensor(X))).numpy(), dtype=np.int64), heads
 
 
 def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> float | None:

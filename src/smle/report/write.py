@@ -15,12 +15,12 @@ import numpy as np
 
 import smle
 import smle_check
-from smle.assurance import state_of
+from smle.assurance import CorrectedNetwork, state_of
 from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
-from smle.guarantees import Arrangement, arrange, binding_rules
+from smle.guarantees import Arrangement, arrange, binding_rules, distinct
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import Cells, accuracy_view, cell_name, data_view
@@ -215,6 +215,7 @@ def _view(
     measured = None if model is None or table is None else measure(model, table, plain=twin)
     verdicts: list[RuleVerdict] = []
     view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
+    view["corrected"] = False
     view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
     explorer = None
     if model is not None and spec is not None and model.is_corrected:
@@ -229,14 +230,18 @@ def _view(
         if judgement.verdict == PROVED:
             assert record is not None
             assert record.certificate is not None
-            over = model.network_.head.overapproximation()
-            verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
-            stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
-            view |= views.statements_view(stated, Reader(spec, arrangement))
-            witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
-            ranges, view["outputs_left_out"] = output_ranges(witnesses)
-            seen = {} if measured is None else _seen(measured)
-            view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
+            if isinstance(model.network_, CorrectedNetwork):
+                verdicts = plain_verdicts(judgement.proved, spec)
+                view |= {"corrected": True, **views.proved_view(judgement.proved)}
+            else:
+                over = model.network_.head.overapproximation()
+                verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
+                stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
+                view |= views.statements_view(stated, Reader(spec, arrangement))
+                witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
+                ranges, view["outputs_left_out"] = output_ranges(witnesses)
+                seen = {} if measured is None else _seen(measured)
+                view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
         view |= data_view(description, spec, cells, measured)
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
@@ -253,9 +258,10 @@ def _view(
 
 
 def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement:
-    if record is not None and record.certificate is not None:
-        return arrangement_of(record.certificate, spec)
-    return arrange(spec)
+    if record is None or record.certificate is None:
+        return arrange(spec)
+    is_box = record.certificate.document["program"]["head"] == "box"
+    return arrangement_of(record.certificate, spec) if is_box else distinct(spec)
 
 
 def _cells(arrangement: Arrangement, spec: Specification) -> Cells:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
-from smle.programs import Candidates, ClipList
+from smle.programs.candidates import Candidates
+from smle.programs.clip_list import ClipList
 
 __all__ = ["Program", "program_of"]
 
