@@ -21,7 +21,6 @@ from smle.errors import DataError
 from smle.estimators.description import describe
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
-from smle.guarantees import conflicts_explained
 from smle.monitor import Seen, Usage, column_edges
 from smle.tables import column_names, encode_inputs, in_domain, require_in_domain
 from smle.tables.frames import frame_of
@@ -59,8 +58,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     certificate = None
     if spec.rules:  # first: rules that cannot be proved are better known before an hour of training
         default, scale = model._typical(targets)
-        with conflicts_explained(spec):
-            certificate = certify_rules(spec, default=default, scale=scale)
+        certificate = certify_rules(spec, default=default, scale=scale)
         program_of(certificate)
     frame = frame_of(X, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
     routed = _routed(model, sample_weight, params)
