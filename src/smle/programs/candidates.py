@@ -7,6 +7,7 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,8 @@ class Candidates:
         self.certificate, self.served = certificate, Served()
         document = certificate.document
         self._clips = ClipList(certificate)
-        self._spec = spec = smle_check.Specification(document["specification"], certificate.block)
-        self._tensors = arrays_of(certificate.tensors)
+        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
+        self.tensors = arrays_of(certificate.tensors)
         self._tree = document["program"]["tree"]
         self._regions = gated_regions(spec)
         self._gate = gate_of(spec, self._regions)
@@ -65,11 +66,10 @@ class Candidates:
         sizes = [len(clause.literals) for clause in checked.clauses]
         self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp) if sizes else np.zeros(0, np.intp)
         self._rule = np.array([clause.rule for clause in checked.clauses], dtype=np.intp)
-        self._G, self._S, self._H = (self._tensors[f"check.{name}"] for name in ("outputs", "inputs", "thresholds"))
-        self._range = self._tensors["check.range"]
+        self._G, self._S, self._H = (self.tensors[f"check.{name}"] for name in ("outputs", "inputs", "thresholds"))
+        self._range = self.tensors["check.range"]
         self._reads = (self._G != 0).T.astype(np.float32)  # (m, literals)
         self._excluded = [(rule, _matrix(spec, rule)) for rule in checked.excluding]
-        self._proposals: Proposals | None = None
         labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
         self._clauses = ClauseArrays.of(spec, labels)
 
@@ -112,10 +112,10 @@ class Candidates:
         safe = _settled(self._behind_clips(self._safe(wide, bits), wide, bits))
         with np.errstate(over="ignore", invalid="ignore"):
             given = np.asarray(answers[rows], dtype=np.float32).astype(np.float64)
-        given = np.where(np.abs(given) <= _WIDE, given, self._tensors["clips.default"].astype(np.float64))
+        given = np.where(np.abs(given) <= _WIDE, given, self.tensors["clips.default"].astype(np.float64))
         y[rows], by[rows] = safe, 2
         left = np.arange(len(rows))
-        proposals = self._propose(on, wide, given, safe.astype(np.float64))
+        proposals = self.proposals(on[:, self._clauses.parts], np.asarray(wide), given, safe.astype(np.float64))
         proposed = next(proposals, None)
         while proposed is not None and len(left):
             candidate = _settled(self._clips(inputs[left], proposed.astype(np.float32)))
@@ -127,11 +127,11 @@ class Candidates:
             except StopIteration:
                 return
 
-    def _propose(self, on: Mask, wide: Array, given: Array, safe: Array) -> Any:
-        if self._proposals is None:
-            clauses, aims = self._deployed()
-            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._range)
-        return self._proposals(on[:, self._clauses.parts], wide, given, safe)
+    @cached_property
+    def proposals(self) -> Proposals:
+        """What finds answers that obey; made when the first is asked for."""
+        clauses, aims = self._deployed()
+        return Proposals(clauses, self.tensors["check.scale"], aims, self._range)
 
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
@@ -139,7 +139,7 @@ class Candidates:
         A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
         it obeys.
         """
-        spec, clauses = self._spec, self._clauses
+        spec, clauses = self.specification, self._clauses
         g, s, aims = clauses.g.copy(), clauses.s.copy(), clauses.h.copy()
         stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
         row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
@@ -147,8 +147,8 @@ class Candidates:
         limits = limits_of(spec)
         for stage in STAGES:
             own = [limit for limit in limits if limit.stage == stage]
-            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), s.shape[1])))
-            for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
+            slopes = self.tensors.get(f"clips.{stage}_slope", np.zeros((len(own), s.shape[1])))
+            for limit, offset, slope in zip(own, self.tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
                 k = row[limit.rule, limit.clause]
                 if limit.slope:
                     g[k, limit.output], s[k] = -limit.side, limit.side * slope.astype(np.float64)
@@ -164,13 +164,13 @@ class Candidates:
 
     def _clamped(self, X: Array) -> Array:
         kind = X.dtype.newbyteorder("=")
-        lower, upper = (self._tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper"))
+        lower, upper = (self.tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper"))
         return np.asarray(np.fmin(np.fmax(X.astype(kind, copy=False), lower), upper))
 
     def _bits(self, x: Array, wide: Array) -> Mask:
         """Return which regions hold, (n, regions)."""
         holds = []
-        constants = self._tensors[f"gate.constants_{x.dtype.name}"]
+        constants = self.tensors[f"gate.constants_{x.dtype.name}"]
         for (column, negative, strict), constant in zip(self._gate.comparisons, constants, strict=True):
             values, limit = x[:, column], -constant if negative else constant
             if negative:
@@ -178,8 +178,8 @@ class Candidates:
             else:
                 holds.append(values < limit if strict else values <= limit)
         if self._gate.oblique:
-            sums = wide @ self._tensors["gate.coefficients"].T
-            holds += list((sums <= self._tensors["gate.thresholds"]).T)
+            sums = wide @ self.tensors["gate.coefficients"].T
+            holds += list((sums <= self.tensors["gate.thresholds"]).T)
         bits = np.ones((len(x), len(self._gate.members)), dtype=bool)
         for region, members in enumerate(self._gate.members):
             for row in members:
@@ -212,9 +212,9 @@ class Candidates:
         """
         q = answers.astype(np.float64)
         for op in self._stages:
-            values = self._tensors[str(op.args[2])].astype(np.float64)
+            values = self.tensors[str(op.args[2])].astype(np.float64)
             if op.args[4] is not None:
-                values = wide @ self._tensors[op.args[4]].T.astype(np.float64) + values
+                values = wide @ self.tensors[op.args[4]].T.astype(np.float64) + values
             self._move(q, op, np.where(bits[:, op.fixed.bits], values, -np.inf if op.kind == "raise_to" else np.inf))
         return q.astype(np.float32)
 
@@ -238,7 +238,7 @@ class Candidates:
         while stack:
             tree, rows = stack.pop()
             if tree is None:
-                slope, offset = self._tensors["safe.slope"][number], self._tensors["safe.offset"][number]
+                slope, offset = self.tensors["safe.slope"][number], self.tensors["safe.offset"][number]
                 sums = wide[rows] @ slope.T.astype(np.float64) if slope.any() else 0.0
                 result[rows] = sums + offset.astype(np.float64)
                 number += 1
