@@ -95,7 +95,7 @@ def measured(network: SafeNetwork, features: Tensor, before: Array) -> Correctio
     spec, head, arrangement = network.spec, network.deployed, network.arrangement
     after = network(features).numpy().astype(np.float64)
     obeys = ~broken(spec, features.numpy(), before).any(axis=1)
-    cells = head.gate(head.domain(features)).numpy()
+    cells = head.cells(features).numpy()
     moved, change = _changes(spec, before, after)
     places = []
     for cell in range(len(arrangement.cells) - arrangement.free_cell):
