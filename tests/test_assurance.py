@@ -4,15 +4,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import smle
 from smle import Specification, assurance
-from smle.assurance import correct as correct_module
-from smle.errors import CertificateError, DataError, NotCertifiedError, RuleError
+from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.nn import SafeNetwork
 from smle.training import train
 from support.sampling import Judge, hard_points
@@ -105,8 +103,8 @@ def test_a_certificate_is_for_its_own_weights():
         certificate.check()
 
 
-def test_nothing_is_corrected_or_projected_that_the_exact_checker_does_not_accept(monkeypatch) -> None:
-    """A builder or a projection that is wrong about its heads is found out before the network is handed over."""
+def test_nothing_is_projected_that_the_exact_checker_does_not_accept(monkeypatch) -> None:
+    """A projection that is wrong about its heads is found out before the network is handed over."""
     spec = Specification.from_yaml("inputs: {a: [-1, 1]}\noutputs: [y]\nrules:\n  - {name: r, then: y <= 0.5}\n")
     network = SafeNetwork(nn.Linear(1, 4), spec, embedding=4, bounds="fixed").eval()
     over = network.overapproximation()
@@ -116,14 +114,6 @@ def test_nothing_is_corrected_or_projected_that_the_exact_checker_does_not_accep
     monkeypatch.setattr(assurance, "project_heads", lambda *_, **__: SimpleNamespace(succeeded=True, over=unsafe))
     with pytest.raises(NotCertifiedError):
         assurance.project(network)
-
-    def broken(*_: object, **__: object) -> SafeNetwork:
-        network.hold(unsafe)
-        return network
-
-    monkeypatch.setattr(assurance, "corrected", broken)
-    with pytest.raises(NotCertifiedError):
-        assurance.correct(nn.Linear(1, 1), spec, torch.zeros(5, 1))
 
 
 def test_wrong_types_are_named():
@@ -135,32 +125,8 @@ def test_wrong_types_are_named():
         SafeNetwork(nn.Linear(2, 4), SPECS["numbers"], embedding=4)
     with pytest.raises(ValueError, match="at least one unit"):
         SafeNetwork(nn.Linear(2, 4), spec, embedding=0)
-    with pytest.raises(TypeError, match="torch module"):
-        correct_module(lambda rows: rows, spec, x)
-    with pytest.raises(TypeError, match="Expected examples"):
-        smle.correct(nn.Linear(2, 2), spec)
-    with pytest.raises(RuleError, match=r"limit single outputs.*torch module"):
-        smle.correct(lambda rows: rows, spec)
-    with pytest.raises(ValueError, match="no layer of that name"):
-        SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2)), spec, layer="foo")
-    with pytest.warns(UserWarning, match="3 outputs, the rules have 2"):
-        SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), spec)
     with pytest.raises(DataError, match=r"Expected tensors.*ndarray"):
         train(SafeNetwork(nn.Linear(2, 4), spec, embedding=4), x.numpy(), x.numpy(), loss=nn.functional.mse_loss)
-
-
-def test_examples_of_a_correction_are_matched_by_name():
-    spec = Specification.from_yaml("""
-inputs: {a: [0, 1], b: [100, 200]}
-outputs: [y]
-rules: [{name: cap, when: a >= 0.5, then: y <= 1}]
-""")
-    torch.manual_seed(0)
-    rows = np.column_stack([np.linspace(0, 1, 80), np.linspace(100, 200, 80)])
-    model, x = nn.Linear(2, 1), torch.tensor(rows, dtype=torch.float32)
-    by_place = smle.correct(model, spec, rows)(x)
-    by_name = smle.correct(model, spec, pd.DataFrame({"b": rows[:, 1], "a": rows[:, 0]}))(x)
-    assert torch.equal(by_place, by_name)
 
 
 def test_verdicts_are_shown_by_their_number() -> None:

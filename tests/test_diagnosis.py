@@ -20,3 +20,36 @@ def test_choices_are_judged_as_they_are_picked(pick: str) -> None:
     table = pd.DataFrame({"x": [0.1, 0.6, 0.7, 0.9], "advice": ["clear", "clear", "left", "right"]})
     found = diagnose(RULES.format(pick=pick), table, table)
     assert found.to_json()["data"]["broken"] == [1 / 4]
+
+
+HEAD = "inputs: {income: [0, 1000]}\noutputs: [u, v]\nlabels: [cat, dog]\nrules:\n"
+
+
+def kinds(*rules: str) -> list[str]:
+    text = "".join(f"  - {{name: r{i}, then: '{rule}'}}\n" for i, rule in enumerate(rules))
+    found = diagnose(HEAD + text)
+    assert found.contradictory == any(f.severe for f in found.findings)
+    assert all(cell.status in ("fine", "free") for cell in found.cells) != found.contradictory
+    return [f.kind for f in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (["0 <= u <= 0.35 * income and u <= 300"], ["learned box"]),  # no room at income 0, and none is needed
+        (["u >= 0 and v >= 0 and u + v <= 0.4 * income"], ["learned box"]),
+        (["cat implies dog", "dog implies cat"], ["learned box"]),
+        (["u >= 0", "u <= 0"], ["learned box"]),
+        (["u <= v", "v <= u"], ["one answer", "learned box"]),
+        (["0.1 * income <= u <= 0.35 * income"], ["not proved"]),
+        (["0 <= u <= 1"], []),
+    ],
+)
+def test_only_what_no_model_can_obey_is_severe(rules: list[str], expected: list[str]) -> None:
+    assert kinds(*rules) == expected
+
+
+def test_a_refusal_names_the_input() -> None:
+    (finding,) = diagnose(HEAD + "  - {name: share, then: 0.1 * income <= u <= 0.35 * income}\n").findings
+    assert finding.severe
+    assert "income=0" in finding.text

@@ -16,6 +16,7 @@ from smle.cli import app
 from smle.demo import BRAKING_RULES, braking_data
 
 DOCS = Path(__file__).parents[1] / "docs"
+README = DOCS.parent / "README.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -84,7 +85,14 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert result.exit_code == 0, (line, result.output)
 
 
-@pytest.mark.parametrize("page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_readme_keeps_its_word(number: int) -> None:
+    blocks = [body for kind, body in FENCE.findall(README.read_text(encoding="utf-8")) if kind == "python"]
+    assert len(blocks) == 2
+    exec(compile(blocks[number], str(README), "exec"), {})
+
+
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     prose = re.sub(FENCE, "", page.read_text(encoding="utf-8"))
     text = re.sub(r"^ {4}.*$|`[^`]*`", "", prose, flags=re.MULTILINE)

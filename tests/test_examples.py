@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-SMALL = {"load_forecast": {"hours": 300}}
+SMALL = {"load_forecast": {"hours": 300, "max_epochs": 3}, "bank": {"rows": 400, "max_iter": 20}}
 
 
 def loaded(path: Path) -> ModuleType:
@@ -29,7 +29,7 @@ def test_there_are_examples_from_six_fields() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_breaks_no_rule(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = loaded(path).main(max_epochs=3, **SMALL.get(path.stem, {"rows": 400}))
+    result = loaded(path).main(**SMALL.get(path.stem, {"rows": 400, "max_epochs": 3}))
     assert (result["safe"] if isinstance(result, dict) else result) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""Neural networks that are proved to obey rules.
+"""Models that provably obey rules.
 
 Public names are loaded on first use: importing smle loads neither torch nor NumPy.
 """
@@ -14,7 +14,7 @@ _HOME = {
     "Specification": "smle.rules",
     "certify": "smle.assurance",
     "correct": "smle.corrected",
-    "diagnose": "smle.guarantees",
+    "diagnose": "smle.certificates.advice",
     "load": "smle.estimators",
     "project": "smle.assurance",
     "verify": "smle.assurance",
@@ -34,9 +34,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from smle.assurance import certify, project, verify
+    from smle.certificates.advice import diagnose
     from smle.corrected import correct
     from smle.estimators import SafeClassifier, SafeRegressor, load
-    from smle.guarantees import diagnose
     from smle.rules import Specification
 
 

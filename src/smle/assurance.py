@@ -6,7 +6,6 @@ import smle.nn  # noqa: F401  # first: where torch is missing it says what to in
 
 # isort: split
 import copy
-import warnings
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,70 @@ import torch
 from torch import Tensor, nn
 
 import smle_check
-from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
-from smle.guarantees import Verdicts, conflicts_explained
+from smle.guarantees import Verdicts
 from smle.guarantees import project as project_heads
 from smle.guarantees import verify as verify_overapproximation
 from smle.nn.clip import eager
-from smle.nn.corrector import corrected
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
-from smle.rules import Specification
-from smle.tables import column_names, encode_inputs
+from smle.programs import Program, program_of
+from smle_check.reading import BACKBONE
 
-__all__ = ["DeployedNetwork", "Seal", "certify", "correct", "project", "state_of", "verify"]
+__all__ = ["CorrectedNetwork", "DeployedNetwork", "RulesHead", "Seal", "certify", "project", "state_of", "verify"]
+
+
+class RulesHead(nn.Module):
+    """(features, answers of a model) -> answers that obey the rules, by the certified program in NumPy.
+
+    Answers that the rules allow pass as they are, and so do their gradients. Others are replaced, and have none. There
+    is nothing to train, and nothing to change: all numbers are those of the certificate.
+
+    Shapes: features (..., d) in float32 or float64, answers (..., m) in any float format, outputs (..., m) in float32.
+    """
+
+    program: Program
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__()
+        self.certificate = certificate
+        self.program = program_of(certificate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the prepared program; a copy prepares its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "program"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.program = program_of(self.certificate)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, features: Tensor, answers: Tensor) -> Tensor:
+        """Return the outputs, on the device of the answers.
+
+        Raises:
+            ValueError: If there is not one row of features, with the columns of the rules, for each answer.
+            TypeError: If features are no floats.
+        """
+        columns, targets = (len(self.certificate.document["specification"][part]) for part in ("inputs", "outputs"))
+        rows = tuple(answers.shape[:-1])
+        if answers.shape[-1:] != (targets,) or tuple(features.shape) != (*rows, columns):
+            raise ValueError(
+                f"Expected features of shape (..., {columns}) and answers of shape (..., {targets}), in the order of "
+                f"the rules' inputs and outputs. Got {tuple(features.shape)} and {tuple(answers.shape)}."
+            )
+        given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
+        X, t = (part.detach().cpu().numpy().reshape(-1, part.shape[-1]) for part in (features, given))
+        served = torch.from_numpy(self.program(X, t)).reshape(answers.shape).to(answers.device)
+        return torch.where(served == given, given, served) if given.requires_grad else served
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the numbers of the head by their names in the model file."""
+        return arrays_of({k: v for k, v in self.certificate.tensors.items() if not k.startswith(BACKBONE)})
 
 
 class DeployedNetwork(Float32Only):
@@ -58,22 +105,89 @@ class DeployedNetwork(Float32Only):
         """Return the outputs (batch, m)."""
         # Looking up parts as attributes takes longer than the arithmetic of one row.
         parts: dict[str, Any] = self._modules
-        if backbone_inputs:
-            z = parts["backbone"](*backbone_inputs)
-        else:
-            x = features if features.dtype is torch.float32 else features.float()
-            z = self._quick(x) if self._quick is not None and eager(x) else None
-            if z is None:
-                z = parts["backbone"](x)
+        z = _computed(parts["backbone"], self._quick, features, backbone_inputs)
         outputs: Tensor = parts["head"].forward(features, z)
         return outputs
 
+    @property
+    def cells(self) -> int:
+        """How many heads there are, the free one included."""
+        return len(self.head.gate.signatures)
 
-def state_of(network: DeployedNetwork) -> dict[str, npt.NDArray[Any]]:
+    @torch.inference_mode()
+    def cell_of(self, features: Tensor) -> npt.NDArray[np.int64]:
+        """Return which head serves each row (batch,)."""
+        if self.head.gate.is_trivial:
+            return np.zeros(len(features), dtype=np.int64)
+        return np.asarray(self.head.gate(self.head.domain(features)).numpy(), dtype=np.int64)
+
+    @torch.inference_mode()
+    def clipped(self, features: Tensor) -> npt.NDArray[np.float32]:
+        """Return the share of each row's units that are clipped (batch,)."""
+        z = self.backbone(features.to(torch.float32))
+        lower, upper = self.head.limits(self.head.domain(features).to(torch.float32))
+        return _share(~((z >= lower) & (z <= upper)))
+
+
+class CorrectedNetwork(nn.Module):
+    """A torch module with a certified head behind its answers, which obey the rules whatever the module computes.
+
+    * features (..., d), in the order of the rules' inputs; the module maps them, or the further arguments of
+      `forward`, to answers (..., m) in the order of their outputs.
+    * The module is the given one, not a copy, and may be trained: the proof is about the head alone, and gradients
+      pass where an answer is allowed.
+    """
+
+    def __init__(self, backbone: nn.Module, head: RulesHead) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self._quick = Quick.of(backbone)
+
+    def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
+        """Return answers that obey the rules (..., m)."""
+        parts: dict[str, Any] = self._modules
+        answers = _computed(parts["backbone"], self._quick, features, backbone_inputs)
+        outputs: Tensor = parts["head"].forward(features, answers)
+        return outputs
+
+    @property
+    def cells(self) -> int:
+        """One: the same step is behind all answers."""
+        return 1
+
+    def cell_of(self, features: Tensor) -> npt.NDArray[np.int64]:
+        """Return zeros (batch,)."""
+        return np.zeros(len(features), dtype=np.int64)
+
+    @torch.inference_mode()
+    def clipped(self, features: Tensor) -> npt.NDArray[np.float32]:
+        """Return the share of each row's answers that are moved (batch,)."""
+        answers = self.backbone(features.to(torch.float32))
+        return _share(self.head(features, answers) != answers)
+
+
+def _computed(backbone: nn.Module, quick: Quick | None, features: Tensor, others: tuple[Any, ...]) -> Any:
+    """Return what a backbone makes of its further arguments, if there are any, or else of the features."""
+    if others:
+        return backbone(*others)
+    x = features if features.dtype is torch.float32 else features.float()
+    z = quick(x) if quick is not None and eager(x) else None
+    return backbone(x) if z is None else z
+
+
+def _share(touched: Tensor) -> npt.NDArray[np.float32]:
+    share: npt.NDArray[np.float32] = touched.to(torch.float32).mean(dim=1).numpy()
+    return share
+
+
+def state_of(network: DeployedNetwork | CorrectedNetwork) -> dict[str, npt.NDArray[Any]]:
     """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
-    state = {f"backbone.{name}": value for name, value in network.backbone.state_dict().items()}
-    state.update(network.head.state_dict())
-    return {name: np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in state.items()}
+    state = {f"{BACKBONE}{name}": value for name, value in network.backbone.state_dict().items()}
+    if isinstance(network, DeployedNetwork):
+        state.update(network.head.state_dict())
+    arrays = {name: np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in state.items()}
+    return arrays if isinstance(network, DeployedNetwork) else {**arrays, **network.head.arrays()}
 
 
 class Seal:
@@ -83,7 +197,7 @@ class Seal:
     a head takes some ten microseconds.
     """
 
-    def __init__(self, network: DeployedNetwork, tensors: dict[str, smle_check.Tensor]) -> None:
+    def __init__(self, network: DeployedNetwork | CorrectedNetwork, tensors: dict[str, smle_check.Tensor]) -> None:
         self._network, self._tensors = network, tensors
         self._parts = [
             (name.split(".") if name else [], {key: _copied(value) for key, value in part._buffers.items()})
@@ -98,6 +212,10 @@ class Seal:
 
     def changed_in(self, head: nn.Module) -> list[str]:
         """Return the names of the tensors in a head that are not the certified ones."""
+        if isinstance(head, RulesHead):
+            held = head.certificate.tensors
+            names = (name for name in self._tensors.keys() | held.keys() if not name.startswith(BACKBONE))
+            return sorted(name for name in names if self._tensors.get(name) != held.get(name))
         found = []
         for path, known in self._parts:
             part: nn.Module | None = head
@@ -126,8 +244,8 @@ def _same(now: Tensor | None, known: Tensor | None) -> bool:
 def _require_safe_network(network: SafeNetwork) -> None:
     if not isinstance(network, SafeNetwork):
         raise TypeError(
-            f"Expected a SafeNetwork. Got {type(network).__name__}. SafeNetwork.from_model and smle.correct make one "
-            "of a torch model. An estimator or a model folder is checked by smle.load(folder).certificate_.check()."
+            f"Expected a SafeNetwork. Got {type(network).__name__}. Estimators and models of smle.correct have a "
+            "certificate already: model.certificate_.check()."
         )
 
 
@@ -179,51 +297,6 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
         raise NotCertifiedError(f"No safe heads were found near the given ones. {' '.join(reasons[:1])}".strip())
     safe.hold(result.over)
     return _accepted(safe)
-
-
-def correct(model: nn.Module, spec: Specification, examples: Tensor | npt.ArrayLike) -> SafeNetwork:
-    """Make a model obey rules without training: a network that answers as the model, corrected where rules ask it.
-
-    Where no rule applies the answers are the model's, bit for bit (but a zero may change its sign, and beside an output
-    that is NaN, infinite or near the end of float32 the others may become NaN). Outside a border with several inputs,
-    such as `a + b <= 1`, a band of the width of float64 rounding counts as inside. Where rules apply, answers that they
-    allow stay within float32 rounding, others move to the border. Labels that exclude or imply each other: those that
-    lose are pushed far below zero, as the nearest allowed answers to the examples say. Of other rules with alternatives
-    (`or`, `!=`) one convex part is kept, fitted to the examples: answers outside it move although the rule allows them.
-    There, too, answers are limited to the range seen in `examples`, widened by its own width on either side. NaN from
-    the model becomes a safe constant there. The model is copied, in eval mode, and not changed.
-
-    Args:
-        model: Maps inputs (batch, d) to outputs (batch, m) in float32, in the order of `spec.columns` and
-            `spec.targets` (logits for labels, scores for choices).
-        spec: The rules, without inputs in `then`.
-        examples: Inputs (rows, d) that show which outputs occur, at least 30 wherever a rule applies; a table is
-            read by the names of its columns. No targets.
-
-    Returns:
-        The network in eval mode, accepted by the exact checker; nothing in it is left to train. Its `correction`,
-        which `print(network)` shows, counts the answers to the examples that moved although the rules allow them.
-
-    Warns:
-        UserWarning: If few examples lie where a rule applies, or many allowed answers moved.
-
-    Raises:
-        ValueError: If rules mention inputs in `then`, or limit more combinations of the outputs at once than are
-            independent; if examples, or the model's answers to them, have the wrong shape or are not finite; if a
-            rule applies to no example.
-        TypeError: If the model is not in float32.
-        ContradictionError: If rules leave no room together; names the fewest that clash, and where.
-        NotCertifiedError: If they leave no room for rounding, or the exact checker does not accept the network.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"Expected a torch module. Got {type(model).__name__}.")
-    if column_names(examples) is not None:
-        examples = encode_inputs(spec, examples)
-    with conflicts_explained(spec):
-        network = _accepted(corrected(model, spec, examples, measure=True))
-    for warning in () if network.correction is None else network.correction.warnings():
-        warnings.warn(warning, stacklevel=2)
-    return network
 
 
 def _accepted(network: SafeNetwork) -> SafeNetwork:

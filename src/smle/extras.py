@@ -19,6 +19,8 @@ _EXTRAS = {
     "torch": "torch",
 }
 
+_OTHERS = ("lightgbm", "xgboost")  # users who want them have them
+
 
 def require(module: str, what: str) -> Any:
     """Return a module of an optional package.
@@ -34,8 +36,9 @@ def require(module: str, what: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:  # it is there, and lacks something of its own
+        if package not in (*_EXTRAS, *_OTHERS):  # it is there, and lacks something of its own
             raise
+        wanted = f"'smle[{_EXTRAS[package]}]'" if package in _EXTRAS else package
         raise MissingDependencyError(
-            f"{what} needs the package {package}. Install it with: pip install 'smle[{_EXTRAS[package]}]'"
+            f"{what} needs the package {package}. Install it with: pip install {wanted}"
         ) from error

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.assurance import DeployedNetwork
+from smle.assurance import CorrectedNetwork, DeployedNetwork
 from smle.errors import ModelFormatError
 from smle.guarantees import distinct
-from smle.nn.gate import Gate
+from smle.nn.gate import Domain, Gate
 from smle.rules import Specification
 from smle.tables import in_domain
 
@@ -39,7 +39,8 @@ _BINS = 10
 class Seen(NamedTuple):
     """Rows as the deployed program sees them.
 
-    Shapes: active (rows, rules), cell (rows,), inside (rows, d), clipped (rows,): the share of clipped units.
+    Shapes: active (rows, rules), cell (rows,), inside (rows, d), clipped (rows,): the share of clipped units or, behind
+    a head of rules, of answers that were moved.
     """
 
     active: npt.NDArray[np.bool_]
@@ -51,11 +52,11 @@ class Seen(NamedTuple):
 class Observer:
     """Looks at encoded rows as a deployed network does. Every rule is judged at its own region, gated or not."""
 
-    def __init__(self, spec: Specification, network: DeployedNetwork) -> None:
+    def __init__(self, spec: Specification, network: DeployedNetwork | CorrectedNetwork) -> None:
         self.spec, self.network = spec, network
         bare = distinct(spec)
         stated = tuple(r for r, rows in enumerate(bare.regions) if rows)
-        self._guard = Gate(spec, replace(bare, gated=stated))
+        self._domain, self._guard = Domain(spec), Gate(spec, replace(bare, gated=stated))
         member = np.zeros((len(stated), len(spec.rules)), dtype=np.float32)
         for position, region in enumerate(stated):
             member[position, list(bare.rules[region])] = 1.0
@@ -65,17 +66,12 @@ class Observer:
 
     def look(self, encoded: npt.NDArray[Any]) -> Seen:
         """Return what is active, used, inside and clipped for encoded rows (rows, d)."""
-        head = self.network.head
-        features = head.read(torch.tensor(encoded))
+        features = torch.tensor(encoded)
         with torch.inference_mode():
-            x = head.domain(features)
-            bits = self._guard.active(x).to(torch.float32)
+            bits = self._guard.active(self._domain(features)).to(torch.float32)
             active = (bits @ self._member > 0).numpy() | self._always
-            cell = torch.zeros(len(x), dtype=torch.long) if head.gate.is_trivial else head.gate(x)
-            z = self.network.backbone(features.to(torch.float32))
-            lower, upper = head.limits(x.to(torch.float32))
-            clipped = (~((z >= lower) & (z <= upper))).to(torch.float32).mean(dim=1).numpy()
-        return Seen(active, cell.numpy(), in_domain(self.spec, encoded), clipped)
+        cell, clipped = self.network.cell_of(features), self.network.clipped(features)
+        return Seen(active, cell, in_domain(self.spec, encoded), clipped)
 
 
 def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
@@ -116,8 +112,13 @@ class Usage:
     @classmethod
     def of(cls, observer: Observer, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
         """Count over encoded rows (rows, d)."""
-        seen, spec = observer.look(encoded), observer.spec
-        heads = len(observer.network.head.gate.signatures)
+        return cls.count(observer.spec, encoded, observer.look(encoded), edges, heads=observer.network.cells)
+
+    @classmethod
+    def count(
+        cls, spec: Specification, encoded: npt.NDArray[Any], seen: Seen, edges: Edges, *, heads: int = 0
+    ) -> Usage:
+        """Count over encoded rows (rows, d) that were seen so. Models behind a head of rules have no cells."""
         clipped = seen.clipped.astype(np.float64)
         bins = {}
         for i, name in enumerate(spec.columns):
@@ -127,7 +128,7 @@ class Usage:
         return cls(
             rows=len(encoded),
             rules=dict(zip((r.name for r in spec.rules), seen.active.sum(axis=0).tolist(), strict=True)),
-            cells=tuple(np.bincount(seen.cell, minlength=heads).tolist()),
+            cells=tuple(np.bincount(seen.cell, minlength=heads).tolist()) if heads else (),
             outside=dict(zip(spec.columns, (~seen.inside).sum(axis=0).tolist(), strict=True)),
             outside_rows=int((~seen.inside.all(axis=1)).sum()),
             clipped=float(clipped.sum()),
@@ -251,8 +252,9 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Ch
         changes.append(Change(kind, name, share1, share2, low, high, _verdict(low, high, tolerance)))
     half = z * math.hypot(_error(training), _error(now))
     moved = now.clipped_share - training.clipped_share
+    what = "units clipped" if training.cells else "answers moved"
     clip = Change(
-        "clip", "units clipped", training.clipped_share, now.clipped_share, moved - half, moved + half,
+        "clip", what, training.clipped_share, now.clipped_share, moved - half, moved + half,
         _verdict(moved - half, moved + half, tolerance),
     )  # fmt: skip
     return (changes[0], clip, *changes[1:])

@@ -24,7 +24,7 @@ import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.rules import Specification
-from smle_check.reading import read_file, require
+from smle_check.reading import MAX_FILE, read_file, require
 
 if sys.platform != "win32":
     import fcntl
@@ -82,7 +82,7 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
     other, and each removes what killed ones left.
 
     Raises:
-        ModelFormatError: If the place is taken by something that is not a model folder.
+        ModelFormatError: If the place is taken by something that is not a model folder, or a file would be too large.
         NotCertifiedError: If there are rules, but no certificate for exactly what would be written.
         OSError: If the place cannot be written.
     """
@@ -95,6 +95,12 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
         files["certificate.json"] = record.certificate.text
         if record.certificate.block:
             files["certificate.bin"] = record.certificate.block
+    large = next((name for name, data in files.items() if len(data) > MAX_FILE), None)
+    if large is not None:
+        raise ModelFormatError(
+            f"Cannot write '{target}': {large} has {len(files[large]):,} bytes, and {MAX_FILE:,} are the most that is "
+            "read. Nothing was written."
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target):

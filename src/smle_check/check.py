@@ -55,7 +55,7 @@ def check_certificate(
     Raises:
         Rejected: If anything is wrong.
     """
-    document = read_sealed(certificate, "certificate", (FORMAT, VERSION), FIELDS)
+    document = read_sealed(certificate, "certificate.json", (FORMAT, VERSION), FIELDS)
     actual = bindings(tensors, block, files)
     for role, bound in zip(ROLES, fields(document["binds"], " ".join(ROLES), "binds"), strict=True):
         if exported and role == "backbone":

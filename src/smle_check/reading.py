@@ -106,7 +106,7 @@ def read_sealed(data: bytes, what: str, kind: tuple[str, int], names: str) -> di
     fields(document, f"format version {names} digest", what)
     require(data == canonical(document) + b"\n", f"{what}: not in canonical form")
     body = {key: value for key, value in document.items() if key != "digest"}
-    require(document["digest"] == sha256(canonical(body)), f"the {what} was changed: digest differs")
+    require(document["digest"] == sha256(canonical(body)), f"{what} was changed: digest differs")
     return dict(document)
 
 

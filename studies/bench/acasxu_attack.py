@@ -1,4 +1,4 @@
-"""Search for violations inside the regions of rules: random points, corners, gradient ascent, borders, embeddings.
+"""Search for violations inside the regions of rules: random points, corners, gradient ascent, borders, answers.
 
 What counts is judged exactly, on the float32 outputs.
 """
@@ -14,12 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.nn.head import DeployedHead
 from smle.rules import Clause, Specification
 from studies.bench.acasxu_data import rule_box, sample_box
 from studies.bench.sampling import Judge, hard_points
 
-__all__ = ["Attack", "Effort", "attack_borders", "attack_embedding", "attack_rule", "corners"]
+__all__ = ["Attack", "Effort", "attack_answers", "attack_borders", "attack_rule", "corners"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -123,10 +122,10 @@ def attack_borders(
     return tried, broken
 
 
-def attack_embedding(
-    head: DeployedHead, spec: Specification, *, effort: Effort, rng: np.random.Generator
+def attack_answers(
+    head: Callable[[Tensor, Tensor], Tensor], spec: Specification, *, effort: Effort, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Let the backbone say anything: corners of the box, the worst one for each literal, huge numbers, infinities, NaN.
+    """Let the network say anything: random scores, ties, scores at the borders, huge numbers, infinities, NaN.
 
     Returns:
         (tried, broken): points in all regions, and how many of them break a rule.
@@ -136,26 +135,19 @@ def attack_embedding(
     share = max(16, effort.borders // len(spec.rules))
     for rule in range(len(spec.rules)):
         X = sample_box(rule_box(spec, rule), share, rng)
-        features = torch.from_numpy(X)
-        cells = head.gate(head.domain.clamp(features)).numpy()
-        z = _wild(rng, share, int(head.heads.weight.shape[-1]))
-        for clause in spec.rules[rule].requirement.expanded():
-            for literal in clause.literals:
-                g = np.zeros(head.heads.weight.shape[1])
-                for column, value in literal.outputs:
-                    g[column] = float(value)
-                mine = rng.random(share) < 0.1
-                z[mine] = np.sign(np.einsum("m,kmn->kn", g, head.heads.weight.numpy()))[cells[mine]]
+        t = _wild(rng, share, len(spec.targets))
         with torch.no_grad():
-            y = head(features, torch.from_numpy(z)).numpy()
+            y = head(torch.from_numpy(X), torch.from_numpy(t)).numpy()
         tried, broken = tried + share, broken + len(judge.violations(X, y))
     return tried, broken
 
 
-def _wild(rng: np.random.Generator, rows: int, units: int) -> FloatArray:
-    """Return embeddings (rows, units): corners and insides of [-1, 1], and rows with huge numbers, infinities, NaN."""
-    z = np.where(rng.random((rows, 1)) < 0.5, rng.choice([-1.0, 1.0], (rows, units)), rng.normal(size=(rows, units)))
-    odd = rng.random((rows, units)) < 0.1
-    strange = rng.choice([np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-40], (rows, units))
-    z = np.where(odd & (rng.random((rows, 1)) < 0.2), strange, z)
-    return z.astype(np.float32)
+def _wild(rng: np.random.Generator, rows: int, outputs: int) -> FloatArray:
+    """Return answers (rows, outputs): few values, so that many are equal, and rows with numbers that are none."""
+    t = np.where(
+        rng.random((rows, 1)) < 0.5, rng.choice([-1.0, 0.0, 1.0], (rows, outputs)), rng.normal(size=(rows, outputs))
+    )
+    odd = rng.random((rows, outputs)) < 0.1
+    strange = rng.choice([np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-40], (rows, outputs))
+    t = np.where(odd & (rng.random((rows, 1)) < 0.2), strange, t)
+    return t.astype(np.float32)

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from smle import correct
 from smle.assurance import DeployedNetwork, certify
 from smle.baselines import violation_rate
+from smle.corrected.network import CorrectedModule
 from smle.guarantees.answers.nearest import nearest_outputs
-from smle.nn.corrector import corrected, inputs_like
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary
 from studies.experiments.networks import Settings, train_plain, train_safe
@@ -213,14 +214,18 @@ def _smle(task: Task, settings: Settings, seed: int) -> _Method:
     enforcement, clock = settings.enforcement(), _Clock()
     if settings.corrects:
         plain, epochs = _trained(task, settings, task.y, seed)
-        network = corrected(plain, task.specification, inputs_like(task.X))
+        facts: dict[str, Any] = {**clock.stop(), "epochs": epochs}
+        started = time.perf_counter()
+        found: CorrectedModule = correct(plain, task.specification, task.X)
+        deployed: nn.Module = found.eval()
+        proved = found.certificate_.check()
     else:
         share = settings.enforced_share
         targets = share * _enforced(task) + (1 - share) * task.y if share else task.y
         network, epochs = train_safe(task, settings, targets, enforcement, seed=seed)
-    facts: dict[str, Any] = {**clock.stop(), "epochs": epochs}
-    started = time.perf_counter()
-    proved = certify(network).check()
+        facts = {**clock.stop(), "epochs": epochs}
+        started = time.perf_counter()
+        proved, deployed = certify(network).check(), DeployedNetwork.of(network)
     facts |= {
         "seconds_certify": time.perf_counter() - started,
         "certified": True,
@@ -229,7 +234,6 @@ def _smle(task: Task, settings: Settings, seed: int) -> _Method:
     }
     if isinstance(enforcement, CountedPDCG):
         facts |= enforcement.counts.as_row()
-    deployed = DeployedNetwork.of(network)
 
     def predict(X: Array) -> Array:
         with torch.inference_mode():

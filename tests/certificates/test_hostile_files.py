@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 import smle_check
 from support.builder import Package, case, safetensors_bytes
 from support.mutations import check_files, files_of
+from support.rules_cases import rules_case
 
 
 def refuse(package: Package, text: bytes, reason: str) -> None:
@@ -259,9 +260,10 @@ def test_directory_instead_of_a_file(tmp_path, name):
     assert_refused(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["certificate.json", "model.safetensors", "rules.yaml"])
+@pytest.mark.parametrize("name", ["certificate.json", "model.safetensors", "rules.yaml", "model.onnx"])
 def test_pipe_instead_of_a_file_does_not_block(tmp_path, name):
-    case("labels").write(tmp_path)
+    rules_case("limits-onnx").write(tmp_path)
+    assert run(tmp_path).returncode == 0
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     assert_refused(tmp_path)
@@ -276,11 +278,12 @@ def test_links_to_devices_loops_and_nowhere(tmp_path, target):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link to nowhere"])
-def test_what_is_no_file_is_not_an_absent_one(tmp_path, kind):
-    """Where the certificate says that there is no rules.yaml."""
+@pytest.mark.parametrize("name", ["rules.yaml", "model.onnx"])
+def test_what_is_no_file_is_not_an_absent_one(tmp_path, kind, name):
+    """Where the certificate says that there is no such file."""
     package = case("strict")
     del package.files["rules"]
-    place = package.seal().write(tmp_path) / "rules.yaml"
+    place = package.seal().write(tmp_path) / name
     assert run(tmp_path).returncode == 0
     {"pipe": os.mkfifo, "folder": os.mkdir, "link to nowhere": lambda name: os.symlink("nowhere", name)}[kind](place)
     assert_refused(tmp_path)

@@ -81,7 +81,7 @@ def test_settings_file_and_options_that_win(files):
 WRONG = {
     "epoch: 3": "Did you mean 'epochs'?",
     "learning-rate: 3": "Did you mean 'learning_rate'?",
-    "frobnicate: 1": "Known are: hidden",
+    "frobnicate: 1": "Known are: model, hidden",
     "- 1": "expected lines such as",
     "epochs: [": "not readable as YAML",
     "hidden: [8, -1]": "hidden",

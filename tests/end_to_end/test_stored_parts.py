@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import smle_check
-from smle import Specification, load
+from smle import Specification, load, storage
 from smle.certificates.document import arrays_of
 from smle.certificates.issue import rebind, sealed
 from smle.certificates.rules import certify_rules
@@ -213,6 +213,15 @@ def test_nothing_is_written_that_the_certificate_does_not_bind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nothing_is_written_that_nothing_could_read(folder, monkeypatch):
+    monkeypatch.setattr(storage, "MAX_FILE", 10_000)
+    with pytest.raises(ModelFormatError, match=r"model\.onnx has 10,001 bytes"):
+        write_record(corrected(bytes(10_001)), folder)
+    assert read_record(folder).onnx == ONNX
+    write_record(corrected(bytes(10_000)), folder)
+    assert len(read_record(folder).onnx) == 10_000
+
+
 def test_a_model_is_bound_anew_with_its_onnx_file():
     record = corrected()
     files = {"model": b"{}", "rules": record.rules.encode()}
@@ -237,7 +246,7 @@ def test_a_box_behind_an_onnx_file_is_proved_and_not_loaded_as_a_network(braking
     record = braking_model.record()
     write_record(replace(record, weights=arrays_of(tensors), certificate=other, onnx=ONNX), tmp_path / "box")
     assert smle_check.check(tmp_path / "box").proved
-    with pytest.raises(ModelFormatError, match="weights do not fit"):
+    with pytest.raises(CertificateError, match=r"head of rules beside model.onnx"):
         load(tmp_path / "box")
 
 

@@ -5,11 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 
 from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle.errors import ContradictionError
+from smle.estimators import project_model
 from smle.export import check_onnx
+from smle.guarantees import broken
+from smle.report import write_report
 
 NAMES = ["l0", "l1", "l2", "l3", "l4"]
 PAIRS = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (0, 2)]
@@ -47,17 +53,10 @@ def test_labels_obey_and_the_rest_stays_as_without_rules(tmp_path: Path) -> None
     np.testing.assert_allclose(again.predict_proba(X), model.predict_proba(X))
 
 
-def test_repeats_itself_and_exports(tmp_path: Path) -> None:
+def test_repeats_itself() -> None:
     X, y = tagged(200)
     model = SafeClassifier(TAGS, enforcement="correct", **OPTIONS).fit(X, y)
     np.testing.assert_array_equal(clone(model).fit(X, y).decision_function(X), model.decision_function(X))
-    model.to_onnx(tmp_path / "model.onnx")
-    check_onnx(tmp_path / "model.onnx")
-    running = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    feeds = {name: X[:, [i]].astype(np.float32) for i, name in enumerate(TAGS.columns)}
-    on = np.concatenate(running.run(NAMES, feeds), axis=1)
-    assert not conflicts(on).any()
-    np.testing.assert_array_equal(on, np.asarray(model.predict(X)) == 1)
 
 
 def test_numbers_are_cut_off_where_rules_apply() -> None:
@@ -73,7 +72,73 @@ def test_numbers_are_cut_off_where_rules_apply() -> None:
     assert predicted[X[:, 0] < -1.5].min() > 1.0
 
 
-def test_rules_that_move_with_the_input_are_refused() -> None:
-    spec = Specification.from_yaml("inputs: {a: [-2, 2]}\noutputs: [p]\nrules:\n  - {name: cap, then: p <= a}\n")
-    with pytest.raises(ValueError, match="without inputs in 'then'"):
-        SafeRegressor(spec, enforcement="correct", **OPTIONS).fit(np.zeros((20, 1)), np.zeros(20))
+CAPPED = Specification.from_yaml("""
+inputs: {weight: [2, 250], severity: [0, 1]}
+outputs: [dose]
+rules:
+  - {name: per kilogram, then: 0 <= dose <= 0.05 * weight}
+  - {name: at most, then: dose <= 4}
+""")
+
+
+def doses(rows: int = 1500) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.uniform(2, 250, rows), rng.uniform(0, 1, rows)], axis=1)
+    return X, np.minimum(0.05 * X[:, 0], 4) * (0.2 + 0.7 * X[:, 1])  # obeys
+
+
+def test_a_moving_limit_that_meets_a_fixed_one_costs_nothing() -> None:
+    X, y = doses()
+    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
+    plain = SafeRegressor(replace(CAPPED, rules=()), **OPTIONS).fit(X, y)
+    clipped = np.clip(plain.predict(X), 0, np.minimum(0.05 * X[:, 0], 4))
+    score = 1 - ((clipped - y) ** 2).mean() / y.var()
+    assert score > 0.9
+    assert model.score(X, y) >= score - 1e-5
+    assert not broken(CAPPED, X, model.raw_outputs(X)).any()
+
+
+def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Path) -> None:
+    X, y = doses()
+    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
+    with torch.inference_mode():
+        own = model.network_.backbone(torch.tensor(X, dtype=torch.float32)).numpy()
+    served = model.raw_outputs(X).astype(np.float32)
+    allowed = ~broken(CAPPED, X, own.astype(np.float64)).any(axis=1)
+    assert 0 < (~allowed).sum() < len(X) / 2
+    np.testing.assert_array_equal(served[allowed], own[allowed])
+    usage = model.usage(X)
+    assert usage.clipped_share == pytest.approx((~allowed).mean(), abs=1e-6)
+    found = write_report(model, pd.DataFrame({"weight": X[:, 0], "severity": X[:, 1], "dose": y}), tmp_path / "r.html")
+    assert found.verdict == "proved"
+    assert "answers are corrected behind the network" in found.path.read_text(encoding="utf-8")
+
+
+def test_exports(tmp_path: Path) -> None:
+    X, y = doses(600)
+    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
+    model.to_onnx(tmp_path / "model.onnx")
+    check_onnx(tmp_path / "model.onnx")
+    running = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    feeds = {name: X[:, [i]].astype(np.float32) for i, name in enumerate(CAPPED.columns)}
+    (served,) = running.run(["dose"], feeds)
+    assert not broken(CAPPED, X.astype(np.float32), served.astype(np.float64)).any()
+    np.testing.assert_allclose(served[:, 0], model.predict(X.astype(np.float32)), atol=1e-5)
+
+
+def test_edited_rules_are_proved_behind_the_same_network() -> None:
+    X, y = doses(600)
+    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
+    stricter = Specification.from_yaml(CAPPED.to_yaml().replace("dose <= 4", "dose <= 2.5"))
+    other = project_model(model, stricter)
+    np.testing.assert_array_equal(other.predict(X), np.minimum(model.predict(X), np.float32(2.5)))
+    assert other.certificate_.check()
+
+
+def test_rules_that_cannot_be_met_are_refused_before_training() -> None:
+    X, y = doses(200)
+    text = CAPPED.to_yaml() + "  - {name: enough, when: severity >= 0.9, then: dose >= 1}\n"
+    model = SafeRegressor(Specification.from_yaml(text), enforcement="correct", **OPTIONS)
+    model._train = lambda *_: pytest.fail("Training began.")  # type: ignore[method-assign]
+    with pytest.raises(ContradictionError, match=r"'per kilogram' and 'enough'.*weight="):
+        model.fit(X, y)

@@ -94,6 +94,7 @@ def test_bad_weights_are_refused(rows, weight):
 
 
 WRONG = {
+    "estimator": ["ridge", SafeRegressor],
     "hidden": [(0,), "64", (1.5,), 3],
     "embedding": [0, -1, 1.5, True],
     "bounds": ["constant", None, 3],

@@ -36,7 +36,7 @@ def test_nothing_to_mend():
     assert diagnosis.findings == ()
     assert not diagnosis.contradictory
     assert [cell.status for cell in diagnosis.cells] == ["fine", "fine"]
-    assert "Nothing to mend" in diagnosis.table()
+    assert "No problems found" in diagnosis.table()
 
 
 def test_contradiction_names_the_smallest_set_and_a_witness():
@@ -171,7 +171,7 @@ def test_a_search_that_was_cut_off_is_named(monkeypatch):
     assert [item.question for item in diagnosis.untested] == ["never active", "redundant"]
     assert {item.reason for item in diagnosis.untested} == {"the search was cut off"}
     assert {cell.status for cell in diagnosis.cells} == {"unknown"}
-    assert "Nothing to mend" not in diagnosis.table()
+    assert "No problems found" not in diagnosis.table()
 
 
 def test_whole_numbers_are_whole_in_witnesses():
@@ -212,7 +212,7 @@ def test_against_data():
     assert data.outside_rows == count
     assert f"Rows outside the domain: {count} (distance {count})." in text
     assert f"{count} of 500 rows lie outside the domain of the rules: 'distance' {count} rows outside [0, 200]." in text
-    assert "Nothing to mend" not in text
+    assert "No problems found" not in text
     assert not diagnosis.contradictory
     assert "broken" in text
 
@@ -248,7 +248,7 @@ def test_data_in_a_tiny_part_of_a_range(income, expected):
     diagnosis = diagnose(Specification.from_yaml(UNITS), X)
     assert [finding.text for finding in diagnosis.findings] == expected
     assert not diagnosis.contradictory
-    assert ("Nothing to mend" in diagnosis.table()) == (not expected)
+    assert ("No problems found" in diagnosis.table()) == (not expected)
     assert diagnose(Specification.from_yaml(UNITS), X[:5]).findings == ()  # so few may lie together by chance
 
 

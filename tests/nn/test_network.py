@@ -83,99 +83,12 @@ def test_wrong_width_of_the_backbone_is_named() -> None:
             network(torch.zeros(3, 2))
 
 
-# --- models taken over
-
-
-class Named(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(2, 16), nn.ReLU())
-        self.head = nn.Linear(16, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.body(x))
-        return out
-
-
-def trained(model: nn.Module) -> tuple[nn.Module, Tensor]:
-    X = 2 * torch.rand(400, 2) - 1
-    y = torch.stack([0.5 + 0.3 * X[:, 0], 0.2 * X[:, 1]], dim=1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(150):
-        optimizer.zero_grad()
-        squared(model(X), y).mean().backward()
-        optimizer.step()
-    return model, X
-
-
-@pytest.mark.parametrize("make", [Named, lambda: nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))])
-def test_model_is_taken_over_with_its_weights(make: type[nn.Module]) -> None:
-    torch.manual_seed(0)
-    model, X = trained(make())
-    before = copy.deepcopy(model.state_dict())
-    network = SafeNetwork.from_model(model, EVERYWHERE, example=X)
-    assert verify(network).hold
-    with torch.no_grad():
-        relaxed = copy.deepcopy(network)
-        relaxed.heads.relaxed = True
-        assert torch.allclose(relaxed(X), model(X), atol=1e-4)  # the gauge is all that stands between them
-        safe = network.eval()(X)
-    assert (safe - model(X)).abs().mean() < (safe.mean(dim=0) - model(X)).abs().mean()
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
-class Squashed(nn.Module):
-    """A model that goes on behind its last layer, in code."""
-
-    def __init__(self, *, squash: bool) -> None:
-        super().__init__()
-        self.squash = squash
-        self.body, self.dropout, self.last = nn.Linear(2, 6), nn.Dropout(0.5), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.last(self.dropout(torch.relu(self.body(x))))
-        return torch.sigmoid(y) if self.squash else y
-
-
-def test_what_follows_the_last_layer_in_code_is_seen_with_an_example() -> None:
-    torch.manual_seed(0)
-    X = torch.rand(20, 2)
-    with pytest.raises(ValueError, match="goes on with its outputs"):
-        SafeNetwork.from_model(Squashed(squash=True), EVERYWHERE, example=X)
-    model = Squashed(squash=False)
-    network = SafeNetwork.from_model(model, EVERYWHERE, example=X)
-    assert model.dropout.training
-    assert network.backbone.backbone.dropout.training
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(3, 1), (1, 2), (3, 3), (3,)])
 def test_features_of_another_shape_are_refused(training: bool, shape: tuple[int, ...]) -> None:
     network = SafeNetwork(nn.Linear(4, 3), ONE_RULE, embedding=3).train(training)
     with pytest.raises(ValueError, match=r"features of shape \(3, 2\)"):
         network(torch.rand(shape), torch.rand(3, 4))
-
-
-def test_pass_through_and_free_head_are_taken_over() -> None:
-    torch.manual_seed(0)
-    model, X = trained(Named())
-    network = SafeNetwork.from_model(model, ONE_RULE, example=X, passthrough=True)
-    outside = X[:, 0] > 0.1
-    with torch.no_grad():
-        assert torch.allclose(network(X)[outside], model(X)[outside], atol=1e-4)
-
-
-def test_models_that_do_not_end_with_a_linear_layer_are_refused() -> None:
-    with pytest.raises(ValueError, match="Softmax '3' after '2'"):
-        SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(1)), EVERYWHERE)
-    with pytest.raises(ValueError, match="without one"):
-        SafeNetwork.from_model(nn.Sequential(nn.ReLU()), EVERYWHERE)
-    with pytest.raises(ValueError, match="Expected '0' to be a linear layer"):
-        SafeNetwork.from_model(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), EVERYWHERE, layer="0")
-    with pytest.warns(UserWarning, match="the heads start anew"):  # other outputs
-        network = SafeNetwork.from_model(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 7)), EVERYWHERE)
-    assert verify(network).hold
 
 
 # --- torch's tools

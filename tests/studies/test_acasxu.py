@@ -1,4 +1,4 @@
-"""The ACAS Xu bench: reading, the corrector's laws, attacks that find what is there, and the quick run."""
+"""The ACAS Xu bench: reading, the head's laws, attacks that find what is there, and the quick run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from smle.assurance import certify, correct
+from smle import correct
+from smle.corrected.network import CorrectedModule
 from smle.errors import DataError
-from smle.nn.limits import fit_weights
-from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from studies.bench import available, run_bench
-from studies.bench.acasxu_attack import Effort, attack_embedding, attack_rule, corners
+from studies.bench.acasxu_attack import Effort, attack_answers, attack_rule
 from studies.bench.acasxu_data import ADVICE, Task, advice, read_tasks, rule_box, sample_box, stand_in
 from studies.bench.sampling import Judge
 
@@ -33,10 +32,9 @@ def inside(task: Task, count: int, seed: int = 0) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def corrected(task: Task) -> SafeNetwork:
-    boxes = [corners(rule_box(task.spec, rule)) for rule in range(len(task.spec.rules))]
-    with pytest.warns(UserWarning, match="moved although they are allowed: of alternatives"):
-        return correct(task.model, task.spec, np.concatenate([task.train, *inside(task, 500), *boxes]))
+def corrected(task: Task) -> CorrectedModule:
+    network: CorrectedModule = correct(task.model, task.spec, task.train).eval()
+    return network
 
 
 def answers(network: nn.Module, X: np.ndarray) -> np.ndarray:
@@ -45,53 +43,38 @@ def answers(network: nn.Module, X: np.ndarray) -> np.ndarray:
     return scores
 
 
-# --- the corrector
+# --- the corrected network
 
 
-def test_the_corrector_is_certified_and_its_certificate_covers_every_rule(task: Task, corrected: SafeNetwork) -> None:
-    proved = certify(corrected).check()
+def test_it_is_certified_and_its_certificate_covers_every_rule(task: Task, corrected: CorrectedModule) -> None:
+    proved = corrected.certificate_.check()
     assert {p.rule for p in proved} == {rule.name for rule in task.spec.rules}
 
 
-def test_outside_all_regions_scores_are_bit_for_bit_the_originals(task: Task, corrected: SafeNetwork) -> None:
+def test_outside_all_regions_scores_are_bit_for_bit_the_originals(task: Task, corrected: CorrectedModule) -> None:
     X = task.test[np.abs(task.test[:, 0]) < 0.29]
     assert len(X) > 100
     np.testing.assert_array_equal(answers(corrected, X), task.scores(X))
 
 
-def test_the_original_breaks_every_rule_somewhere_and_the_corrector_none(task: Task, corrected: SafeNetwork) -> None:
+def test_the_original_breaks_every_rule_somewhere_and_the_corrected_one_none(
+    task: Task, corrected: CorrectedModule
+) -> None:
     X, judge = np.concatenate(inside(task, 1000, seed=1)), Judge(task.spec)
     before = {violation.rule for violation in judge.violations(X, task.scores(X))}
     assert before == {rule.name for rule in task.spec.rules}
     assert not judge.violations(X, answers(corrected, X))
 
 
-def test_a_convex_requirement_changes_advice_only_where_it_was_broken(task: Task, corrected: SafeNetwork) -> None:
-    # The last rule is a conjunction: all of what it allows is kept, so only violators are touched.
-    X = inside(task, 1000, seed=2)[-1]
+def test_advice_changes_only_where_a_rule_was_broken(task: Task, corrected: CorrectedModule) -> None:
+    X = np.concatenate(inside(task, 1000, seed=2))
     original, ours = task.scores(X), answers(corrected, X)
     wrong = np.zeros(len(X), dtype=bool)
     wrong[[v.row for v in Judge(task.spec).violations(X, original)]] = True
     assert 0 < wrong.sum() < len(X)
-    assert (np.abs(ours - original).max(axis=1)[~wrong] < 1e-4).all()
+    near = np.abs(ours - original).max(axis=1) < 1e-6  # at a border the room that rounding needs is given up
+    assert near[~wrong].all()
     assert (advice(ours) == advice(original))[~wrong].all()
-
-
-def test_points_are_needed_in_every_region(task: Task) -> None:
-    with pytest.raises(ValueError, match=r"Got none where '.*' applies, for example at "):
-        correct(task.model, task.spec, task.test[np.abs(task.test[:, 0]) < 0.29])
-
-
-def test_fitted_weights_beat_every_single_literal_and_the_even_mixture() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        excess = rng.normal(size=(300, 3)) + rng.normal(size=3)
-        weights = fit_weights(excess)
-        assert weights.min() >= 0
-        assert weights.sum() == pytest.approx(1)
-        loss = np.maximum(excess @ weights, 0).mean()
-        for other in (*np.eye(3), np.full(3, 1 / 3)):
-            assert loss <= np.maximum(excess @ other, 0).mean() + 0.01 * np.abs(excess).max()
 
 
 # --- attacks
@@ -112,17 +95,10 @@ def test_ascent_finds_what_random_points_miss() -> None:
     assert found.worst == pytest.approx(0.005, abs=1e-6)
 
 
-def test_an_unsafe_head_is_found_by_choosing_the_embedding(task: Task, corrected: SafeNetwork) -> None:
+def test_an_unsafe_head_is_found_by_choosing_the_answer(task: Task, corrected: CorrectedModule) -> None:
     effort, rng = Effort(borders=400), np.random.default_rng(0)
-    tried, broken = attack_embedding(corrected.deployed, task.spec, effort=effort, rng=rng)
-    assert tried == 400
-    assert broken == 0
-    weight = corrected.deployed.heads.weight
-    weight.mul_(1.01)
-    try:
-        assert attack_embedding(corrected.deployed, task.spec, effort=effort, rng=rng)[1] > 0
-    finally:
-        weight.div_(1.01)
+    assert attack_answers(corrected.head, task.spec, effort=effort, rng=rng) == (400, 0)
+    assert attack_answers(lambda _, answers: answers, task.spec, effort=effort, rng=rng)[1] > 0
 
 
 # --- data

@@ -35,6 +35,7 @@ from smle.guarantees import (
     verify,
 )
 from smle.rules import Choice, Label, Linear, Literal, Specification
+from smle_check.reading import BACKBONE
 
 __all__ = ["compiled", "issue", "rebind", "sealed"]
 
@@ -81,17 +82,24 @@ def issue(
     return sealed(stated, bytes(block), tensors, files)
 
 
-def rebind(certificate: Certificate, files: dict[str, bytes]) -> Certificate:
+def rebind(
+    certificate: Certificate, files: dict[str, bytes], *, backbone: dict[str, smle_check.Tensor] | None = None
+) -> Certificate:
     """Return the same proof bound to other files (a changed model.json, say), checked again.
 
-    A bound model.onnx stays bound unless `files` has another one.
+    A bound model.onnx stays bound unless `files` has another one, and so do the tensors `backbone.*` unless others
+    are given.
 
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
     kept = {role: data for role, data in certificate.files.items() if role == "onnx"}
     stated = {key: certificate.document[key] for key in ("program", "specification", "gate", "proof")}
-    return sealed(stated, certificate.block, certificate.tensors, {**kept, **files})
+    tensors = certificate.tensors
+    if backbone is not None:
+        head = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
+        tensors = {**head, **backbone}
+    return sealed(stated, certificate.block, tensors, {**kept, **files})
 
 
 def sealed(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
+from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, label_columns, maximize, point_text, room_at
@@ -90,7 +91,12 @@ def certify_rules(
         except NoSafeAnswer as failure:
             raise refusal(spec, boxes, failure.leaf) from None
         tensors |= check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()])
-        tensors |= tensors_of({"safe.slope": safe.slope, "safe.offset": safe.offset})
+        stored: dict[str, npt.NDArray[Any]] = {
+            "check.scale": units,
+            "safe.slope": safe.slope,
+            "safe.offset": safe.offset,
+        }
+        tensors |= tensors_of(stored)
         tree, proof = safe.tree, {"pairs": limit_proofs, "safe": safe.proofs, "moved": safe.moved}
     document: dict[str, Any] = {
         "program": {"head": "rules", "tree": tree},
@@ -236,10 +242,10 @@ def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> dict[int,
     limit, clip = pairs.clips[k].limit, pairs.clips[j]
     worst: tuple[Fraction, tuple[Fraction, ...]] | None = None
     for fmt in FORMATS:
-        for solution, multipliers in _programs(pairs.boxes, clip, limit, fmt):
+        for multipliers, solution in _programs(pairs.boxes, clip, limit, fmt):
             if _accepted(pairs, k, j, multipliers):
                 return multipliers
-            if worst is None or solution.value > worst[0]:
+            if solution is not None and (worst is None or solution.value > worst[0]):
                 worst = solution.value, solution.x
     raise _refusal(spec, clip, limit, None if worst is None else worst[1])
 
@@ -254,24 +260,21 @@ def _accepted(pairs: Pairs, k: int, j: int, multipliers: dict[int, Fraction]) ->
 
 def _programs(
     boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
-) -> Iterator[tuple[ExactOptimal, dict[int, Fraction]]]:
-    """Maximize what is missing over the inputs where both bind; yield optima with their multipliers."""
+) -> Iterator[tuple[dict[int, Fraction], ExactOptimal | None]]:
+    """Maximize what is missing over the inputs where both bind; yield multipliers, and the optimum if there is any."""
     stated, ends = boxes.spec, boxes.meeting((limit.region, clip.limit.region), fmt)
     if ends is None:
         return
-    ends_of_all = [[side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt)]
+    low, high = ([side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt))
     own = stated.regions[limit.region]
-    rows = sorted({*own, *stated.regions[clip.limit.region], *range(stated.stated, len(stated.rows))})
-    rows = [r for r in rows if len(stated.rows[r].terms) > 1]
-    bounds = [stated.rows[r].bound if r in own else stated.rows[r].compared[fmt][0] for r in rows]
-    forms = [tuple(stated.rows[r].terms.items()) for r in rows]
-    for slope, _ in gaps(clip, limit):
-        found = maximize(
-            tuple((k, -v) for k, v in slope.items()), forms,
-            row_lower=[None] * len(rows), row_upper=bounds, lower=ends_of_all[0], upper=ends_of_all[1],
-        )  # fmt: skip
-        if isinstance(found, ExactOptimal):
-            yield found, {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}
+    numbers = sorted({*own, *stated.regions[clip.limit.region], *range(stated.stated, len(stated.rows))})
+    rows = {
+        r: (stated.rows[r].terms, stated.rows[r].bound if r in own else stated.rows[r].compared[fmt][0])
+        for r in numbers
+        if len(stated.rows[r].terms) > 1
+    }
+    for slope, constant in gaps(clip, limit):
+        yield best_multipliers({k: -v for k, v in slope.items()}, -constant, rows, low, high)
 
 
 def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None) -> Exception:

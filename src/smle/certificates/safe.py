@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from smle.guarantees import ExactInfeasible, ExactOptimal, maximize
+from smle.certificates.multipliers import best_multipliers
 from smle.solvers import LinearProgram, MixedIntegerProgram, solve
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
@@ -496,25 +496,8 @@ def _multipliers(
         rows = {r: _row(facts, r, as_stated, fmt) for r, as_stated in facts.rows(stated, seen).items()}
         rows = {r: row for r, row in sorted(rows.items()) if len(row[0]) > 1}
         low, high = ([side[k] for k in range(len(facts.spec.inputs))] for side in facts.boxes.sides(ends, fmt))
-        found = maximize(
-            tuple(form.items()), [tuple(terms.items()) for terms, _ in rows.values()],
-            row_lower=[None] * len(rows), row_upper=[bound for _, bound in rows.values()], lower=low, upper=high,
-        )  # fmt: skip
-        weights = {}
-        if isinstance(found, ExactOptimal):
-            weights = dict(zip(rows, found.multipliers, strict=True))
-        elif isinstance(found, ExactInfeasible):  # empty: multiples prove any bound
-            least = sum((mu * rows[r][1] for r, mu in zip(rows, found.multipliers, strict=True)), Fraction(0))
-            reach = sum((abs(v) * facts.spec.sizes[k] for k, v in form.items()), abs(constant))
-            left: Form = {}
-            for r, mu in zip(rows, found.multipliers, strict=True):
-                for k, v in rows[r][0].items():
-                    left[k] = left.get(k, Fraction(0)) - mu * v
-            least += sum((max(v * low[k], v * high[k]) for k, v in left.items()), Fraction(0))
-            if least < 0:
-                factor = Fraction(int(2 * reach / -least) + 1)
-                weights = {r: factor * mu for r, mu in zip(rows, found.multipliers, strict=True)}
-        yield [[r, str(mu)] for r, mu in sorted(weights.items()) if mu > 0]
+        weights, _ = best_multipliers(form, constant, rows, low, high)
+        yield [[r, str(mu)] for r, mu in sorted(weights.items())]
 
 
 def find_safe(

@@ -53,7 +53,7 @@ __all__ = [
 
 app = typer.Typer(
     name="smle",
-    help="Train neural networks that are proved to obey rules, and check the proofs.",
+    help="Models that provably obey rules: fit or train them, and check the proofs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

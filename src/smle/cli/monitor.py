@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, out, print_json, print_rows, reported
-from smle.cli.places import RequireCertificate, load_model, require_model, require_table
+from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
 
 if TYPE_CHECKING:
     from smle.monitor import Change, Usage
@@ -38,7 +38,7 @@ def monitor(
         require_model(model, table=data, usage="smle monitor {model} {table}")
         require_table(data)
         from smle.monitor import Usage, compare
-        from smle.tables.files import read_chunks, text_columns
+        from smle.tables.files import read_chunks
 
         if not 0 <= tolerance < 1:
             raise ValueError(f"Expected --tolerance to be a number from 0 up to 1. Got {tolerance}.")
@@ -47,7 +47,7 @@ def monitor(
         training = None if stored is None else Usage.from_json(stored)
         now: Usage | None = None
         with counted("counting", unit="rows") as progress:
-            for chunk in read_chunks(data, text=text_columns(loaded.specification_)):
+            for chunk in read_chunks(data, text=texts_of(loaded)):
                 first = int(chunk.index[0]) + 1
                 with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
                     part = loaded.usage(chunk)
@@ -85,7 +85,10 @@ def _finite(value: Any) -> Any:
 
 def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], tolerance: float) -> None:
     if training is None:
-        shares = [("rows outside the domain", now.outside_rows / now.rows), ("units clipped", now.clipped_share)]
+        shares = [
+            ("rows outside the domain", now.outside_rows / now.rows),
+            ("units clipped" if now.cells else "answers moved", now.clipped_share),
+        ]
         shares += [(f"rule '{name}' is on", count / now.rows) for name, count in now.rules.items()]
         print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
         out.print("The model says nothing about its training rows: there is nothing to compare with.", soft_wrap=True)

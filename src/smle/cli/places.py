@@ -11,8 +11,9 @@ from smle.cli.app import err, quoted
 
 if TYPE_CHECKING:
     from smle.estimators import SafeEstimator
+    from smle.export import OnnxModel
 
-__all__ = ["RequireCertificate", "is_onnx", "load_model", "require_model", "require_table"]
+__all__ = ["RequireCertificate", "is_onnx", "load_model", "require_model", "require_table", "texts_of"]
 
 RequireCertificate = Annotated[
     bool, typer.Option("--require-certificate/--no-require-certificate", help="Refuse a model without certificate.")
@@ -41,6 +42,14 @@ def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
             f"warning: {nothing_proved(model)} --require-certificate refuses such models.", markup=False, soft_wrap=True
         )
     return loaded
+
+
+def texts_of(model: SafeEstimator | OnnxModel) -> dict[str, frozenset[str]]:
+    """Return the columns that a model reads as text, in the rules or beside them, with names that are not missing."""
+    from smle.tables.files import text_columns
+
+    known = text_columns(model.specification_)
+    return {name: frozenset() for name in model.text_inputs} | known
 
 
 def require_model(model: Path, *, table: Path | None = None, usage: str = "", onnx: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, err, out, print_json, reported
-from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table
+from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table, texts_of
 from smle.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["predict"]
 _LISTED = 5  # row numbers in a warning
 _COLUMNS = 20  # column names in a message
 _REMEDY = "Drop these rows, or let --out-of-domain warn clamp them to it."
-_INFO = ("active_rules", "in_domain", "clipped_share")
+_INFO = ("active_rules", "in_domain", "clipped_share", "moved")
 
 
 @app.command(rich_help_panel=MODELS)
@@ -38,7 +38,10 @@ def predict(
         str, typer.Option(help="Rows outside the domain: raise, warn or clip. The last two clamp them to it.")
     ] = "raise",
     info: Annotated[
-        bool, typer.Option("--info", help="Add active rules, whether the row is in the domain, and the clipped share.")
+        bool,
+        typer.Option(
+            "--info", help="Add active rules, whether the row is in the domain, and what was clipped or moved."
+        ),
     ] = False,
     keep: Annotated[
         list[str] | None,
@@ -67,7 +70,7 @@ def predict(
     Example: smle predict model/ new.parquet -o predictions.parquet --info --out-of-domain warn
     """
     with reported():
-        from smle.tables.files import TableWriter, read_chunks, text_columns
+        from smle.tables.files import TableWriter, read_chunks
 
         if as_json and output is None:
             raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
@@ -82,7 +85,7 @@ def predict(
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
         loaded = _load(model, require_certificate)
         outside = _Outside()
-        chunks = read_chunks(data, text=text_columns(loaded.specification_))
+        chunks = read_chunks(data, text=texts_of(loaded))
         kept = _kept(data, keep or (), keep_all) if keep or keep_all else None
         rows = 0
         with TableWriter(output) as writer, counted("predicting", unit="rows") as progress:
@@ -205,7 +208,8 @@ def _answers(
             table = pd.DataFrame(dict(zip(names, columns, strict=True)))
         if info:
             table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]
-            for name in _INFO[1:]:  # ONNX files do not tell what was clipped
+            for name in _INFO[1:]:  # networks tell what was clipped, other models what was moved, ONNX files neither
                 if name in facts:
-                    table[name] = facts[name]
+                    values = np.asarray(facts[name])
+                    table[name] = values if values.ndim == 1 else (values != 0).any(axis=1)
         yield table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
-from smle.cli.places import require_model
+from smle.cli.places import require_model, texts_of
 from smle_check.digits import margin_text
 from smle_check.names import visible
 
@@ -33,7 +33,9 @@ def project(
 ) -> None:
     """Prove a trained model under edited rules: the nearest safe heads, a new certificate, no training.
 
-    The backbone stays. New combinations of rules start from the head that served there before. With --data the heads
+    The backbone stays, and so does an estimator inside, whose head is made anew.
+
+    New combinations of rules start from the head that served there before. With --data the heads
     are fitted to it as well; without, accuracy may suffer where much changed. Exit code 1: it cannot be certified.
 
     Example: smle project model/ stricter.yaml -o stricter-model/
@@ -55,7 +57,7 @@ def project(
         X = y = None
         scores: dict[str, Any] = {}
         if data is not None:
-            table = read_table(data, text=text_columns(spec))
+            table = read_table(data, text=texts_of(old) | text_columns(spec))
             require_fitting(spec, table, data)
             X, test = split(table, test_share, 0)
             y = X[[item.name for item in spec.outputs]]
@@ -63,7 +65,8 @@ def project(
             new = project_model(old, spec, X=X, y=y)
         if data is not None and len(test):
             truth = test[[item.name for item in spec.outputs]]
-            found = compare_models(new, test, truth, plain=quick_twin(spec, X, y))
+            plain = None if new.is_corrected else quick_twin(spec, X, y)
+            found = compare_models(new, test, truth, plain=plain)
             new.set_scores(found)
             scores = {"rows": len(test), "before": _score(old, test, truth), "after": _score(new, test, truth)}
             scores["warning"] = found["concern"] or None

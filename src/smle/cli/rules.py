@@ -34,7 +34,7 @@ def rules(
 
 
 def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
-    from smle.guarantees import diagnose
+    from smle.certificates.advice import diagnose
     from smle.rules import Specification
     from smle.tables.files import read_table, text_columns
 

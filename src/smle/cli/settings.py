@@ -14,7 +14,9 @@ _WHOLE = ("embedding", "batch_size", "epochs", "patience", "final_epochs", "seed
 _NUMBERS = (*_WHOLE, "learning_rate", "validation_share", "test_share")
 _PARAMETERS = {"epochs": "max_epochs", "seed": "random_state"}  # settings with another name in Python
 # What the estimators do not know, or not in this form; they check the other settings.
+_MODELS = ("network", "auto", "hist-gradient-boosting", "random-forest", "extra-trees", "ridge", "xgboost", "lightgbm")
 _OWN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (lambda v: v in _MODELS, f"one of {', '.join(_MODELS)}"),
     "hidden": (lambda v: v is not None, "positive whole numbers such as 64,64"),
     "test_share": (lambda v: type(v) in (int, float) and 0 <= v < 1, "a number from 0 up to 1"),
     "twin": (lambda v: isinstance(v, bool), "true or false"),
@@ -26,6 +28,7 @@ _OWN: dict[str, tuple[Callable[[Any], bool], str]] = {
 class TrainSettings:
     """How to train from the command line; names are those of the options and of the keys in a settings file."""
 
+    model: str = "network"
     hidden: tuple[int, ...] = (64, 64, 64)
     embedding: int = 64
     bounds: str = "auto"
@@ -69,7 +72,7 @@ class TrainSettings:
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the estimators."""
-        names = [field.name for field in fields(self) if field.name not in ("test_share", "twin")]
+        names = [field.name for field in fields(self) if field.name not in ("model", "test_share", "twin")]
         return {_PARAMETERS.get(name, name): getattr(self, name) for name in names}
 
 

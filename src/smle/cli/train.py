@@ -26,13 +26,14 @@ from smle.cli.app import (
 )
 from smle.cli.places import require_table
 from smle.cli.settings import TrainSettings
-from smle.errors import AccuracyWarning
+from smle.errors import AccuracyWarning, DataError
 from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from smle.estimators import SafeEstimator
+    from smle.estimators.catalog import Tried
     from smle.rules import Specification
 
 __all__ = ["require_fitting", "split", "train"]
@@ -55,6 +56,23 @@ def train(
     rules: Annotated[Path, typer.Argument(help="Rules file (YAML).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
     config: Annotated[Path | None, typer.Option(help="YAML file with settings, named as the options below.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="network, hist-gradient-boosting, random-forest, extra-trees, ridge, xgboost, lightgbm; auto: what "
+            "predicts best in cross-validation. Options of networks have no meaning for others.",
+            show_default=_default("model"),
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="COLUMN",
+            help="Column that the model must not read, such as a row number; repeatable. Networks read the inputs of "
+            "the rules alone, others all columns.",
+        ),
+    ] = None,
     hidden: Annotated[
         str | None, typer.Option(help="Widths of the hidden layers.", show_default=_default("hidden"))
     ] = None,
@@ -110,7 +128,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a network on a table and prove that it obeys the rules.
+    """Train a network, or any other model, on a table and prove that it obeys the rules.
 
     Columns are matched by name; the outputs are those of the rules file. Nothing is written before the proof.
 
@@ -118,13 +136,15 @@ def train(
 
     Example: smle train data.parquet rules.yaml -o model/ --config settings.yaml --epochs 50
 
+    Example: smle train data.csv rules.yaml -o model/ --model auto --ignore id
+
     Example: smle train data.csv rules.yaml -o model/ --checkpoint run.checkpoint --resume
     """
     names = (*TrainSettings.__dataclass_fields__,)
     given = {name: value for name, value in locals().items() if name in names}
     with reported(interrupted=_how_to_go_on(checkpoint)):
         settings = TrainSettings.read(config, given)
-        run = _Run(settings, checkpoint, resume)
+        run = _Run(settings, checkpoint, resume, tuple(ignore or ()))
         run.fit(data, rules, output)
         if as_json:
             print_json(run.to_json(output))
@@ -148,6 +168,8 @@ class _Run:
     settings: TrainSettings
     checkpoint: Path | None
     resume: bool
+    ignored: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
     def fit(self, data: Path, rules: Path, output: Path) -> None:
         """Read, split, train, measure, write."""
@@ -168,10 +190,11 @@ class _Run:
         table = read_table(data, text=text_columns(spec))
         self.targets = [item.name for item in spec.outputs]
         require_fitting(spec, table, data)
+        table = self._without_ignored(table, spec, data)
         kept, self.test = split(table, self.settings.test_share, self.settings.seed)
         kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
         parameters = self.settings.parameters()
-        self.model: SafeEstimator = kind(spec, **parameters, checkpoint=self.checkpoint)
+        self.model: SafeEstimator = self._chosen(kind, spec, parameters, kept)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AccuracyWarning)  # the summary says it
             self.model.fit(kept, kept[self.targets])
@@ -182,13 +205,46 @@ class _Run:
         for file in self._checkpoints():
             file.unlink(missing_ok=True)
 
+    def _without_ignored(self, table: pd.DataFrame, spec: Specification, data: Path) -> pd.DataFrame:
+        needed = {item.name for item in (*spec.inputs, *spec.outputs)} & set(self.ignored)
+        if needed:
+            raise ValueError(f"--ignore: the rules read '{min(needed)}', so the model may as well.")
+        unknown = [name for name in self.ignored if name not in table.columns]
+        if unknown:
+            raise DataError(f"{data}: --ignore: there is no column '{unknown[0]}'.")
+        return table.drop(columns=list(self.ignored))
+
+    def _chosen(
+        self, kind: type[SafeEstimator], spec: Specification, parameters: dict[str, Any], rows: pd.DataFrame
+    ) -> SafeEstimator:
+        """Return the unfitted model that was asked for, or that does best."""
+        from smle.estimators.catalog import AUTO, NETWORK, named_estimator, tried_models
+
+        def made(name: str) -> SafeEstimator:
+            if name == NETWORK:
+                return kind(spec, **parameters, checkpoint=self.checkpoint)
+            return kind(spec, estimator=named_estimator(name, spec, rows, seed=self.settings.seed))
+
+        name = self.settings.model
+        if name != NETWORK and self.checkpoint is not None:
+            raise ValueError("--checkpoint is for networks (--model network).")
+        if name == AUTO:
+            self.tried = tuple(tried_models(made, rows, rows[self.targets], seed=self.settings.seed))
+            if self.tried[0].reason:
+                raise ValueError(f"--model auto: no model could be trained. {self.tried[0].reason}")
+            name = self.tried[0].name
+        self.name = name
+        return made(name)
+
     def _compare(self, kept: pd.DataFrame, kind: type[SafeEstimator], parameters: dict[str, Any]) -> None:
         """Measure on the test rows, beside a plain twin or, where none is asked for, a quick plain model."""
         from smle.estimators import compare_models, quick_twin, without_rules
 
         spec = self.model.specification_
         plain: Any = None
-        if spec.rules and self.settings.twin:
+        if self.model.is_corrected:
+            pass  # what the estimator inside answers stands beside
+        elif spec.rules and self.settings.twin:
             beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
             plain = kind(without_rules(spec), **parameters, checkpoint=beside).fit(kept, kept[self.targets])
         elif spec.rules:
@@ -240,17 +296,26 @@ class _Run:
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return the summary as plain data."""
+        history = self.model.description_["history"]
         return {
             "model": str(output),
             "rows": self.rows,
             "scores": self.scores,
             "warning": self.scores.get("concern") or None,
-            "history": {k: self.model.description_["history"][k] for k in ("epochs", "best_epoch", "stopped")},
+            "history": {k: history[k] for k in ("epochs", "best_epoch", "stopped") if k in history},
+            "trained": self.name,
+            "tried": [
+                {"model": t.name, "score": t.score, "reason": t.reason or None} for t in self.tried if t.score > -1e300
+            ],
             "proved": proved_json(self.proved),
         }
 
     def show(self, output: Path) -> None:
         """Print the summary."""
+        if self.tried:
+            rows = [(t.name, t.reason or f"{t.score:.4f}") for t in self.tried]
+            metric = self.scores.get("metric", "score")
+            print_rows("Tried on the training rows, in three parts", ("model", f"{metric} of what is served"), rows)
         if self.proved:
             print_proved(self.proved, self.model.specification_)
         if self.scores:
@@ -261,11 +326,13 @@ class _Run:
             if text:
                 out.print(f"{'WARNING' if style else 'Note'}: {text}", style=style, soft_wrap=True, markup=False)
         history = self.model.description_["history"]
+        how = f"{history['epochs']} epochs (ended by {history['stopped']})" if "epochs" in history else self.name
         out.print(
-            f"Trained on {self.rows['training']} rows: {history['epochs']} epochs (ended by {history['stopped']}), "
-            f"{history['seconds']:.1f} s.",
-            soft_wrap=True,
+            f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.", soft_wrap=True, markup=False
         )
+        if self.model.is_corrected:
+            moved = self.model.description_["correction"]
+            out.print(f"Moved to obey: {moved['moved']} of the answers to {moved['rows']} training rows.")
         unseen = [name for name, rows in self.model.description_["training"]["rules"].items() if not rows]
         if unseen:
             out.print(
@@ -282,13 +349,9 @@ class _Run:
 
 
 def _show_scores(scores: dict[str, Any]) -> None:
-    plain = "plain network" if scores["plain"] == "network" else "plain model (quick)"
-    titles = {
-        "plain": plain,
-        "postprocess": "plain, post-processed",
-        "safe": "safe network",
-        "oracle": "best that obeys",
-    }
+    known = {"network": "plain network", "quick": "plain model (quick)", "estimator": "the estimator inside"}
+    plain = known[scores["plain"]]
+    titles = {"plain": plain, "postprocess": "plain, post-processed", "safe": "safe model", "oracle": "best that obeys"}
     rows = []
     for key, title in titles.items():
         if key in scores["score"]:

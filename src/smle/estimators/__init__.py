@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from os import PathLike
+from typing import Any
 
 import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+from smle.corrected.network import KINDS, load_network
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
@@ -31,8 +33,10 @@ __all__ = [
 _KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
 
 
-def load(folder: str | PathLike[str], *, verify: bool = True, require_certificate: bool = False) -> SafeEstimator:
-    """Load a model folder.
+def load(
+    folder: str | PathLike[str], *, backbone: Any = None, verify: bool = True, require_certificate: bool = False
+) -> Any:
+    """Load a model folder: an estimator, or a network of the torch door with `backbone`, a module like the stored one.
 
     The certificate is checked in exact arithmetic, and rules.yaml is compiled again and compared with it, unless
     `verify=False` is asked for. A folder without rules has no certificate: it is loaded with a warning that nothing is
@@ -46,6 +50,14 @@ def load(folder: str | PathLike[str], *, verify: bool = True, require_certificat
     """
     if require_certificate and not verify:
         raise ValueError("require_certificate=True needs verify=True: a certificate that is not checked says nothing.")
+    if backbone is not None:
+        record = read_record(folder)
+        if record.description.get("kind") not in KINDS:
+            raise ModelFormatError(
+                f"Expected a folder of a torch module for backbone=. Got '{os.fspath(folder)}', the folder of a "
+                f"{record.description.get('kind')}, which needs none. Call smle.load(folder)."
+            )
+        return load_network(record, backbone, verify=verify)
     model = read_model(folder, verify=verify)
     if not model.specification_.rules:
         if require_certificate:
@@ -60,6 +72,11 @@ def read_model(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstim
     """Do what `load` does, for callers who see to models without rules themselves."""
     record = read_record(folder)
     kind = _KINDS.get(str(record.description.get("kind")))
+    if record.description.get("kind") in KINDS:
+        raise ModelFormatError(
+            f"'{os.fspath(folder)}' holds the numbers of a torch module ({record.description.get('backbone')}), and no "
+            "code. Bring the module: smle.load(folder, backbone=module). Only exported ONNX files run without it."
+        )
     if kind is None:
         raise ModelFormatError(f"model.json: unknown kind of model {record.description.get('kind')!r}.")
     return kind.from_record(record, verify=verify)

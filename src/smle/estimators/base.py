@@ -12,21 +12,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, get_tags
+from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
 from sklearn.utils.validation import _check_sample_weight
 
-from smle.assurance import certify
+from smle.assurance import RulesHead, certify
 from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
+from smle.certificates.rules import certify_rules
+from smle.corrected import CorrectedModel
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.comparison import compare_held_out
-from smle.estimators.description import describe
+from smle.estimators.description import describe, short_history
 from smle.estimators.fitted import FittedModel
+from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
-from smle.estimators.rebuild import architecture_of, rebuild
-from smle.guarantees import Arrangement, arrange, conflicts_explained
+from smle.estimators.rebuild import architecture_of, folded, rebuild
+from smle.guarantees import Arrangement, arrange, conflicts_explained, distinct
 from smle.nn.backbones import MLP
-from smle.nn.corrector import corrected, inputs_like
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
 from smle.nn.network import SafeNetwork, moves_with_inputs
@@ -52,6 +55,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
     Args:
         specification: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
+        estimator: Any scikit-learn estimator or pipeline, of XGBoost or LightGBM too, to fit instead of a network. It
+            sees the table as it is passed, columns that the rules do not know, text and missing values included
+            (numbers as float32 holds them, outputs left out). It is stored as ONNX and served so from `fit` on, behind
+            a head that is proved to obey. The arguments below have no meaning then. None: a network.
         hidden: Widths of the hidden ReLU layers.
         embedding: Width of the layer that is clipped; the last one before the heads.
         bounds: `fixed` (after the linear layer of the embedding as general as any constants), `affine`, or `network`
@@ -86,6 +93,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         self,
         specification: Specification | str | PathLike[str] | None = None,
         *,
+        estimator: Any = None,
         hidden: tuple[int, ...] = (64, 64, 64),
         embedding: int = 64,
         bounds: str = "auto",
@@ -106,6 +114,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         progress: bool | None = None,
     ) -> None:
         self.specification = specification
+        self.estimator = estimator
         self.hidden = hidden
         self.embedding = embedding
         self.bounds = bounds
@@ -167,6 +176,14 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         """Return the loss of the refit."""
         raise NotImplementedError
 
+    def _typical(self, targets: Array) -> tuple[Array, Array]:
+        """Return a typical answer (m,), which takes the place of NaN, and the spread (m,) of the answers."""
+        raise NotImplementedError
+
+    def _inner_targets(self, targets: Array) -> npt.NDArray[Any]:
+        """Return the targets that an inner estimator is fitted to."""
+        raise NotImplementedError
+
     def _facts(self) -> dict[str, Any]:
         """Return further entries for model.json."""
         return {}
@@ -174,27 +191,54 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     def _restore(self, description: dict[str, Any]) -> None:
         """Take over the entries of `_facts`."""
 
+    # --- scikit-learn
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn what an inner estimator reads."""
+        tags = super().__sklearn_tags__()
+        if self.estimator is not None:
+            tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    def get_metadata_routing(self) -> Any:
+        """Return how arguments of `fit` are routed to an inner estimator; a network takes sample weights itself."""
+        if self.estimator is None:
+            return super().get_metadata_routing()
+        own = MetadataRequest(owner=self)
+        own.score = self._get_metadata_request().score
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        return MetadataRouter(owner=self).add_self_request(own).add(estimator=self.estimator, method_mapping=mapping)
+
     # --- fitting
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Self:
         """Train on a table and its targets, and certify the result.
 
         Args:
             X: Table with the rules' input columns, or an array in their order.
             y: Targets: a table with the rules' output columns, or an array in their order.
-            sample_weight: Weight of each row (N,) in loss, early stopping and refit. Rows of weight 0 are left out.
+            sample_weight: Weight of each row (N,) in loss, early stopping and refit. Rows of weight 0 are left out. It
+                is passed on to an `estimator`.
+            params: Further arguments for the `fit` of an `estimator`, which are routed to it.
 
         Raises:
             ValueError: If a parameter has a value that it cannot have.
             DataError: If the data do not fit the rules' columns and ranges.
             ContradictionError: If the rules cannot be satisfied together.
             NotCertifiedError: If no proof was found. After an error the model is what it was before.
+            ConversionError: If an `estimator` cannot be stored, or its stored form answers otherwise.
         """
         fitted = type(self).__new__(type(self))
         fitted.__dict__.update(self.__dict__)
-        fitted.__dict__.pop("feature_names_in_", None)
-        with float32_by_default():
-            fitted._fit(X, y, sample_weight)
+        for name in [name for name in fitted.__dict__ if name.endswith("_") and not name.startswith("_")]:
+            del fitted.__dict__[name]
+        if self.estimator is not None:
+            fit_inner(fitted, X, y, sample_weight, params)
+        elif params:
+            raise TypeError(f"Without an estimator, fit takes no argument '{next(iter(params))}'.")
+        else:
+            with float32_by_default():
+                fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         concern = self.description_["scores"].get("concern")
         if concern:
@@ -212,44 +256,42 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         require_in_domain(spec, encoded, "training rows")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with conflicts_explained(spec):
+            head = self._rules_head(spec, targets)  # before training: what cannot be proved is refused at once
             network = self._trained(spec, encoded, targets, weight, seed)
         self.specification_ = spec
         self.n_features_in_ = len(spec.inputs)
         if column_names(X) is not None:
             self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
-        self._deploy(network)
+        if head is None:
+            self._deploy(network)
+        else:
+            self._deploy_behind(folded(network), head)
         self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
         self._hold(None)
         if spec.rules:
             if self.compare:
                 scores = compare_held_out(self, encoded, targets, weight, share=self.validation_share, seed=seed)
                 self.description_["scores"] = scores
-            self._hold(certify(network, files=self._bound_files()))
+            self._hold(certify(network, files=self._bound_files()) if head is None else self._bound(head))
+
+    def _rules_head(self, spec: Specification, targets: Array) -> RulesHead | None:
+        """Return the proved step behind the answers of a network that is trained without rules; None: learned heads."""
+        if self.enforcement != "correct" or not spec.rules:
+            return None
+        default, scale = self._typical(targets)
+        return RulesHead(certify_rules(spec, default=default, scale=scale))
 
     def _trained(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
     ) -> SafeNetwork:
-        """Return a trained network that obeys the rules."""
-        if self.enforcement == "correct" and spec.rules:
-            return self._corrected(spec, X, targets, weight, seed)
+        """Return a trained network: with heads that obey the rules, or plain if answers are corrected behind it."""
+        plain = self.enforcement == "correct"
+        spec = without_rules(spec) if plain else spec
         enforced = self._enforce(spec, X, targets) if self.enforce_targets and spec.rules else targets
-        enforcement = enforcement_of("gauge" if self.enforcement == "correct" else self.enforcement)
+        enforcement = enforcement_of("gauge" if plain else self.enforcement)
         network = self._network(spec, arrange(spec), X, enforced, seed, gauge=enforcement.gauge)
         self.history_ = self._train(network, torch.tensor(X), enforced, weight, enforcement, seed)
         return network
-
-    def _corrected(
-        self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
-    ) -> SafeNetwork:
-        """Train without rules, and make the result safe."""
-        plain = without_rules(spec)
-        network = self._network(plain, arrange(plain), X, targets, seed, gauge=True)
-        self.history_ = self._train(network, torch.tensor(X), targets, weight, enforcement_of("gauge"), seed)
-        free = network.eval().deployed.free
-        assert free is not None
-        last = torch.nn.Linear(free.weight.shape[1], free.weight.shape[0])
-        last.load_state_dict({"weight": free.weight, "bias": free.bias})
-        return corrected(torch.nn.Sequential(network.backbone, last), spec, inputs_like(X), fold=True)
 
     def _encoded(
         self, spec: Specification, X: Any, y: Any, sample_weight: Any
@@ -370,7 +412,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             kind=type(self).__name__,
             architecture={"backbone": "mlp", "hidden": list(self.hidden), "embedding": self._units},
             seed=seed,
-            history=self.history_,
+            history=short_history(self.history_),
             usage=self.usage_of(X),
         )
 
@@ -393,12 +435,15 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise ModelFormatError("The model folder has no rules.yaml, which also states inputs and outputs.")
         spec = Specification.from_yaml(record.rules + "\n")
         require_kind(record.description, spec)
+        architecture = record.description.get("architecture")
+        if record.onnx is not None or (isinstance(architecture, dict) and architecture.get("backbone") == "onnx"):
+            return cls._from_onnx(record, spec, verify=verify)
         architecture = architecture_of(record.description)
         model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])
         model.specification_, model.description_ = spec, record.description
         model.n_features_in_ = len(spec.inputs)
         model._restore(record.description)
-        program, checked = None, None
+        checked = None
         if spec.rules:
             certificate = record.certificate
             if certificate is None:
@@ -407,15 +452,27 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 certificate.check()
                 require_same_rules(certificate, spec)
                 checked = certificate
-            model._arrangement = arrangement_of(certificate, spec)
-            program = certificate.document["program"]
+            is_box = certificate.document["program"]["head"] == "box"
+            model._arrangement = arrangement_of(certificate, spec) if is_box else distinct(spec)
         else:
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
             model._arrangement = arrange(spec)
         with float32_by_default():
-            model.network_ = rebuild(spec, model._arrangement, architecture, program, record.weights)
+            model.network_ = rebuild(spec, model._arrangement, architecture, record)
         model._hold(checked)
+        return model
+
+    @classmethod
+    def _from_onnx(cls, record: ModelRecord, spec: Specification, *, verify: bool) -> Self:
+        """Rebuild a model that was fitted around an estimator: the stored form is what is served."""
+        model = cls(spec)
+        corrected = CorrectedModel.from_record(record, spec, verify=verify)
+        model.specification_, model.description_, model.corrected_ = spec, record.description, corrected
+        columns = corrected.model.columns or tuple(item.name for item in spec.inputs)
+        model.n_features_in_ = len(columns)
+        model._restore(record.description)
+        model._hold(corrected.certificate_ if verify else None)
         return model
 
 

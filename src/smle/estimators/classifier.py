@@ -25,7 +25,7 @@ _PRIOR = 4.0  # typical logits are kept within this distance of zero
 
 
 class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
-    """A multi-layer perceptron that provably obeys rules, for labels or one choice.
+    """A multi-layer perceptron, or any classifier, that provably obeys rules, for labels or one choice.
 
     * `labels` in the rules: y is a 0/1 table (rows, labels); a label is predicted where its logit is >= 0.
     * one of `choices` in the rules: y holds the names of the options; the largest score wins (`pick: min`: the
@@ -57,7 +57,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
         Columns are those of `classes_`. For a choice between two options: the advantage of the second (rows,).
         """
-        scores = self._outputs(X, out_of_domain)[1].astype(np.float64)
+        scores = self._outputs(X, out_of_domain).served.astype(np.float64)
         if self._choice is None:
             return scores
         scores = scores[:, self._order] * self._sign
@@ -71,16 +71,17 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
             return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
         """
-        encoded, outputs = self._outputs(X, out_of_domain)
+        found = self._outputs(X, out_of_domain)
+        outputs = found.served
         if self._choice is None:
             result: npt.NDArray[Any] = (outputs >= 0).astype(np.int64)
         else:
             result = self._values[(outputs * self._sign).argmax(axis=1)]
-        return (result, self._information(encoded)) if return_info else result
+        return (result, self._information(found)) if return_info else result
 
     def predict_proba(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
         """Return probabilities (rows, m), columns as in `classes_`. `>= 0.5` and argmax always agree with `predict`."""
-        outputs = self._outputs(X, out_of_domain)[1].astype(np.float64)
+        outputs = self._outputs(X, out_of_domain).served.astype(np.float64)
         below = np.nextafter(0.5, 0.0)
         if self._choice is None:
             chance = 0.5 * (1.0 + np.tanh(outputs / 2))
@@ -96,7 +97,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return accuracy: of the choice, or averaged over labels."""
-        if getattr(self, "_choice", None) is not None or not hasattr(self, "network_"):
+        if getattr(self, "_choice", None) is not None or not hasattr(self, "description_"):
             return float(super().score(X, y, sample_weight))
         wanted = encode_numbers(self.specification_, y)
         right = (self.predict(X) == wanted).mean(axis=1)
@@ -180,6 +181,15 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
             return LocalLoss(mirrored.value, -mirrored.gradient, mirrored.curvature)
 
         return smallest_wins
+
+    def _typical(self, targets: Array) -> tuple[Array, Array]:
+        return self._as_outputs(targets), np.ones(targets.shape[1])
+
+    def _inner_targets(self, targets: Array) -> npt.NDArray[Any]:
+        if self._choice is not None:
+            return np.asarray(self._values[targets.argmax(axis=1)])
+        labels = targets.astype(np.int64)
+        return labels[:, 0] if labels.shape[1] == 1 else labels
 
     def _facts(self) -> dict[str, Any]:
         return {"classes": None if self._choice is None else self._values.tolist()}

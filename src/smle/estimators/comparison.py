@@ -45,7 +45,7 @@ class Compared:
     """Answers of several methods to the same rows, with their losses (rows, outputs) and broken rules (share of rows).
 
     * `answers`, `loss`, `violations`: by method, `safe`, `plain`, `postprocess` and `oracle`; `violations` also `data`.
-    * `plain`: what the plain model is, `network` or `quick`.
+    * `plain`: what the plain model is: `network`, `quick`, or `estimator`, the one inside.
     """
 
     spec: Specification
@@ -96,7 +96,7 @@ def compare(
         truth: Targets (n, m) as of `encode_targets`.
         outputs: By method: numbers, logits of labels, scores of options (n, m).
         weight: Weight of each row (n,).
-        plain: What the plain model is: `network` or `quick`.
+        plain: What the plain model is: `network`, `quick` or `estimator`.
     """
     scale = scale_of(spec, truth, weight)
     found = {"oracle": nearest_outputs(spec, X, truth, scale=scale)}
@@ -125,7 +125,8 @@ def compare_models(
         safe: The model with rules.
         X: Table with the input columns.
         y: Table with the output columns.
-        plain: Its twin without rules, or a `quick_twin`, if there is one.
+        plain: Its twin without rules, or a `quick_twin`, if there is one. Beside a model with an estimator inside
+            stands what that answers.
 
     Returns:
         `metric`, `rows`, and for each of plain, postprocess, safe and oracle (the allowed answers with the best score)
@@ -144,9 +145,11 @@ def compare_models(
     elif plain is not None:
         outputs["plain"] = plain.raw_outputs(X)
         seconds["plain"] = plain.history_.seconds
+    elif safe.is_corrected:
+        outputs["plain"], kind = safe.corrected_.answered(X).answers.astype(np.float64), "estimator"
     started = time.monotonic()
     found = compare(spec, encoded, truth, outputs, plain=kind)
-    if plain is not None:
+    if "plain" in outputs:
         seconds["postprocess"] = time.monotonic() - started
     return {**found.summary("test", seconds), **_remarks(found, safe, "test")}
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from smle.assurance import CorrectedNetwork
 from smle.estimators.scores import columns_of, metric_of, sides_of, total_score
 from smle.guarantees import binding_rules, broken, to_scores
 from smle.rules import Linear, Number, Specification
@@ -29,7 +30,11 @@ _SURE = 3.0  # standard errors; half of one more for ten times the outputs
 _ENOUGH = 8  # rows
 _FEW = 30  # training rows of a region
 _NAMES = 4  # rules that a sentence lists
-_PLAIN = {"network": "the plain network", "quick": "a quick plain model (ridge regression and trees)"}
+_PLAIN = {
+    "network": "the plain network",
+    "estimator": "the estimator inside",
+    "quick": "a quick plain model (ridge regression and trees)",
+}
 _ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "rows of the table"}
 
 
@@ -75,6 +80,8 @@ def concern_about(found: Compared, model: FittedModel, *, where: str = "validati
     )
     if others:
         text += f" {others} more output{'s are' if others > 1 else ' is'} far behind as well."
+    if model.is_corrected:
+        return f"{text} Its head moves answers further than that, or answers with a stored safe one."
     return f"{text} {_explained(gap, found, model)}"
 
 
@@ -151,10 +158,7 @@ def _balanced(side: npt.NDArray[np.int64], weight: Array) -> Array:
 def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
     """Return where most is lost, the likely cause, and a remedy."""
     spec = found.spec
-    with torch.inference_mode():
-        x = model.network_.head.domain(torch.tensor(found.X))
-        gate = model.network_.head.gate
-        cell = np.zeros(len(x), dtype=np.int64) if gate.is_trivial else gate(x).numpy()
+    cell = model.network_.cell_of(torch.tensor(found.X))
     cells = model._arrangement.cells
     lost = np.bincount(cell, weights=gap.share, minlength=len(cells))
     worst = int(lost.argmax())
@@ -165,6 +169,11 @@ def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
         part = min(1.0, lost[worst] / gap.share.sum())
         text = f"{part:.0%} of the loss is {_place(model, worst)} ({(cell == worst).mean():.0%} of the rows). "
     causes = [*_structural(gap, found, model, concerned), *_of_training(model, worst, len(cells))]
+    if not causes and isinstance(model.network_, CorrectedNetwork):
+        causes = [
+            "the network itself, for its answers are moved only where they break a rule. Change its size, epochs or "
+            "learning rate, or give it more rows"
+        ]
     if not causes:
         causes = [
             "none that is known. Compare with a plain network (`smle train` does, or a model without rules). If that "
@@ -206,20 +215,22 @@ def _named(spec: Specification, rules: Sequence[int]) -> str:
 
 
 def _structural(gap: _Gap, found: Compared, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
-    """Yield causes that lie in the rules and the form of the heads."""
-    spec, gate = found.spec, model.network_.head.gate
-    if gate.is_trivial and any(model._arrangement.regions):
+    """Yield causes that lie in the rules and the form of the heads. Corrected answers have none: all parts serve."""
+    spec = found.spec
+    if isinstance(model.network_, CorrectedNetwork):
+        return
+    head = model.network_.head
+    if head.gate.is_trivial and any(model._arrangement.regions):
         yield "one head serves all regions (gate=False). Train with gate=True"
-    if not model.network_.head.network:
+    if not head.network:
         yield from islice(_crossing(spec, rules, gap.output), 1)
     split = [r for r in rules if any(len(clause.literals) > 1 for clause in spec.rules[r].requirement.clauses)]
     if split and isinstance(spec.outputs[gap.output], Number):
         yield (
-            f"rule '{spec.rules[split[0]].name}' allows separate ranges, and a head uses one of them. Say in `when` "
-            "which range holds where, or use smle.baselines.postprocess, which knows all"
+            f"rule '{spec.rules[split[0]].name}' allows separate ranges, and a head uses one of them. Try "
+            "enforcement='correct', which uses all, or say in `when` which range holds where"
         )
-    corrected = getattr(model, "enforcement", "") == "correct"
-    if rules and not isinstance(spec.outputs[gap.output], Number) and not corrected:
+    if rules and not isinstance(spec.outputs[gap.output], Number):
         yield (
             f"{_named(spec, rules)} tie{'s' if len(rules) == 1 else ''} labels or options together, and a head decides "
             "them by one convex piece of what is allowed. Try enforcement='correct', which moves only answers that "
@@ -291,7 +302,7 @@ def _crossing(spec: Specification, rules: Sequence[int], output: int) -> Iterato
             yield (
                 f"{whose} {name} from {side} by {one} and by {two}. Now the one binds and now the other, and the head "
                 f"of a region has one straight limit, which has to stay inside both. "
-                f"`smle.correct(estimator, spec)` has no such loss. For a network: {how}, so that each has its own "
+                f"enforcement='correct' has no such loss. Or: {how}, so that each has its own "
                 f"region; this allows the same: `when: {kept}{one} {sign} {two}`, `then: {name} {sign} {one}`; and "
                 f"`when: {kept}{one} {other} {two}`, `then: {name} {sign} {two}`"
             )

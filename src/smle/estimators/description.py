@@ -31,8 +31,8 @@ def describe(
     *,
     kind: str,
     architecture: dict[str, Any],
-    seed: int,
-    history: History,
+    seed: int | None,
+    history: dict[str, Any],
     usage: Usage,
 ) -> dict[str, Any]:
     """Return the description of a model that was fitted to encoded rows and targets."""
@@ -53,7 +53,7 @@ def describe(
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {**versions, "torch": torch.__version__, "numpy": np.__version__},
         },
-        "history": short_history(history),
+        "history": history,
         "training": usage.to_json(),
         "scores": {},
     }

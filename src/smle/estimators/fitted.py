@@ -10,17 +10,20 @@ import numpy.typing as npt
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from smle.assurance import DeployedNetwork, Seal, state_of
-from smle.certificates.document import Certificate, shortened
+from smle.assurance import CorrectedNetwork, DeployedNetwork, RulesHead, Seal, state_of
+from smle.certificates.document import Certificate, shortened, tensors_of
 from smle.certificates.issue import rebind
+from smle.corrected import Answered, CorrectedModel
 from smle.errors import DataError, NotCertifiedError
+from smle.estimators.inner import usage_of
 from smle.estimators.inputs import plain_table
-from smle.guarantees import Arrangement
+from smle.guarantees import Arrangement, distinct
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs
+from smle_check.reading import BACKBONE
 
 __all__ = ["FittedModel"]
 
@@ -29,11 +32,16 @@ _CHUNK = 65536  # rows per call of the network, so that memory stays flat
 
 
 class FittedModel:
-    """A deployed network with its rules, certificate and description."""
+    """A deployed network, or an estimator behind a head of rules, with rules, certificate and description.
+
+    `corrected_` is the latter in its stored form, and `network_` then is not there.
+    """
 
     specification_: Specification
     certificate_: Certificate | None
-    network_: DeployedNetwork
+    network_: DeployedNetwork | CorrectedNetwork
+    corrected_: CorrectedModel
+    estimator_: Any
     description_: dict[str, Any]
     n_features_in_: int
     _arrangement: Arrangement
@@ -44,10 +52,23 @@ class FittedModel:
         self._arrangement = network.arrangement
         self.network_ = DeployedNetwork.of(network)
 
+    def _deploy_behind(self, backbone: torch.nn.Module, head: RulesHead) -> None:
+        """Take over a network that was trained without rules, and the proved step behind its answers."""
+        self._arrangement = distinct(self.specification_)
+        self.network_ = CorrectedNetwork(backbone, head).eval().requires_grad_(False)
+
+    def _bound(self, head: RulesHead) -> Certificate:
+        """Return the certificate of a head, bound to this network, description and rules."""
+        own = {name: value for name, value in state_of(self.network_).items() if name.startswith(BACKBONE)}
+        return rebind(head.certificate, self._bound_files(), backbone=tensors_of(own))
+
     def _hold(self, certificate: Certificate | None) -> None:
         """Take over a certificate of the network as it is now; changes of the network are noticed from here on."""
         self._seal, self.certificate_ = None, None
-        if certificate is not None:
+        if self.is_corrected:
+            self.certificate_ = self.corrected_.certificate_ = certificate
+            self.corrected_.description_ = self.description_
+        elif certificate is not None:
             self._seal = Seal(self.network_, certificate.tensors)
             self.certificate_ = certificate.watching(self._seal.changed)
 
@@ -62,15 +83,26 @@ class FittedModel:
             )
 
     @property
+    def is_corrected(self) -> bool:
+        """Whether an estimator is inside, behind a head of rules, and not a network."""
+        return hasattr(self, "corrected_")
+
+    @property
     def _units(self) -> int:
-        """Width of the embedding that is deployed."""
-        return len(self.network_.head.bounds.lower)
+        """Width of what the backbone computes: of the embedding, or of the answers."""
+        layers = [layer for layer in self.network_.backbone.modules() if isinstance(layer, torch.nn.Linear)]
+        return layers[-1].out_features
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        """Columns that an estimator inside reads as text."""
+        return self.corrected_.model.texts if self.is_corrected else ()
 
     # --- using
 
-    def _outputs(self, X: Any, out_of_domain: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    def _outputs(self, X: Any, out_of_domain: str) -> Answered:
         """Return encoded inputs and the certified float32 outputs (rows, m)."""
-        check_is_fitted(self, "network_")
+        check_is_fitted(self, "description_")
         self._require_as_certified()
         X = plain_table(X, self.specification_)
         if column_names(X) is None and X.shape[1] != self.n_features_in_:
@@ -78,9 +110,12 @@ class FittedModel:
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
                 "as input."
             )
+        if self.is_corrected:
+            return self.corrected_.answered(X, out_of_domain, stacklevel=5)
         encoded = encode_inputs(self.specification_, X)
         apply_domain_policy(self.specification_, encoded, out_of_domain)
-        return encoded, self._evaluate(encoded)
+        outputs = self._evaluate(encoded)
+        return Answered(encoded, outputs, outputs, np.zeros(len(outputs), dtype=np.int8))
 
     def _evaluate(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         features = torch.tensor(encoded)
@@ -88,8 +123,11 @@ class FittedModel:
             parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
         return torch.cat(parts).numpy()
 
-    def _information(self, encoded: npt.NDArray[Any]) -> dict[str, Any]:
+    def _information(self, found: Answered) -> dict[str, Any]:
         """Return active rules per row, whether it is in the domain, and its share of clipped units."""
+        if self.is_corrected:
+            return self.corrected_.information(found)
+        encoded = found.encoded
         seen = Observer(self.specification_, self.network_).look(encoded)
         titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
         names = [tuple(titles[row].tolist()) for row in seen.active]
@@ -102,12 +140,13 @@ class FittedModel:
             X: Table with the rules' input columns.
             edges: Bins of the input columns; by default those of the training rows, if model.json has them.
         """
-        check_is_fitted(self, "network_")
+        check_is_fitted(self, "description_")
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
         X = plain_table(X, self.specification_)
-        return self.usage_of(encode_inputs(self.specification_, X), edges)
+        encoded = encode_inputs(self.specification_, X)
+        return usage_of(self.corrected_, X, encoded, edges) if self.is_corrected else self.usage_of(encoded, edges)
 
     def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
         """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
@@ -118,11 +157,11 @@ class FittedModel:
 
     def raw_outputs(self, X: Any) -> Array:
         """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
-        return self._outputs(X, "raise")[1].astype(np.float64)
+        return self._outputs(X, "raise").served.astype(np.float64)
 
     def explain_margins(self) -> list[dict[str, Any]]:
         """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
-        check_is_fitted(self, "network_")
+        check_is_fitted(self, "description_")
         if self.certificate_ is None:
             return []
         self._require_as_certified()
@@ -134,14 +173,12 @@ class FittedModel:
     # --- storing
 
     def _bound_files(self) -> dict[str, bytes]:
-        return {
-            "model": ModelRecord.description_bytes(self.description_),
-            "rules": self.specification_.to_yaml().encode(),
-        }
+        onnx = self.corrected_.model.data if self.is_corrected else None
+        return ModelRecord({}, self.description_, self.specification_.to_yaml(), None, onnx).bound_files()
 
     def set_scores(self, scores: dict[str, Any]) -> None:
         """Note scores (of this model, its plain twin, ...) in the description; the certificate is bound anew."""
-        check_is_fitted(self, "network_")
+        check_is_fitted(self, "description_")
         self.description_ = {**self.description_, "scores": {**self.description_["scores"], **scores}}
         if self.certificate_ is not None:
             self._require_as_certified()
@@ -153,9 +190,11 @@ class FittedModel:
         Raises:
             NotCertifiedError: If the model has rules but was loaded without verification.
         """
-        check_is_fitted(self, "network_")
+        check_is_fitted(self, "description_")
         if self.specification_.rules and self.certificate_ is None:
             raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
+        if self.is_corrected:
+            return self.corrected_.record()
         return ModelRecord(state_of(self.network_), self.description_, self.specification_.to_yaml(), self.certificate_)
 
     def save(self, folder: str | PathLike[str]) -> None:

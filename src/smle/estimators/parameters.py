@@ -34,7 +34,12 @@ def _named(*names: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in names
 
 
+def _estimator(value: Any) -> bool:
+    return not isinstance(value, type) and all(hasattr(value, name) for name in ("fit", "predict", "get_params"))
+
+
 _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "estimator": (lambda v: v is None or _estimator(v), "an estimator (not its class) or None"),
     "hidden": (_widths, "a tuple of positive whole numbers"),
     "embedding": (_whole, "a positive whole number"),
     "bounds": (_named("auto", "fixed", "affine", "network"), "'auto', 'fixed', 'affine' or 'network'"),
@@ -61,5 +66,5 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
 def require_parameters(values: dict[str, Any]) -> None:
     """Raise ValueError if a parameter has a value that it cannot have: `Expected NAME to be ... Got ...`."""
     for name, (allowed, what) in _KNOWN.items():
-        if not allowed(values[name]):
+        if name in values and not allowed(values[name]):
             raise ValueError(f"Expected {name} to be {what}. Got {values[name]!r}.")

@@ -9,9 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.assurance import certify, project
+from smle.assurance import CorrectedNetwork, DeployedNetwork, RulesHead, certify, project
+from smle.certificates.document import arrays_of
+from smle.certificates.issue import rebind
+from smle.certificates.rules import certify_rules
+from smle.corrected import CorrectedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
+from smle.estimators.inner import usage_of
 from smle.guarantees import Arrangement, Head, Overapproximation, arrange
 from smle.nn.network import SafeNetwork
 from smle.rules import Choice, Specification
@@ -21,6 +26,7 @@ from smle.training.refit import refit_network
 
 __all__ = ["project_model"]
 
+Array = npt.NDArray[np.float64]
 _POINTS = 8192  # random inputs that tell which old head a new cell takes over
 
 
@@ -29,8 +35,9 @@ def project_model(
 ) -> SafeEstimator:
     """Return a copy of a model that obeys other rules; the backbone and the bounds stay as they are.
 
-    Each cell of the new rules starts from the old head that serves most of it, and gets the nearest safe head. With
-    data the heads are then fitted to them, where held-out rows improve.
+    Answers that are corrected are corrected by the new rules instead; an estimator inside may read other columns of the
+    table. Of learned heads each cell of the new rules starts from the old one that serves most of it, and gets the
+    nearest safe head. With data the heads are then fitted to them, where held-out rows improve.
 
     Args:
         model: A fitted or loaded model.
@@ -44,17 +51,28 @@ def project_model(
         ContradictionError: If the new rules cannot be satisfied together.
         NotCertifiedError: If no safe heads were found.
     """
-    _require_same_columns(model.specification_, spec)
     if not spec.rules:
         raise NotCertifiedError("The edited file states no rules, so there is nothing to prove.")
-    network = _with_rules(model, spec)
-    safe = project(network)
-    result = model.with_specification(spec)
-    encoded = None
+    if model.is_corrected:
+        return _corrected_again(model, spec, X)
+    _require_same("inputs", model.specification_, spec)
+    _require_same("outputs", model.specification_, spec)
+    result, old = model.with_specification(spec), model.network_
+    encoded = targets = None
     if X is not None:
         encoded, targets = encode_inputs(spec, X), result._encode_targets(spec, y)
         result._restore(model.description_)  # whether predictions are flat is as it was in training
         require_in_domain(spec, encoded, "rows")
+    if isinstance(old, CorrectedNetwork):
+        head = _again(
+            old.head, spec, None if targets is None else (result._as_outputs(targets), result._frame(targets)[1])
+        )
+        result._deploy_behind(old.backbone, head)
+        result.description_ = _description(model, result, encoded)
+        result._hold(result._bound(head))
+        return result
+    safe = project(_with_rules(model, old, spec))
+    if encoded is not None and targets is not None:
         enforced = result._enforce(spec, encoded, targets)
         kept, held = split_rows(len(encoded), share=validation_share, seed=0)
         rows, wanted = torch.tensor(encoded), torch.tensor(enforced)
@@ -65,16 +83,39 @@ def project_model(
     return result
 
 
-def _require_same_columns(old: Specification, new: Specification) -> None:
-    for what, ours, theirs in (("inputs", old.columns, new.columns), ("outputs", old.targets, new.targets)):
-        if ours != theirs:
-            raise DataError(
-                f"Expected the same {what} as the model's rules ({', '.join(ours)}). Got {', '.join(theirs)}. "
-                "Train a new model for other columns."
-            )
-    for what, before, after in (("inputs", old.inputs, new.inputs), ("outputs", old.outputs, new.outputs)):
-        if [type(item) for item in before] != [type(item) for item in after]:
-            raise DataError(f"Expected the same kinds of {what} as in the model's rules. Train a new model for others.")
+def _corrected_again(model: SafeEstimator, spec: Specification, X: Any) -> SafeEstimator:
+    """Put the head of other rules behind the estimator of a model."""
+    _require_same("outputs", model.specification_, spec)
+    old = model.corrected_.certificate_
+    default = None if old is None else arrays_of(old.tensors)["clips.default"]
+    certificate = certify_rules(spec, default=default)
+    corrected = CorrectedModel(model.corrected_.model, spec, certificate)
+    result = type(model)(spec, estimator=model.estimator)
+    result.specification_, result.n_features_in_, result.corrected_ = spec, model.n_features_in_, corrected
+    result._read_outputs(spec, None)
+    result._restore(model.description_)
+    result.description_ = _description(model, result, None)
+    if X is not None:
+        encoded = encode_inputs(spec, X)
+        require_in_domain(spec, encoded, "rows")
+        result.description_["training"] = usage_of(corrected, X, encoded).to_json()
+        result.description_["correction"] = corrected.answered(X).summary()
+    result._hold(rebind(certificate, result._bound_files()))
+    return result
+
+
+def _require_same(what: str, old: Specification, new: Specification) -> None:
+    ours, theirs = (spec.columns if what == "inputs" else spec.targets for spec in (old, new))
+    if ours != theirs:
+        raise DataError(
+            f"Expected the same {what} as the model's rules ({', '.join(ours)}). Got {', '.join(theirs)}. "
+            "Train a new model for other columns."
+        )
+    before, after = (spec.inputs if what == "inputs" else spec.outputs for spec in (old, new))
+    if [type(item) for item in before] != [type(item) for item in after]:
+        raise DataError(f"Expected the same kinds of {what} as in the model's rules. Train a new model for others.")
+    if what == "inputs":
+        return
     for was, now in zip(old.outputs, new.outputs, strict=True):
         if isinstance(was, Choice) and isinstance(now, Choice) and was.pick != now.pick:
             raise DataError(
@@ -83,9 +124,16 @@ def _require_same_columns(old: Specification, new: Specification) -> None:
             )
 
 
-def _with_rules(model: SafeEstimator, spec: Specification) -> SafeNetwork:
+def _again(old: RulesHead, spec: Specification, known: tuple[Array, Array] | None) -> RulesHead:
+    """Return the head of other rules; typical answers and their spread are those of data, or else the old ones."""
+    if known is None:
+        arrays = old.arrays()
+        return RulesHead(certify_rules(spec, default=arrays["clips.default"], scale=arrays.get("check.scale")))
+    return RulesHead(certify_rules(spec, default=known[0], scale=known[1]))
+
+
+def _with_rules(model: SafeEstimator, deployed: DeployedNetwork, spec: Specification) -> SafeNetwork:
     """Return a network with the old backbone and bounds whose cells are those of the new rules."""
-    deployed = model.network_
     head = deployed.head
     arrangement = arrange(spec)
     single = head.gate.is_trivial and any(model._arrangement.regions)  # the model was made without a gate
@@ -101,24 +149,24 @@ def _with_rules(model: SafeEstimator, spec: Specification) -> SafeNetwork:
     )
     template = network.overapproximation()
     old = head.overapproximation()
-    sources = _sources(model, network)
+    sources = _sources(model, deployed, network)
     heads = tuple(
-        None if fresh is None else _taken_over(fresh, _old_head(model, old, source))
+        None if fresh is None else _taken_over(fresh, _old_head(deployed, old, source))
         for fresh, source in zip(template.heads, sources, strict=True)
     )
     free = None
     if network.arrangement.free_cell:
-        taken = _old_head(model, old, sources[-1])
+        taken = _old_head(deployed, old, sources[-1])
         free = (torch.from_numpy(taken.W.copy()), torch.from_numpy(taken.b.copy()))
     network.hold(Overapproximation(old.bounds, heads), free)
     return network
 
 
-def _old_head(model: SafeEstimator, old: Overapproximation, cell: int) -> Head:
+def _old_head(deployed: DeployedNetwork, old: Overapproximation, cell: int) -> Head:
     found = old.heads[cell]
     if found is not None:
         return found
-    free = model.network_.head.free
+    free = deployed.head.free
     assert free is not None
     return Head(free.weight.numpy(), free.bias.numpy())
 
@@ -129,17 +177,17 @@ def _taken_over(fresh: Head, old: Head) -> Head:
     return replace(fresh, W=old.W, b=old.b, V=V)
 
 
-def _sources(model: SafeEstimator, network: SafeNetwork) -> list[int]:
+def _sources(model: SafeEstimator, deployed: DeployedNetwork, network: SafeNetwork) -> list[int]:
     """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
     rng = np.random.default_rng(0)
-    spec, old_gate, new_gate = network.spec, model.network_.head.gate, network.deployed.gate
+    spec, old_gate, new_gate = network.spec, deployed.head.gate, network.deployed.gate
     lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
     points = rng.uniform(lower, upper, (_POINTS, len(lower)))
     for group in spec.one_hot:
         points[:, list(group)] = np.eye(len(group))[rng.integers(len(group), size=_POINTS)]
     x = torch.from_numpy(points)
     before, after = (
-        _cells(gate, head.domain(x)) for gate, head in ((old_gate, model.network_.head), (new_gate, network.deployed))
+        _cells(gate, head.domain(x)) for gate, head in ((old_gate, deployed.head), (new_gate, network.deployed))
     )
     names = _rule_names(model.specification_, model._arrangement)
     wanted = _rule_names(spec, network.arrangement)
@@ -169,7 +217,8 @@ def _rule_names(spec: Specification, arrangement: Arrangement) -> list[set[str]]
 def _description(model: SafeEstimator, result: SafeEstimator, encoded: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Return the old description with the origin noted; what was measured under the old rules is left out."""
     origin = model.certificate_
-    description = {key: value for key, value in model.description_.items() if key not in ("training", "scores")}
+    measured = ("correction", "scores", "training")
+    description = {key: value for key, value in model.description_.items() if key not in measured}
     provenance = {**description["provenance"], "projected_from": origin.document["digest"] if origin else None}
     description |= {"provenance": provenance, "scores": {}}
     if encoded is not None:

@@ -18,14 +18,14 @@ from smle.tables import column_names, encode_numbers
 
 __all__ = ["SafeRegressor"]
 
-# docs/gauge.md has the measurements.
+# docs/networks.md has the measurements.
 _NOISE = 0.1  # share of the variance
 _LARGEST = 1e30  # of targets, and one over the least spread
 _BEYOND = 0.5  # standard deviations: a target on the border itself would be missed to the inside only
 
 
 class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
-    """A multi-layer perceptron that provably obeys rules, for numeric outputs.
+    """A multi-layer perceptron, or any estimator, that provably obeys rules, for numeric outputs.
 
     `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
 
@@ -47,10 +47,10 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`. The rules are
                 guaranteed inside; outside they hold at the clamped input.
         """
-        encoded, outputs = self._outputs(X, out_of_domain)
-        result = outputs.astype(np.float64)
+        found = self._outputs(X, out_of_domain)
+        result = found.served.astype(np.float64)
         result = result[:, 0] if self._flat and result.shape[1] == 1 else result
-        return (result, self._information(encoded)) if return_info else result
+        return (result, self._information(found)) if return_info else result
 
     def _read_outputs(self, spec: Specification, y: Any) -> None:
         if spec.output_kind != "numbers":
@@ -105,6 +105,12 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
 
     def _refit_loss(self) -> Any:
         return "squared"
+
+    def _typical(self, targets: Array) -> tuple[Array, Array]:
+        return np.median(targets, axis=0), spread(targets)
+
+    def _inner_targets(self, targets: Array) -> npt.NDArray[Any]:
+        return targets[:, 0] if targets.shape[1] == 1 else targets
 
     def _facts(self) -> dict[str, Any]:
         return {"flat": self._flat}

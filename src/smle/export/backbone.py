@@ -1,7 +1,8 @@
-"""Backbones as pieces of an ONNX graph. Their arithmetic is no part of the proof: what they compute is clipped."""
+"""Models in front of a head as pieces of an ONNX graph. Nothing of what they compute is part of the proof."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ import numpy.typing as npt
 
 from smle.errors import ModelFormatError
 from smle.extras import require
-from smle_check.onnx.graph import OPSET
-from smle_check.onnx.program import EMBEDDING, FEATURES
+from smle.tables.frames import MISSING
+from smle_check.onnx.graph import FLOAT, OPSET, OPSETS, STRING
+from smle_check.onnx.program import EMBEDDING, FEATURES, Input
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
@@ -121,48 +123,168 @@ def backbone_model(record: ModelRecord) -> Any:
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9, producer_name="smle")
 
 
-def onnx_backbone(model: Any, *, features: str | None = "features") -> Backbone:
-    """Return a backbone given as an ONNX model (or its path) with one output, the embedding (batch, n).
+def onnx_backbone(model: Any, *, features: str | None = "features", columns: Sequence[Input] = ()) -> Backbone:
+    """Return a model given as ONNX (or its path) that makes the embedding (batch, n), or the answer (batch, m).
 
-    The input named by `features` is fed with the features (batch, d) of the rules; others become inputs of their own.
+    Args:
+        model: Its first output is taken. Functions are written out, operators of other sets converted.
+        features: The input that is fed with the features (batch, d) of the rules; None: there is none.
+        columns: For a model of tables the inputs of the rules. Its inputs of the same names are fed with these, as they
+            are passed; a missing text, which is empty, becomes `MISSING`. Others are columns of its own. A single input
+            that is wide is fed with the features.
 
     Raises:
-        ModelFormatError: If it has several outputs, functions, data in other files or operators of other domains.
+        ModelFormatError: If it has data in other files, operators of other domains, or an input that reads texts where
+            the rules have numbers.
     """
     onnx = require("onnx", "ONNX export")
     if isinstance(model, str | PathLike):
         model = onnx.load(str(model))
-    if any(entry.domain in ("", "ai.onnx") and entry.version != OPSET for entry in model.opset_import):
-        model = onnx.version_converter.convert_version(model, OPSET)
+    elif isinstance(model, bytes):
+        model = onnx.load_from_string(model)
+    model, opsets = _standard(onnx, model)
     graph = model.graph
-    strange = sorted({node.domain for node in graph.node} - {"", "ai.onnx"})
-    if strange or len(graph.output) != 1 or len(model.functions):
-        raise ModelFormatError(
-            "Expected a backbone with one output, of standard ONNX operators without functions. "
-            f"Got {len(graph.output)} outputs, {len(model.functions)} functions, domains {strange}."
-        )
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
-    names = {value.name: value.name for value in inputs} | {"": ""}
-    if features is not None:
-        names[features] = FEATURES
-    final = graph.output[0].name
-    nodes = []
+    if columns:
+        features = next((value.name for value in inputs if len(inputs) == 1 and _is_wide(value)), None)
+    known = {item.name: item for item in columns if item.name != features}
+    copied = _Copy(onnx)
+    scope = {value.name: value.name for value in inputs}
+    for value in inputs:
+        kind = value.type.tensor_type.elem_type
+        if value.name == features:
+            scope[features] = copied.cast(FEATURES, kind, FLOAT)
+        elif value.name in known:
+            scope[value.name] = copied.column(known[value.name], kind)
+    source = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
+    if columns:  # the answer of a model, which the head reads as float32
+        copied.nodes.append(onnx.helper.make_node("Cast", [source], [EMBEDDING], to=FLOAT))
+    elif source != EMBEDDING:
+        copied.nodes.append(onnx.helper.make_node("Identity", [source], [EMBEDDING]))
+    own = [value for value in inputs if value.name != features and value.name not in known]
+    return Backbone(copied.nodes, copied.initializers, own, opsets)
+
+
+def _is_wide(value: Any) -> bool:
+    """Whether an input has other than one column."""
+    sizes = value.type.tensor_type.shape.dim
+    return len(sizes) == 2 and sizes[1].dim_value != 1
+
+
+def _standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
+    """Return a model without functions, of operator sets that the checker reads, and these."""
+    if len(model.functions):
+        model = require("onnx.inliner", "ONNX export").inline_local_functions(model)
+    opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
+    used = {node.domain for graph in _graphs(onnx, model.graph) for node in graph.node}
+    used = {"" if domain == "ai.onnx" else domain for domain in used} | {""}
+    if not used <= set(OPSETS) or not len(model.graph.output):
+        raise ModelFormatError(
+            "Expected an ONNX model with an output, of standard operators and those of ai.onnx.ml. Got "
+            f"{len(model.graph.output)} outputs and operators of {', '.join(sorted(used - set(OPSETS))) or 'these'}."
+        )
+    if opsets.get("", 1) not in OPSETS[""]:
+        try:
+            model = onnx.version_converter.convert_version(model, OPSET)
+        except Exception as error:  # converters raise anything
+            raise ModelFormatError(
+                f"This ONNX model of operator set {opsets.get('', 1)} cannot be converted to {OPSET}: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from error
+        opsets[""] = OPSET
+    return model, {domain: opsets[domain] for domain in OPSETS if domain in used}
+
+
+def _graphs(onnx: Any, graph: Any) -> Iterator[Any]:
+    """Yield a graph and all subgraphs."""
+    yield graph
     for node in graph.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        del copy.input[:], copy.output[:], copy.metadata_props[:]
-        copy.input.extend(names.get(name, f"{_PREFIX}{name}") for name in node.input)
-        copy.output.extend(f"{_PREFIX}{name}" if name else "" for name in node.output)
-        copy.domain, copy.doc_string = "", ""
-        nodes.append(copy)
-    source = names.get(final, f"{_PREFIX}{final}")
-    if source != EMBEDDING:
-        nodes.append(onnx.helper.make_node("Identity", [source], [EMBEDDING]))
-    initializers = []
-    for tensor in graph.initializer:
-        stored = onnx.TensorProto()
-        stored.CopyFrom(tensor)
-        stored.name = f"{_PREFIX}{tensor.name}"
-        initializers.append(stored)
-    return Backbone(nodes, initializers, [value for value in inputs if value.name != features])
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _graphs(onnx, attribute.g)
+
+
+class _Copy:
+    """Copies of nodes and constants under names that no other part of the graph has."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self.subgraphs = 0
+
+    def graph(self, graph: Any, scope: Mapping[str, str], prefix: str) -> dict[str, str]:
+        """Copy the nodes and constants of a graph; return the new names of all that is known in it."""
+        nodes, initializers, names = self._inside(graph, scope, prefix)
+        self.nodes += nodes
+        self.initializers += initializers
+        return names
+
+    def _inside(self, graph: Any, scope: Mapping[str, str], prefix: str) -> tuple[list[Any], list[Any], dict[str, str]]:
+        if len(graph.sparse_initializer):
+            raise ModelFormatError("Expected an ONNX model without sparse tensors.")
+        names = {**scope, "": ""}
+        initializers, nodes = [], []
+        for tensor in graph.initializer:
+            if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
+                raise ModelFormatError("Expected an ONNX model whose numbers are in the file itself.")
+            stored = self.onnx.TensorProto()
+            stored.CopyFrom(tensor)
+            stored.name = names[tensor.name] = prefix + tensor.name
+            initializers.append(stored)
+        for node in graph.node:
+            copy = self.onnx.NodeProto()
+            copy.CopyFrom(node)
+            del copy.input[:], copy.output[:], copy.metadata_props[:]
+            copy.input.extend(names[name] for name in node.input)
+            copy.domain, copy.doc_string = "" if node.domain == "ai.onnx" else node.domain, ""
+            for attribute in copy.attribute:
+                if attribute.type == self.onnx.AttributeProto.GRAPH:
+                    self._subgraph(attribute, names)
+            names |= {name: prefix + name for name in node.output if name}
+            copy.output.extend(names[name] for name in node.output)
+            nodes.append(copy)
+        return nodes, initializers, names
+
+    def _subgraph(self, attribute: Any, scope: Mapping[str, str]) -> None:
+        self.subgraphs += 1
+        prefix, graph = f"{_PREFIX}graph{self.subgraphs}/", attribute.g
+        own = {value.name: prefix + value.name for value in graph.input}
+        nodes, initializers, names = self._inside(graph, {**scope, **own}, prefix)
+        ends = [[self._value(value, names) for value in values] for values in (graph.input, graph.output)]
+        attribute.g.CopyFrom(self.onnx.helper.make_graph(nodes, graph.name, *ends, initializers))
+
+    def _value(self, value: Any, names: Mapping[str, str]) -> Any:
+        copy = self.onnx.ValueInfoProto()
+        copy.CopyFrom(value)
+        copy.name = names[value.name]
+        return copy
+
+    def column(self, item: Input, kind: int) -> str:
+        """Return an input of the rules as a model reads it, in its element type."""
+        helper, source = self.onnx.helper, item.name
+        if item.categories:
+            base = f"{_PREFIX}column/{item.name}/"
+            blank, missing = (
+                helper.make_tensor(base + n, STRING, [], [t]) for n, t in (("blank", ""), ("nan", MISSING))
+            )
+            self.initializers += [blank, missing]
+            self.nodes += [
+                helper.make_node("Equal", [source, blank.name], [base + "empty"]),
+                helper.make_node("Where", [base + "empty", missing.name, source], [base + "text"]),
+            ]
+            source = base + "text"
+        elif kind == STRING:
+            raise ModelFormatError(
+                f"The model reads '{item.name}' as text, the rules as a number. State its categories in the rules."
+            )
+        return self.cast(source, kind, STRING if item.categories else FLOAT)
+
+    def cast(self, source: str, kind: int, known: int) -> str:
+        """Return a value of a known type in the wanted one."""
+        if kind == known:
+            return source
+        cast = f"{_PREFIX}column/{source}/cast"
+        self.nodes.append(self.onnx.helper.make_node("Cast", [source], [cast], to=kind))
+        return cast

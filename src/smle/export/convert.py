@@ -1,8 +1,7 @@
 """Fitted estimators to ONNX: scikit-learn and its pipelines, XGBoost, LightGBM. Nothing is pickled.
 
-The graph has one input (rows, 1) for each column that the estimator reads, text or float32, and one output `answers`
-(rows, m). What the converters of skl2onnx get wrong is mended here; whoever stores a graph compares it with its
-estimator.
+The graph has one input (rows, 1) for each column that the estimator reads, text or numbers, and one output (rows, m).
+What the converters of skl2onnx get wrong is mended here; whoever stores a graph compares it with its estimator.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import numpy as np
 
 from smle.errors import ConversionError
 from smle.export.converters import mended_converters, register_boosters, unified
+from smle.export.scores import NumberScores, Scores
 from smle.extras import require
 from smle.tables.frames import MISSING, is_text
 from smle_check.onnx.graph import OPSET
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWERS", "conversions"]
 
-ANSWERS = "answers"
+Undo = Callable[[Any, str], tuple[list[Any], str]]
+"""From the name of a value to nodes, and the name of what they make of it."""
+_ALL = "columns"  # an input for all of them
+_INSIDE = "estimator/"  # of names that are no columns
+ANSWERS = f"{_INSIDE}answers"
 _ML_OPSET = 3
 _REMEDY = (
     "Choose another estimator, or serve this one in Python alone: smle.correct(fitted, specification) takes any model, "
@@ -33,33 +37,38 @@ _REMEDY = (
 )
 
 
-def conversions(estimator: Any, frame: pd.DataFrame, *, classes: bool = False) -> Iterator[bytes]:
+def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator[bytes]:
     """Yield ONNX models of a fitted estimator, those first that read float32 numbers, then one that reads float64.
 
     Args:
         estimator: Anything that skl2onnx or onnxmltools converts.
         frame: Rows with the columns that it was fitted to, as of `smle.tables.frames.frame_of`.
-        classes: Whether it is a classifier, whose scores are wanted: log-probabilities in the order of its classes
-            or, for several labels, log-odds.
+        scores: How what it predicts becomes what a head reads.
 
     Raises:
         ConversionError: If there is no converter, or it fails.
         MissingDependencyError: If skl2onnx is not installed.
     """
-    _require_convertible(estimator)
-    model, tail = _without_target_transform(_mended_text(estimator))
+    from sklearn.compose import ColumnTransformer
+
+    _require_convertible(estimator, scores)
+    model, undo = _without_target_transform(_readable(estimator))
     types = require("skl2onnx.common.data_types", "Storing an estimator")
     for number in (types.FloatTensorType, types.DoubleTensorType):
-        kinds = [(name, types.StringTensorType if is_text(frame[name]) else number) for name in frame.columns]
+        kinds = {name: types.StringTensorType if is_text(frame[name]) else number for name in frame.columns}
+        inputs = [(name, kind([None, 1])) for name, kind in kinds.items()]
+        if len(set(kinds.values())) == 1 and not any(isinstance(part, ColumnTransformer) for part in _parts(model)):
+            inputs = [(_ALL, inputs[0][1].__class__([None, len(kinds)]))]  # the model does not know its columns by name
         try:
             double = number is types.DoubleTensorType
-            yield _finished(_converted(model, kinds, classes, double), list(frame.columns), tail, classes)
+            graph = _converted(model, inputs, double, classes=not isinstance(scores, NumberScores))
+            yield _finished(graph, list(kinds), scores, undo)
         except ConversionError:
             if number is types.FloatTensorType:
                 raise
 
 
-def _converted(model: Any, kinds: list[tuple[str, Any]], classes: bool, double: bool) -> Any:
+def _converted(model: Any, inputs: list[tuple[str, Any]], double: bool, *, classes: bool) -> Any:
     skl2onnx = require("skl2onnx", "Storing an estimator")
     register_boosters(double=double)
     options = {"zipmap": False} if classes else {}
@@ -68,7 +77,7 @@ def _converted(model: Any, kinds: list[tuple[str, Any]], classes: bool, double: 
         try:
             return skl2onnx.convert_sklearn(
                 model,
-                initial_types=[(name, kind([None, 1])) for name, kind in kinds],
+                initial_types=inputs,
                 target_opset={"": OPSET, "ai.onnx.ml": _ML_OPSET},
                 options={id(model): options} if options else None,
                 custom_conversion_functions=mended_converters(double=double),
@@ -78,24 +87,30 @@ def _converted(model: Any, kinds: list[tuple[str, Any]], classes: bool, double: 
             raise ConversionError(f"{_name(model)} cannot be stored as ONNX: {reason[:300]}. {_REMEDY}") from error
 
 
-def _finished(model: Any, names: list[str], tail: Callable[[Any, str], tuple[list[Any], str]], classes: bool) -> bytes:
+def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes:
     """Return a graph with the columns' own names, without unused inputs, and one output."""
     onnx = require("onnx", "Storing an estimator")
-    graph = model.graph
-    renamed = {value.name: f"column/{name}" for value, name in zip(graph.input, names, strict=True)}
-    for node in graph.node:
-        for i, name in enumerate(node.input):
-            node.input[i] = renamed.get(name, name)
-    used = {name for node in graph.node for name in node.input}
-    casts, inputs = [], []
-    for value, name in zip(graph.input, names, strict=True):
-        if f"column/{name}" in used:
-            inputs.append(onnx.helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, ["N", 1]))
-            casts.append(onnx.helper.make_node("Identity", [name], [f"column/{name}"]))
-    extra, last = tail(onnx, graph.output[-1 if classes else 0].name)
-    extra.append(onnx.helper.make_node("Cast", [last], [ANSWERS], to=onnx.TensorProto.FLOAT))
+    graph, extra = model.graph, []
+    kinds = [value.type.tensor_type.elem_type for value in graph.input]
+    if len(names) > 1 == len(kinds):
+        kinds *= len(names)
+        extra = [onnx.helper.make_node("Concat", names, [f"{_INSIDE}{graph.input[0].name}"], axis=1)]
+        columns = {}
+    else:
+        columns = {value.name: name for value, name in zip(graph.input, names, strict=True)}
+    _rename(graph, lambda name: columns.get(name, f"{_INSIDE}{name}" if name else ""))
+    last = scores.nodes(onnx, graph)
+    nodes = [*extra, *graph.node, *last[0]]
+    used = {name for node in nodes for name in node.input}
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, kind, ["N", 1])
+        for name, kind in zip(names, kinds, strict=True)
+        if name in used
+    ]
+    undone, name = undo(onnx, last[1])
+    undone.append(onnx.helper.make_node("Cast", [name], [ANSWERS], to=onnx.TensorProto.FLOAT))
     made = onnx.helper.make_graph(
-        unified(onnx, [*casts, *graph.node, *extra], inputs, graph.initializer),
+        unified(onnx, [*nodes, *undone], inputs, graph.initializer),
         "estimator",
         inputs,
         [onnx.helper.make_tensor_value_info(ANSWERS, onnx.TensorProto.FLOAT, ["N", None])],
@@ -104,6 +119,17 @@ def _finished(model: Any, names: list[str], tail: Callable[[Any, str], tuple[lis
     opsets = [onnx.helper.make_opsetid(entry.domain, entry.version) for entry in model.opset_import]
     result = onnx.helper.make_model(made, opset_imports=opsets, ir_version=9, producer_name="smle")
     return bytes(result.SerializeToString(deterministic=True))
+
+
+def _rename(graph: Any, name: Callable[[str], str]) -> None:
+    """Rename everything in a graph and in the graphs inside its nodes."""
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = name(value.name)
+    for node in graph.node:
+        node.input[:], node.output[:] = map(name, list(node.input)), map(name, list(node.output))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g, name)
 
 
 def _name(estimator: Any) -> str:
@@ -135,8 +161,13 @@ def _parts(estimator: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield from _parts(part, seen)
 
 
-def _require_convertible(estimator: Any) -> None:
+def _require_convertible(estimator: Any, scores: Scores) -> None:
     """Refuse what is converted without an error, and wrongly."""
+    if not isinstance(scores, NumberScores) and not hasattr(estimator, "predict_proba"):
+        raise ConversionError(
+            f"{_name(estimator)} cannot be stored as ONNX: it has no predict_proba. Wrap it: CalibratedClassifierCV("
+            f"{_name(estimator)}()). {_REMEDY}"
+        )
     for part in _parts(estimator):
         if type(part).__name__.startswith("HistGradient") and np.any(getattr(part, "is_categorical_", False)):
             raise ConversionError(
@@ -147,23 +178,35 @@ def _require_convertible(estimator: Any) -> None:
             )
 
 
-def _mended_text(estimator: Any) -> Any:
-    """Return an estimator whose imputers of text know how missing text is handed to a stored model."""
+def _readable(estimator: Any) -> Any:
+    """Return an estimator, or a copy, that the converters can read.
+
+    Imputers of text know how missing text is handed to a stored model; boosters of XGBoost number their columns.
+    """
     from sklearn.impute import SimpleImputer
 
     def reads_text(part: Any) -> bool:
         return isinstance(part, SimpleImputer) and getattr(part, "statistics_", np.zeros(0)).dtype == object
 
-    if not any(reads_text(part) for part in _parts(estimator)):
+    def names_columns(part: Any) -> bool:
+        return (
+            hasattr(part, "get_booster")
+            and part.__sklearn_is_fitted__()
+            and part.get_booster().feature_names is not None
+        )
+
+    if not any(reads_text(part) or names_columns(part) for part in _parts(estimator)):
         return estimator
     estimator = copy.deepcopy(estimator)
     for part in _parts(estimator):
         if reads_text(part):
             part.missing_values = MISSING
+        elif names_columns(part):
+            part.get_booster().feature_names = None
     return estimator
 
 
-def _without_target_transform(estimator: Any) -> tuple[Any, Callable[[Any, str], tuple[list[Any], str]]]:
+def _without_target_transform(estimator: Any) -> tuple[Any, Undo]:
     """Return the estimator inside one that transforms its targets, and how to undo that behind it."""
     from sklearn.compose import TransformedTargetRegressor
 
@@ -179,7 +222,7 @@ def _without_target_transform(estimator: Any) -> tuple[Any, Callable[[Any, str],
     return estimator.regressor_, undo
 
 
-def _undone(transformer: Any) -> Callable[[Any, str], tuple[list[Any], str]] | None:
+def _undone(transformer: Any) -> Undo | None:
     """Return nodes, in float64, that undo a transform of targets."""
     functions: dict[Any, list[tuple[str, float | None]]] = {
         None: [], np.exp: [("Exp", None)], np.expm1: [("Exp", None), ("Add", -1.0)],
@@ -198,14 +241,14 @@ def _undone(transformer: Any) -> Callable[[Any, str], tuple[list[Any], str]] | N
         return None
 
     def undo(onnx: Any, source: str) -> tuple[list[Any], str]:
-        nodes = [onnx.helper.make_node("Cast", [source], ["target/0"], to=onnx.TensorProto.DOUBLE)]
+        nodes = [onnx.helper.make_node("Cast", [source], ["estimator/target/0"], to=onnx.TensorProto.DOUBLE)]
         for i, (kind, value) in enumerate(steps):
-            inputs = [f"target/{i}"]
+            inputs = [f"estimator/target/{i}"]
             if value is not None:
-                inputs.append(f"target/constant/{i}")
+                inputs.append(f"estimator/target/constant/{i}")
                 constant = onnx.numpy_helper.from_array(np.asarray(value, dtype=np.float64), inputs[1])
                 nodes.append(onnx.helper.make_node("Constant", [], [inputs[1]], value=constant))
-            nodes.append(onnx.helper.make_node(kind, inputs, [f"target/{i + 1}"]))
-        return nodes, f"target/{len(steps)}"
+            nodes.append(onnx.helper.make_node(kind, inputs, [f"estimator/target/{i + 1}"]))
+        return nodes, f"estimator/target/{len(steps)}"
 
     return undo

@@ -17,7 +17,8 @@ from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
-from smle.export.graph import certified_program, graph_model, interface_of, plain_program
+from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
+from smle.export.proposals import proposals_of
 from smle.rules import Specification
 from smle_check.onnx.check import FORMAT
 from smle_check.reading import BACKBONE
@@ -43,6 +44,7 @@ def write_onnx(
         path: The ONNX file to write.
         backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input
             `features` (batch, d), one output (batch, n). For example a quantized copy of `backbone_model(record)`.
+            In place of a stored model another one that reads columns of the same table, with one output (batch, m).
         monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
@@ -52,7 +54,10 @@ def write_onnx(
         RuleError: If names of the rules cannot be used in the graph.
     """
     spec = Specification.from_yaml((record.rules or "") + "\n")
-    part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
+    if record.onnx is not None:
+        part = onnx_backbone(record.onnx if backbone is None else backbone, columns=inputs_of(spec))
+    else:
+        part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
     write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
 
 
@@ -145,14 +150,15 @@ def write_certified(
     if certificate is None:
         raise NotCertifiedError("This model has rules but no certificate. Expected a certified model to export.")
     require_same_rules(certificate, spec)
-    if not tensors["heads.weight"].shape[0]:
+    if "heads.weight" in tensors and not tensors["heads.weight"].shape[0]:
         raise NotCertifiedError(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
     _require_float32(tensors)
-    program = certified_program(face, certificate, tensors)
+    proposals, count = proposals_of(certificate) if "check.range" in tensors else (None, 1)
+    program = certified_program(face, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
-    data = graph_model(face, program, backbone, titles).SerializeToString(deterministic=True)
+    data = graph_model(face, program, backbone, titles, proposals).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:
         smle_check.check_onnx(data, sealed)

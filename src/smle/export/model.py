@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.export.files import FilePath, read_checked
-from smle.export.stored import runtime_errors, session_of
+from smle.export.stored import NUMBERS, TEXT, columns_of, runtime_errors, session_of
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain, option_values, require_exact
+from smle.tables.frames import missing_in
 
 if TYPE_CHECKING:
     from smle_check import OnnxResult
@@ -27,7 +28,7 @@ def load_onnx(path: FilePath) -> OnnxModel:
 
     Raises:
         CertificateError: If there is no certificate, the checker rejects it, or it does not have the rules' text.
-        ModelFormatError: If the backbone has inputs of its own, or onnxruntime cannot load the file.
+        ModelFormatError: If the model inside reads something else than columns, or onnxruntime cannot load the file.
         MissingDependencyError: If onnxruntime is not installed.
     """
     file = read_checked(path)
@@ -38,33 +39,49 @@ def load_onnx(path: FilePath) -> OnnxModel:
         )
     session = session_of(file.data)
     known = {item.name for item in file.spec.inputs}
-    further = [item.name for item in session.get_inputs() if item.name not in known]
-    if further:
+    own = [item for item in session.get_inputs() if item.name not in known]
+    strange = [
+        item.name for item in own if len(item.shape) != 2 or item.shape[1] != 1 or item.type not in (TEXT, *NUMBERS)
+    ]
+    if strange:
         raise ModelFormatError(
-            f"The backbone of '{path}' has inputs of its own ({', '.join(further)}), which a table does not have. Run "
+            f"The model in '{path}' has inputs of its own ({', '.join(strange)}) that are no columns of a table. Run "
             "it in onnxruntime."
         )
-    return OnnxModel(file.spec, file.result, session, _classes(file.model))
+    return OnnxModel(file.spec, file.result, session, _classes(file.model), {item.name: item.type for item in own})
 
 
 class OnnxModel:
     """An exported model whose certificate was accepted; what runs are the bytes that were checked. See `load_onnx`.
 
     The file reads numbers as float32. Fractions are rounded to it, and the rules hold at the rounded numbers; whole
-    numbers that float32 cannot hold are refused.
+    numbers that float32 cannot hold are refused. A model inside may read further columns of the table.
     """
 
-    def __init__(self, spec: Specification, result: OnnxResult, session: Any, classes: list[Any] | None) -> None:
+    def __init__(
+        self,
+        spec: Specification,
+        result: OnnxResult,
+        session: Any,
+        classes: list[Any] | None,
+        columns: dict[str, str] | None = None,
+    ) -> None:
         self.specification_ = spec
         self.result_ = result
         self._session = session
         self._classes = classes
+        self._further = columns or {}
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        """Columns beside the inputs of the rules that the model inside reads as text."""
+        return tuple(name for name, kind in self._further.items() if kind == TEXT)
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
         """Return a table with one column per output of the rules: numbers, labels as 0/1, chosen options.
 
         Args:
-            X: Table with the rules' input columns.
+            X: Table with the rules' input columns, and those that the model inside reads.
             return_info: Also return a dict: `active_rules` (names per row) and `in_domain`.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
 
@@ -80,8 +97,9 @@ class OnnxModel:
                 "This ONNX file does not say which rules are active: it was exported with monitor=False."
             )
         encoded = self._read(X, out_of_domain)
-        starts = range(0, max(len(encoded), 1), _CHUNK)
-        parts = [self._answers(encoded[i : i + _CHUNK], return_info) for i in starts]
+        starts, feed = range(0, max(len(encoded), 1), _CHUNK), self._feed(X, encoded)
+        chunks = [{name: column[i : i + _CHUNK] for name, column in feed.items()} for i in starts]
+        parts = [self._answers(chunk, return_info) for chunk in chunks]
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         index = X.index if isinstance(X, pd.DataFrame) else None
         table = pd.DataFrame(self._columns(answers), index=index)
@@ -109,19 +127,26 @@ class OnnxModel:
         apply_domain_policy(self.specification_, encoded, out_of_domain)
         return encoded
 
-    def _answers(self, encoded: npt.NDArray[np.float32], info: bool) -> dict[str, npt.NDArray[Any]]:
-        """Run the graph on encoded rows; return its outputs by name."""
-        names = [item.name for item in self.specification_.outputs] + (["active_rules"] if info else [])
-        feed, column = {}, 0
+    def _feed(self, X: Any, encoded: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns (rows, 1) that the graph reads. Missing values stay missing: a model inside sees them."""
+        feed, column = columns_of(X, self._further), 0
+        labels = {str(label): label for label in X.columns}
         for item in self.specification_.inputs:
+            missing = item.missing is not None and missing_in(X[labels[item.name]])
             if isinstance(item, Categorical):
                 width = len(item.categories)
                 chosen = encoded[:, column : column + width].argmax(axis=1)
-                feed[item.name] = np.array(item.categories, dtype=object)[chosen][:, None]
+                values = np.where(missing, "", np.array(item.categories, dtype=object)[chosen])
             else:
                 width = 1
-                feed[item.name] = encoded[:, [column]]
+                values = np.where(missing, np.float32(np.nan), encoded[:, column])
+            feed[item.name] = values[:, None]
             column += width
+        return feed
+
+    def _answers(self, feed: dict[str, npt.NDArray[Any]], info: bool) -> dict[str, npt.NDArray[Any]]:
+        """Run the graph; return its outputs by name."""
+        names = [item.name for item in self.specification_.outputs] + (["active_rules"] if info else [])
         with runtime_errors():
             return dict(zip(names, self._session.run(names, feed), strict=True))
 

@@ -15,16 +15,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from smle.assurance import DeployedNetwork, certify, state_of
+from smle.assurance import CorrectedNetwork, DeployedNetwork, certify, state_of
 from smle.certificates.document import Certificate
 from smle.errors import ModelFormatError
 from smle.export.backbone import Backbone, onnx_backbone
 from smle.export.files import FilePath, write_certified
 from smle.extras import require
 from smle.nn.network import Rescaled, SafeNetwork
+from smle.rules import Specification
 from smle_check.onnx.graph import OPSET
 
-__all__ = ["torch_backbone", "write_network"]
+__all__ = ["torch_backbone", "write_deployed", "write_network"]
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -54,20 +55,33 @@ def write_network(
         CertificateError: If the certificate is not accepted for this network.
         MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
     """
-    deployed = DeployedNetwork.of(network)
-    weights = state_of(deployed)
     if certificate is None and network.spec.rules:
         certificate = certify(network)
+    deployed = DeployedNetwork.of(network)
+    write_deployed(deployed, network.spec, path, certificate, example=example, backbone=backbone, monitor=monitor)
+    return certificate
+
+
+def write_deployed(
+    network: DeployedNetwork | CorrectedNetwork,
+    spec: Specification,
+    path: FilePath,
+    certificate: Certificate | None,
+    *,
+    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    backbone: Any | FilePath | None = None,
+    monitor: bool = True,
+) -> None:
+    """Write a deployed network and its certificate; arguments are those of `write_network`."""
     if backbone is not None:
         part = onnx_backbone(backbone)
     elif example is not None:
         arguments = (example,) if isinstance(example, torch.Tensor) else tuple(example)
-        part = torch_backbone(deployed.backbone, arguments, features=False)
+        part = torch_backbone(network.backbone, arguments, features=False)
     else:
-        middle = (deployed.head.domain.lower_float32 + deployed.head.domain.upper_float32) / 2
-        part = torch_backbone(deployed.backbone, (middle.repeat(3, 1),), features=True)
-    write_certified(network.spec, certificate, weights, part, Path(path), monitor=monitor)
-    return certificate
+        middle = torch.tensor([float((a + b) / 2) for a, b in zip(spec.lower, spec.upper, strict=True)])
+        part = torch_backbone(network.backbone, (middle.repeat(3, 1),), features=True)
+    write_certified(spec, certificate, state_of(network), part, Path(path), monitor=monitor)
 
 
 def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, features: bool) -> Backbone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,15 +14,15 @@ from smle.extras import require
 from smle.tables import column_names, require_columns
 from smle.tables.frames import as_numbers, as_texts
 
-__all__ = ["StoredModel", "runtime_errors", "session_of"]
+__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "runtime_errors", "session_of"]
 
 Array = npt.NDArray[Any]
 _CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
-_NUMBERS = {
+NUMBERS = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
 }  # fmt: skip
-_TEXT = "tensor(string)"
+TEXT = "tensor(string)"
 
 
 class StoredModel:
@@ -37,13 +37,18 @@ class StoredModel:
         self.data = data
         self._session = session_of(data)
         inputs = self._session.get_inputs()
-        strange = [item for item in inputs if item.type != _TEXT and item.type not in _NUMBERS]
+        strange = [item for item in inputs if item.type != TEXT and item.type not in NUMBERS]
         if strange or not inputs:
             listed = ", ".join(f"{item.name}: {item.type}" for item in strange) or "none"
             raise ModelFormatError(f"Expected an ONNX model whose inputs are numbers or text. Got {listed}.")
         self.kinds = {item.name: item.type for item in inputs}
         wide = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
-        self.columns = None if wide and inputs[0].type != _TEXT else tuple(self.kinds)
+        self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that it reads as text."""
+        return tuple(name for name, kind in self.kinds.items() if kind == TEXT)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"data": self.data}
@@ -67,23 +72,32 @@ class StoredModel:
         if self.columns is None:
             ((name, kind),) = self.kinds.items()
             with np.errstate(over="ignore"):
-                return {name: encoded.astype(_NUMBERS[kind])}
-        if column_names(table) is None:
-            raise DataError(f"Expected a table with the columns {', '.join(self.columns)}. Got {type(table).__name__}.")
-        require_columns(table, list(self.columns))
-        labels = {str(label): label for label in table.columns}
-        feed = {}
-        for name, kind in self.kinds.items():
-            column = table[labels[name]]
-            values = as_texts(column) if kind == _TEXT else as_numbers(name, column, _NUMBERS[kind])
-            feed[name] = values[:, None]
-        return feed
+                return {name: encoded.astype(NUMBERS[kind])}
+        return columns_of(table, self.kinds)
 
     def _run(self, feed: dict[str, Array]) -> Array:
         with runtime_errors():
             answers = np.asarray(self._session.run(None, feed)[0])
         rows = len(next(iter(feed.values())))
         return answers.reshape(rows, -1) if answers.shape[:1] == (rows,) else answers
+
+
+def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
+    """Return columns of a table (rows, 1) in the types in which a graph reads them.
+
+    Raises:
+        DataError: If a column is missing or holds something else.
+    """
+    if column_names(table) is None:
+        raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
+    require_columns(table, list(kinds))
+    labels = {str(label): label for label in table.columns}
+    feed = {}
+    for name, kind in kinds.items():
+        column = table[labels[name]]
+        values = as_texts(column) if kind == TEXT else as_numbers(name, column, NUMBERS[kind])
+        feed[name] = values[:, None]
+    return feed
 
 
 def session_of(data: bytes) -> Any:

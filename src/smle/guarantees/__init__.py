@@ -6,7 +6,7 @@ Other rooms import these names from here, and nothing from the rooms inside.
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
 from smle.guarantees.advice.diagnose import conflicts_explained
-from smle.guarantees.advice.diagnosis import Diagnosis
+from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken
@@ -78,6 +78,7 @@ __all__ = [
     "ExactInfeasible",
     "ExactOptimal",
     "ExclusionVerdicts",
+    "Finding",
     "Head",
     "HeadNumbers",
     "HeadProblem",

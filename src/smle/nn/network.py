@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +24,9 @@ from smle.nn.shapes import moving_shapes
 from smle.rules import Specification
 
 if TYPE_CHECKING:
-    from smle.nn.correction import Correction
+    from smle.certificates.document import Certificate
 
-__all__ = ["Rescale", "Rescaled", "SafeNetwork", "last_linear", "moves_with_inputs"]
+__all__ = ["Rescale", "Rescaled", "SafeNetwork", "moves_with_inputs"]
 
 Array = npt.NDArray[np.float64]
 
@@ -120,7 +119,6 @@ class SafeNetwork(Float32Only):
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.held = False
-        self.correction: Correction | None = None
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         needs = cell_needs(spec, self.arrangement, prefer=prefer, outer=bounds == "network")
         self.box = self._make_box(bounds, embedding, frame, needs if gauge else [])
@@ -157,85 +155,6 @@ class SafeNetwork(Float32Only):
         if bounds == "network":
             return NetworkBox(embedding, low, high)
         return AffineBox(embedding, low, high, shapes=torch.from_numpy(moving_shapes(needs, frame, *ends)))
-
-    @classmethod
-    def from_model(
-        cls,
-        model: nn.Module,
-        spec: Specification,
-        *,
-        layer: str | None = None,
-        example: Tensor | tuple[Any, ...] | None = None,
-        **options: Any,
-    ) -> SafeNetwork:
-        """Take over a trained model: its last linear layer becomes the heads, the rest is the backbone.
-
-        The heads start from the weights of that layer if it has one output per target of the rules, and anew, with a
-        warning, if it has not; the gauge draws them back as far as the rules ask. The model itself is not changed.
-
-        Args:
-            model: A module that ends with an `nn.Linear`.
-            spec: The rules.
-            layer: Dotted name of the last linear layer, where it is not the last one registered.
-            example: Arguments of `forward` for some rows. With `bounds="constant"` the bounds are placed around
-                the embeddings seen there, so that the network starts as the model was; without it at -1 and 1.
-            options: Passed on to the constructor.
-
-        Raises:
-            ValueError: If the last linear layer cannot be found, or something follows it. Functions that follow it in
-                `forward`, such as a sigmoid, are seen only with an `example`.
-        """
-        model = copy.deepcopy(model)
-        rows = example if example is None or isinstance(example, tuple) else (example,)
-        answers = None if rows is None else _answers(model, rows)
-        name = last_linear(model) if layer is None else layer
-        last = dict(model.named_modules()).get(name)
-        if not isinstance(last, nn.Linear):
-            found = "no layer of that name" if last is None else type(last).__name__
-            raise ValueError(f"Expected '{name}' to be a linear layer. Got {found}.")
-        owner = model.get_submodule(name.rpartition(".")[0])
-        setattr(owner, name.rpartition(".")[2], nn.Identity())
-        if rows is not None:
-            _require_last(last, _answers(model, rows), answers)
-        network = cls(model, spec, embedding=last.in_features, **options)
-        if rows is not None:
-            network._place_bounds(rows)
-        if last.out_features == len(spec.targets):
-            network._take_over(last)
-        else:
-            warnings.warn(
-                f"The last linear layer '{name}' has {last.out_features} outputs, the rules have {len(spec.targets)}: "
-                "the heads start anew.",
-                stacklevel=2,
-            )
-        return network
-
-    @torch.no_grad()
-    def _place_bounds(self, example: tuple[Any, ...]) -> None:
-        """Let constant bounds span the embeddings of some rows, with a tenth to spare on either side."""
-        if not isinstance(self.backbone, Rescaled):
-            return
-        mode = self.training
-        nn.Module.train(self, False)
-        z = self.embed(*example)
-        nn.Module.train(self, mode)
-        low, high = z.amin(dim=0), z.amax(dim=0)
-        half = torch.where(high > low, 0.6 * (high - low), torch.ones_like(low))
-        self.backbone.rescale.scale.copy_(1 / half)
-        self.backbone.rescale.shift.copy_(-(low + high) / (2 * half))
-
-    @torch.no_grad()
-    def _take_over(self, last: nn.Linear) -> None:
-        weight = last.weight.to(torch.float64)
-        bias = torch.zeros(len(weight), dtype=torch.float64) if last.bias is None else last.bias.to(torch.float64)
-        if isinstance(self.backbone, Rescaled):
-            scale, shift = (p.to(torch.float64) for p in (self.backbone.rescale.scale, self.backbone.rescale.shift))
-            weight, bias = weight / scale, bias - (weight / scale) @ shift
-        count, d = self.heads.certified, len(self.spec.columns)
-        slope = None if self.heads.raw_slope is None else np.zeros((count, len(bias), d))
-        W, b = weight.cpu().numpy(), bias.cpu().numpy()
-        self.heads.assign(np.repeat(W[None], count, axis=0), slope, np.repeat(b[None], count, axis=0))
-        self.heads.assign_free(weight, bias)
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m) in the user's units."""
@@ -317,7 +236,7 @@ class SafeNetwork(Float32Only):
         self.adopt(over)
         if free is not None:
             self.heads.assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
-        self.held, self.correction = True, None
+        self.held = True
 
     @torch.no_grad()
     def adopt(self, over: Overapproximation) -> None:
@@ -327,10 +246,6 @@ class SafeNetwork(Float32Only):
             V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
             self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
 
-    def extra_repr(self) -> str:
-        """Return what `smle.correct` did to its examples, if it made this network."""
-        return "" if self.correction is None else str(self.correction)
-
     def get_extra_state(self) -> Tensor:
         """Return whether heads are held, for `state_dict`."""
         return torch.tensor(self.held)
@@ -338,6 +253,16 @@ class SafeNetwork(Float32Only):
     def set_extra_state(self, state: Tensor) -> None:
         """Take over whether heads are held."""
         self.held = bool(state)
+
+    def save(self, folder: str | PathLike[str]) -> Certificate:
+        """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
+
+        Raises:
+            NotCertifiedError: If there are no rules, or one cannot be proved.
+        """
+        from smle.corrected.network import save_network
+
+        return save_network(self, folder)
 
     def overapproximation(self) -> Overapproximation:
         """Return what the deployed program can reach, as plain arrays."""
@@ -368,49 +293,3 @@ def require_width(z: object, units: int) -> Tensor:
         return z
     got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
     raise ValueError(f"Expected the backbone to return an embedding of shape (batch, {units}). Got {got}.")
-
-
-@torch.no_grad()
-def _answers(model: nn.Module, example: tuple[Any, ...]) -> Any:
-    """Return what a model answers in eval mode; of several arguments the first are the features of the rules."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        return model(*(example[1:] or example))
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@torch.no_grad()
-def _require_last(last: nn.Linear, embedding: Any, answers: Any) -> None:
-    """Raise ValueError if a layer does not make a model's answers of what the model is without it."""
-    if isinstance(embedding, Tensor) and embedding.shape[-1:] == (last.in_features,):
-        found = last(embedding)
-        if found.shape == getattr(answers, "shape", None) and torch.allclose(found, answers, rtol=1e-3, atol=1e-4):
-            return
-    raise ValueError(
-        "Expected a model that ends with its last linear layer. Got one that goes on with its outputs in `forward` (a "
-        "sigmoid, a scaling, ...). Leave that out, and let the rules speak of what the layer returns."
-    )
-
-
-def last_linear(model: nn.Module) -> str:
-    """Return the dotted name of the linear layer that a model ends with.
-
-    Raises:
-        ValueError: If there is none, or if other layers follow it.
-    """
-    leaves = [(name, module) for name, module in model.named_modules() if name and not any(module.children())]
-    after: list[str] = []
-    for name, module in reversed(leaves):
-        if type(module) is nn.Linear:
-            if after:
-                raise ValueError(
-                    f"Expected a model that ends with a linear layer. Got {', '.join(reversed(after))} after '{name}'. "
-                    "Remove what follows the layer, or name the last linear layer with layer=."
-                )
-            return str(name)
-        if not isinstance(module, nn.Identity | nn.Dropout):
-            after.append(f"{type(module).__name__} '{name}'")
-    raise ValueError("Expected a model that ends with a linear layer (nn.Linear). Got a model without one.")

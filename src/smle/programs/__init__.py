@@ -1,5 +1,7 @@
-"""Interpreters of deployed programs, without torch."""
+"""Interpreters of the deployed programs, without torch."""
 
+from smle.programs.candidates import Candidates
 from smle.programs.clip_list import ClipList
+from smle.programs.head import Program, program_of
 
-__all__ = ["ClipList"]
+__all__ = ["Candidates", "ClipList", "Program", "program_of"]

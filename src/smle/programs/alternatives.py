@@ -29,27 +29,32 @@ _LEVELS = 60
 
 
 class Found:
-    """What was found for n points: up to `KEPT` allowed points each, nearest first."""
+    """What was found for n points: up to `KEPT` allowed points each, nearest first.
 
-    def __init__(self, block: Block, b: Array, active: Mask, nodes: _Nodes, place: Numbers) -> None:
+    `place` (n, ranks) says where they are among the nodes, -1 where there are fewer; None: each has its own node.
+    """
+
+    def __init__(
+        self, block: Block, b: Array, active: Mask, nodes: _Nodes, there: Mask, place: Numbers | None = None
+    ) -> None:
+        self.there = there
         self._block, self._b, self._active, self._nodes, self._place = block, b, active, nodes, place
-
-    def there(self, rank: int) -> Mask:
-        """Return which points have an allowed point of this rank, (n,)."""
-        return self._place[:, min(rank, self._place.shape[1] - 1)] >= 0
 
     def points(self, rank: int, rows: Numbers | slice = slice(None)) -> Array:
         """Return allowed points of a rank (the best, where there are fewer) with room for a cast to float32.
 
         They are in the outputs' own units; NaN where there are none. Shape (rows, k).
         """
-        place = self._place[rows]
-        place = (
-            place[:, 0]
-            if rank == 0
-            else np.where(self.there(rank)[rows], place[:, min(rank, place.shape[1] - 1)], place[:, 0])
-        )
-        return self._block.moved_in(self._nodes.take(place), self._b[rows], self._active[rows], place >= 0)
+        place: Numbers | slice = rows
+        if self._place is not None:
+            ranks = self._place[rows]
+            place = ranks[:, min(rank, ranks.shape[1] - 1)]
+            place = np.where(place < 0, ranks[:, 0], place)
+        y = self._block.moved_in(self._nodes.take(place), self._b[rows], self._active[rows])
+        there = self.there[rows]
+        if not there.all():
+            y[~there] = np.nan
+        return y
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey, in float64."""
@@ -63,7 +68,7 @@ class _Nodes(NamedTuple):
     imposed: Mask
     state: Any
 
-    def take(self, place: Numbers) -> _Nodes:
+    def take(self, place: Numbers | slice) -> _Nodes:
         return _Nodes(self.z[place], self.imposed[place], self.state[place])
 
 
@@ -92,8 +97,8 @@ class Block:
             else Polyhedron(scaled / norm[:, None], self.unit)
         )
         self.N = scaled / norm[:, None]
-        self._weight = (self.unit / scale) ** 2
-        self._likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
+        self.weight = (self.unit / scale) ** 2
+        self.is_likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
         self._inputs = np.flatnonzero(s.any(axis=0))
         self._slope = s[:, self._inputs] / norm[:, None]
         exact = single & (np.abs(own).sum(axis=1) == 1)
@@ -113,6 +118,17 @@ class Block:
                     imposes[c, i, row] = 1.0
         self._imposes = imposes.reshape(len(clauses), -1)  # [clause, piece and row]; without pieces, of single literals
         self._several = np.flatnonzero(lengths > 1)
+
+    def members(self, clause: int) -> list[int]:
+        """Return the rows of a clause: one of them has to hold."""
+        start = self._starts[clause]
+        return [int(row) for row in self._members[start : start + self._lengths[clause]]]
+
+    def affine_bounds(self, d: int) -> tuple[Array, Array]:
+        """Return what rows are at most, `bound - slope.x`: bound (J,), slope (J, d)."""
+        slope = np.zeros((len(self.N), d))
+        slope[:, self._inputs] = self._slope
+        return self._bound, slope
 
     def bounds(self, X: Array) -> Array:
         """Return b (n, J): N z <= b; what rounding of the inputs' terms may do is taken off."""
@@ -138,18 +154,18 @@ class Block:
             return self._search(p, b, active, imposed)
         if self._pieces == 1:
             z, fine, state = self._rows.nearest(p, b, imposed)
-            return Found(self, b, active, _Nodes(z, imposed, state), np.where(fine, np.arange(n), -1)[:, None])
+            return Found(self, b, active, _Nodes(z, imposed, state), fine)
         P = self._pieces
         imposed = imposed.reshape(n * P, J)
         z, fine, state = self._rows.nearest(np.repeat(p, P, axis=0), np.repeat(b, P, axis=0), imposed)
-        cost = np.where(fine, self._cost(z, np.repeat(p, P, axis=0)), np.inf).reshape(n, P)
-        order = cost.argsort(axis=1, kind="stable")[:, :KEPT]
-        place = order + P * np.arange(n)[:, None]
-        place[np.take_along_axis(cost, order, axis=1) == np.inf] = -1
-        return Found(self, b, active, _Nodes(z, imposed, state), place)
+        cost = self._cost(z, np.repeat(p, P, axis=0))
+        cost[~fine] = np.inf
+        order = cost.reshape(n, P).argsort(axis=1, kind="stable")[:, :KEPT] + P * np.arange(n)[:, None]
+        there = fine[order]
+        return Found(self, b, active, _Nodes(z, imposed, state), there[:, 0], np.where(there, order, order[:, :1]))
 
-    def moved_in(self, nodes: _Nodes, b: Array, active: Mask, there: Mask) -> Array:
-        """Return points in the outputs' own units, moved inward by what a cast to float32 may do; NaN where none."""
+    def moved_in(self, nodes: _Nodes, b: Array, active: Mask) -> Array:
+        """Return points in the outputs' own units, moved inward by what a cast to float32 may do."""
         z, imposed, state = nodes
         if self._pieces > _PIECES:
             # Each clause keeps the literal that holds most clearly, so that the last move breaks none.
@@ -160,8 +176,6 @@ class Block:
                 on = np.flatnonzero(active[:, c])
                 imposed[on, self._members[start + excess[on, start:end].argmin(axis=1)]] = True
         z = self._rows.tighten(z, b, imposed, state)
-        if not there.all():
-            z[~there] = np.nan
         return z if self.is_box else z * self.unit
 
     def _least(self, excess: Array) -> Array:
@@ -170,7 +184,7 @@ class Block:
 
     def _cost(self, z: Array, p: Array) -> Array:
         move = np.abs(z - p)
-        return np.asarray(move.sum(axis=1) if self._likely else move**2 @ self._weight)
+        return np.asarray(move.sum(axis=1) if self.is_likely else move**2 @ self.weight)
 
     def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> Found:
         n = len(p)
@@ -199,13 +213,15 @@ class Block:
             offset = np.arange(len(parent)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             literal = self._members[self._starts[worst[parent]] + offset]
             more = excess[parent, literal]
-            bound = cost[parent] + (more if self._likely else more**2 * self._least_weight(literal))
+            bound = cost[parent] + (more if self.is_likely else more**2 * self._least_weight(literal))
             kept = self._promising(row[parent], bound, best)
             parent, literal = parent[kept], literal[kept]
             row, imposed, state = row[parent], nodes.imposed[parent], nodes.state[parent]
             imposed[np.arange(len(row)), literal] = True
         if not leaves:
-            return Found(self, b, active, _Nodes(z[:0], imposed[:0], state[:0]), np.full((n, 1), -1))
+            nothing = np.zeros(b.shape, dtype=bool)
+            z, _, state = self._rows.nearest(p, b, nothing)
+            return Found(self, b, active, _Nodes(z, nothing, state), np.zeros(n, dtype=bool))
         row, cost = (np.concatenate([leaf[i] for leaf in leaves]) for i in (0, 1))
         nodes = _Nodes(*(np.concatenate(part) for part in zip(*(leaf[2] for leaf in leaves), strict=True)))
         order = np.lexsort((cost, row))
@@ -213,10 +229,10 @@ class Block:
         order, rank = order[rank < KEPT], rank[rank < KEPT]
         place = np.full((n, KEPT), -1)
         place[row[order], rank] = order
-        return Found(self, b, active, nodes, place)
+        return Found(self, b, active, nodes, place[:, 0] >= 0, place)
 
     def _least_weight(self, literal: Numbers) -> Array | float:
-        return self._weight[np.abs(self.N[literal]).argmax(axis=1)] if self.is_box else 1.0
+        return self.weight[np.abs(self.N[literal]).argmax(axis=1)] if self.is_box else 1.0
 
     def _promising(self, row: Numbers, bound: Array, best: Array) -> Numbers:
         """Return the nodes that may be better than what is known, at most `_BEAM` for each row."""

@@ -27,10 +27,11 @@ _RIDGE = 1e-12  # keeps sets of dependent rows solvable
 _DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
 _PREPARED_ROWS = 32
 _PREPARED_NUMBERS = 4_000_000  # of all prepared sets
-_TRIED_SETS = 300
-_TRIED_NUMBERS = 150_000  # points times sets times rows
+_TRIED_SETS = 500
+_TRIED_NUMBERS = 600_000  # points times sets times rows
 _RELATIVE = 2.0**-23  # twice the rounding of a float32
-_TINY = 2.0**-125  # and of one near zero, which becomes zero
+_NOISE = 2.0**-44  # of float64, which other outputs leave in one that is near zero
+_TINY = 2.0**-125  # twice what becomes zero
 
 
 class Polyhedron:
@@ -42,7 +43,7 @@ class Polyhedron:
     def __init__(self, N: Array, unit: Array) -> None:
         self.N = N
         self._turned = np.ascontiguousarray(N.T)
-        self._sizes = _RELATIVE * np.abs(self._turned)
+        self._sizes = _RELATIVE * np.abs(self._turned) + _NOISE
         self._tiny = np.abs(N) @ (_TINY / unit)
         self._gram = N @ N.T
         self._gram[np.diag_indices(len(N))] += _RIDGE
@@ -75,8 +76,7 @@ class Polyhedron:
         tables = np.where(on[:, :, None] & on[:, None, :], inverse, 0.0)
         others = np.where(on[:, :, None] & ~on[:, None, :], tables @ self._gram, 0.0)
         tables = tables + others - np.where(on, 0.0, 1.0)[:, :, None] * np.eye(J)
-        self._all = np.ascontiguousarray(tables.transpose(1, 0, 2).reshape(J, count * J))
-        self._tried = count
+        self._all = np.ascontiguousarray(tables.transpose(2, 0, 1).reshape(J * count, J))  # rows, sets; from rows
 
     def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Mask, Any]:
         """Return nearest points (n, k), whether they are what they should be (n,), and the state.
@@ -86,11 +86,10 @@ class Polyhedron:
         n, J = b.shape
         excess = np.where(imposed, p @ self._turned - b, OFF)
         tolerance = 1e-12 * (1.0 + np.abs(p).max(axis=1))
-        if self._all is not None and n * self._all.shape[1] <= _TRIED_NUMBERS:
-            least = (excess @ self._all).reshape(n, self._tried, J).min(axis=2)
-            number = least.argmax(axis=1)
-            z = p - np.matmul(excess[:, None, :], self._pulls[number])[:, 0]
-            return z, least[np.arange(n), number] >= -tolerance, number
+        if self._all is not None and n * len(self._all) <= _TRIED_NUMBERS:
+            least = (self._all @ excess.T).reshape(J, len(self._all) // J, n).min(axis=0)
+            number = least.argmax(axis=0)
+            return p - _product(excess, self._pulls[number]), least[number, np.arange(n)] >= -tolerance, number
         if self._prepared:
             number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
             if state is None:
@@ -98,7 +97,7 @@ class Polyhedron:
                     self._forget()
                 u, left = np.zeros((n, J)), excess
             else:
-                u = np.matmul(np.where(self._tight[number], excess, 0.0)[:, None, :], self._steps[number])[:, 0]
+                u = _product(np.where(self._tight[number], excess, 0.0), self._steps[number])
                 left = np.where(imposed, excess - u @ self._gram, OFF)
             self._climb(left, u, number, tolerance)
         else:
@@ -213,10 +212,7 @@ class Polyhedron:
         limit = b - floor
         tight = self._tight[state] if self._prepared else state > 0
         left = np.where(tight, z @ self._turned - limit, 0.0)
-        if self._prepared:
-            z = z - np.matmul(left[:, None, :], self._pulls[state])[:, 0]
-        else:
-            z = z - self._solve(left, tight) @ self.N
+        z = z - (_product(left, self._pulls[state]) if self._prepared else self._solve(left, tight) @ self.N)
         broken = imposed & (z @ self._turned - limit > 0.5 * floor)
         if not broken.any():
             return z
@@ -231,6 +227,13 @@ class Polyhedron:
             keep = broken[rows].any(axis=1)
             rows, on = rows[keep], on[keep]
         return z
+
+
+def _product(rows: Array, matrices: Array) -> Array:
+    """Return the product of each row with its own matrix. Shapes: (n, J), (n, J, k) -> (n, k)."""
+    if len(rows) > 256:  # from here on quicker, as long as matrices are small
+        return np.asarray(np.einsum("nj,njk->nk", rows, matrices))
+    return np.asarray(np.matmul(rows[:, None, :], matrices)[:, 0])
 
 
 class Box:

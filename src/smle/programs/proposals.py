@@ -9,7 +9,7 @@ serves where nothing passes. Clauses that share no output are separate problems 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Protocol
 
 import numpy as np
@@ -50,24 +50,29 @@ class Proposals:
             h_checked = np.where(clauses.strict, below, clauses.h)
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        self._reach = np.full(len(scale), float(np.finfo(np.float32).max)) if reach is None else reach
-        self._parts = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
+        self._reach = reach
+        self.rules = clauses.parts
+        self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
 
-    def __call__(self, active: Mask, X: Array, t: Array, safe: Array) -> Generator[Array, Mask | None, None]:
+    def __call__(
+        self, active: Mask, X: Array, t: Array, safe: Array | Callable[[], Array]
+    ) -> Generator[Array, Mask | None, None]:
         """Yield candidates. Shapes: active (n, clauses and lists of exclusions), X (n, d), t (n, m), safe (n, m).
+
+        Safe answers are rarely needed, so that a function may stand for them.
 
         Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
         still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
         left to propose. Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
         with np.errstate(all="ignore"):
-            p = np.minimum(np.maximum(t, -self._reach), self._reach)
-            solved = [part.solve(active, X, p) for part in self._parts]
+            p = t if self._reach is None else np.minimum(np.maximum(t, -self._reach), self._reach)
+            solved = [part.solve(active, X, p) for part in self.parts]
             y = p.copy()
-            for part, own in zip(self._parts, solved, strict=True):
+            for part, own in zip(self.parts, solved, strict=True):
                 y[:, part.outputs] = own.points(0)
         open_ = yield y
-        rows = np.arange(len(y))
+        rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
         steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)][1:]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
         for rank, move in steps:
@@ -78,8 +83,8 @@ class Proposals:
                 rounded = _rounded(y)
                 held = np.stack([own.holds(rounded, rows) for own in solved])
                 # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
-                for part, own, left in zip(self._parts, solved, ~held | held.all(axis=0), strict=True):
-                    goal, point = safe[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
+                for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
+                    goal, point = goals[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
                     y[np.ix_(left, part.outputs)] = point + move * (goal - point) if move < 1 else goal
             open_ = yield y
 
@@ -99,14 +104,6 @@ class _Solved(Protocol):
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey the clauses of this part."""
-
-
-class _Part(Protocol):
-    """Outputs that rules tie together."""
-
-    outputs: Numbers
-
-    def solve(self, active: Mask, X: Array, p: Array) -> _Solved: ...
 
 
 def _together(clauses: ClauseArrays) -> list[Numbers]:
@@ -130,7 +127,7 @@ def _together(clauses: ClauseArrays) -> list[Numbers]:
     return [np.flatnonzero(group == g) for g in np.unique(group[tied])]
 
 
-def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Numbers) -> _Part:
+def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Numbers) -> Block | Labels:
     """Return the part for a group of outputs."""
     m, count = clauses.g.shape[1], len(clauses.rule)
     own = np.zeros(m, dtype=bool)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.assurance import DeployedNetwork
+from smle.assurance import CorrectedNetwork, DeployedNetwork
 from smle.guarantees import Arrangement
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.head import DeployedHead
@@ -30,7 +30,11 @@ _POINTS, _SIDE = 61, 25
 
 
 def explorer_data(
-    network: DeployedNetwork, spec: Specification, arrangement: Arrangement, *, medians: dict[str, float]
+    network: DeployedNetwork | CorrectedNetwork,
+    spec: Specification,
+    arrangement: Arrangement,
+    *,
+    medians: dict[str, float],
 ) -> dict[str, Any]:
     """Return what the page needs to draw slices, as plain data. `medians`: where to start, by input column."""
     data: dict[str, Any] = {
@@ -46,12 +50,15 @@ def explorer_data(
         ],
     }
     numbers = sum(value.numel() for value in network.state_dict().values())
-    if isinstance(network.backbone, MLP) and numbers <= _NUMBERS:
-        data["program"] = _program(network.backbone, network.head)
+    if not isinstance(network.backbone, MLP):
+        reason = "the backbone is not a multi-layer perceptron"
+    elif numbers > _NUMBERS:
+        reason = "the backbone is too large to embed"
+    elif isinstance(network, CorrectedNetwork):
+        reason = "answers are corrected behind the network"
     else:
-        reason = "too large to embed" if isinstance(network.backbone, MLP) else "not a multi-layer perceptron"
-        data["grid"] = {"reason": f"the backbone is {reason}", **_grid(network, data)}
-    return data
+        return {**data, "program": _program(network.backbone, network.head)}
+    return {**data, "grid": {"reason": reason, **_grid(network, data)}}
 
 
 def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, Any]]:
@@ -176,7 +183,7 @@ def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
     }
 
 
-def _grid(network: DeployedNetwork, data: dict[str, Any]) -> dict[str, Any]:
+def _grid(network: DeployedNetwork | CorrectedNetwork, data: dict[str, Any]) -> dict[str, Any]:
     """Return answers along single inputs and pairs of them; all other inputs stay at their start."""
     inputs = data["inputs"]
     width = sum(len(item["columns"]) for item in inputs)
@@ -208,7 +215,7 @@ def _place(x: npt.NDArray[Any], item: dict[str, Any], value: float) -> None:
 
 
 def _slice(
-    network: DeployedNetwork,
+    network: DeployedNetwork | CorrectedNetwork,
     inputs: list[dict[str, Any]],
     start: npt.NDArray[Any],
     axes: list[int],
@@ -222,5 +229,7 @@ def _slice(
     features = torch.tensor(X)
     with torch.inference_mode():
         y = network(features)[:, :_OUTPUTS]
-        bits = network.head.gate.active(network.head.domain(features))
+        bits = torch.zeros(len(y), 0)
+        if isinstance(network, DeployedNetwork):
+            bits = network.head.gate.active(network.head.domain(features))
     return {"axes": axes, "ticks": ticks, "y": _pack(y), "active": bits.to(torch.uint8).tolist()}

@@ -21,7 +21,6 @@ from smle.tables import column_names, encode_choices, encode_inputs, in_domain
 __all__ = ["Measured", "measure"]
 
 Array = npt.NDArray[np.float64]
-_CHUNK = 65536
 _NEAREST_ROWS = 5000  # rows for which nearest allowed outputs are computed; each may be a small optimization
 _CLAUSES = 500  # clauses of a rule that are held against every row
 
@@ -73,22 +72,27 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         raise DataError(f"None of the {len(X)} rows of the table lies in the domain of the rules.")
     outside = {spec.columns[i]: int((~inside[:, i]).sum()) for i in np.flatnonzero(~inside.all(axis=0))}
     targets = _targets(spec, table)
+    rows = _rows(table, np.asarray(kept))
     X, targets = X[kept], None if targets is None else targets[kept]
-    Y = _outputs(model, X)
+    Y = model.raw_outputs(rows)
     answers = {"safe": Y}
     if plain is not None:
         if plain.specification_.columns != spec.columns or plain.specification_.targets != spec.targets:
             raise DataError("Expected a plain twin with the inputs and outputs of the model. Got other ones.")
-        answers["plain"] = _outputs(plain, X)
+        answers["plain"] = plain.raw_outputs(rows)
+    elif model.is_corrected:
+        answers["plain"] = model.corrected_.answered(rows).answers.astype(np.float64)
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
-    cell_of = _cells(model, X)
+    cell_of, heads = np.zeros(len(X), dtype=np.int64), 0
+    if not model.is_corrected:
+        cell_of, heads = model.network_.cell_of(torch.tensor(X)), model.network_.cells
     scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),
         outside=outside,
         inside=len(X),
-        cells=tuple(np.bincount(cell_of, minlength=len(model.network_.head.gate.signatures)).tolist()),
+        cells=tuple(np.bincount(cell_of, minlength=heads).tolist()) if heads else (),
         cell_of=cell_of,
         active=tuple(int(active(rule, X).sum()) for rule in spec.rules),
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
@@ -123,18 +127,13 @@ def _targets(spec: Specification, table: Any) -> Array | None:
     return np.concatenate(parts, axis=1)
 
 
-def _outputs(model: SafeEstimator, X: npt.NDArray[Any]) -> Array:
-    with torch.inference_mode():
-        parts = [model.network_(torch.tensor(X[i : i + _CHUNK])).numpy() for i in range(0, len(X), _CHUNK)]
-    return np.concatenate(parts).astype(np.float64)
-
-
-def _cells(model: SafeEstimator, X: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    head = model.network_.head
-    if head.gate.is_trivial:
-        return np.zeros(len(X), dtype=np.int64)
-    with torch.inference_mode():
-        return np.asarray(head.gate(head.domain(torch.tensor(X))).numpy(), dtype=np.int64)
+def _rows(table: Any, kept: npt.NDArray[np.bool_]) -> Any:
+    """Return some rows of a table of any kind."""
+    if kept.all():
+        return table
+    return (
+        table.loc[kept] if hasattr(table, "loc") else table[kept] if column_names(table) is None else table.filter(kept)
+    )
 
 
 def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> float | None:

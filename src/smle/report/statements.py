@@ -35,7 +35,7 @@ from smle.rules import Clause, Specification
 from smle_check.names import term, visible
 from smle_check.words import comparison_text
 
-__all__ = ["Corner", "Key", "Reader", "RuleVerdict", "Witnesses", "keyed", "keys_of", "rule_verdicts"]
+__all__ = ["Corner", "Key", "Reader", "RuleVerdict", "Witnesses", "keyed", "keys_of", "plain_verdicts", "rule_verdicts"]
 
 Array = npt.NDArray[np.float64]
 _LOCATED_RULES = 200  # rules for which the corner is computed
@@ -133,6 +133,17 @@ def rule_verdicts(
         corner = witnesses.corner(key, float(worst.margin)) if rule < _LOCATED_RULES else None
         told = reader.where(key, worst), reader.sentence(key, worst)
         result.append(RuleVerdict(rule, len(items), worst, corner, *told))
+    return result
+
+
+def plain_verdicts(proved: Sequence[Proved], spec: Specification) -> list[RuleVerdict]:
+    """Return one verdict per rule of a head that has no box, and so no corner that attains a margin."""
+    result = []
+    for index, rule in enumerate(spec.rules):
+        items = [item for item in proved if item.rule == visible(rule.name)]
+        worst = min(items, key=lambda item: item.margin, default=None)
+        told = ("", "") if worst is None else (worst.where, worst.sentence)
+        result.append(RuleVerdict(index, len(items), worst, None, *told))
     return result
 
 

@@ -36,7 +36,15 @@ from smle.rules import Label, Specification
 from smle_check.digits import decimal
 from smle_check.names import visible
 
-__all__ = ["guarantee_view", "history_view", "ranges_view", "rules_view", "statements_view", "verdict_view"]
+__all__ = [
+    "guarantee_view",
+    "history_view",
+    "proved_view",
+    "ranges_view",
+    "rules_view",
+    "statements_view",
+    "verdict_view",
+]
 
 _RULES, _STATEMENTS = 400, 200
 
@@ -71,7 +79,8 @@ def verdict_view(judgement: Judgement, verdicts: Sequence[RuleVerdict], measured
         "word": "Proved",
         "headline": f"{rules} for every input of the domain.",
         "lines": [
-            "Seen or unseen, whatever the backbone computes, and for the rounded float32 numbers that are deployed. "
+            "Seen or unseen, whatever the model in front of the certified head computes, and for the rounded float32 "
+            "numbers that are deployed. "
             f"Checked again while this report was written: {len(judgement.proved):,} statements in exact arithmetic, "
             f"{judgement.seconds:.2f} s, without a solver and without tolerance."
         ],
@@ -147,6 +156,21 @@ def statements_view(stated: Sequence[tuple[Key, Proved]], reader: Reader) -> dic
         for key, item in ordered
     ]
     return {"statements": rows, "statements_total": len(stated)}
+
+
+def proved_view(proved: Sequence[Proved]) -> dict[str, Any]:
+    """Return the statements with the smallest margins in the words of the checker."""
+    rows = [
+        {
+            "rule": item.rule,
+            "head": item.head,
+            "where": item.where,
+            "sentence": item.sentence,
+            "margin": margin_text(item.margin),
+        }
+        for item in sorted(proved, key=lambda item: item.margin)[:_STATEMENTS]
+    ]
+    return {"statements": rows, "statements_total": len(proved)}
 
 
 def _rule_verdict(verdict: RuleVerdict | None, spec: Specification, measured: Measured | None) -> dict[str, Any]:

@@ -15,12 +15,12 @@ import numpy as np
 
 import smle
 import smle_check
-from smle.assurance import state_of
+from smle.assurance import CorrectedNetwork, state_of
 from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
-from smle.guarantees import Arrangement, arrange, binding_rules
+from smle.guarantees import Arrangement, arrange, binding_rules, distinct
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import Cells, accuracy_view, cell_name, data_view
@@ -30,7 +30,7 @@ from smle.report.measured import Measured, measure
 from smle.report.page import render
 from smle.report.ranges import output_ranges
 from smle.report.recorded import training_of
-from smle.report.statements import Reader, RuleVerdict, Witnesses, keyed, rule_verdicts
+from smle.report.statements import Reader, RuleVerdict, Witnesses, keyed, plain_verdicts, rule_verdicts
 from smle.rules import Specification
 from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.files import read_table, text_columns
@@ -96,7 +96,9 @@ def write_report(
     _require_alike(twin, estimator)
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     if isinstance(data, str | PathLike):
-        table = read_table(data, text={} if judgement.spec is None else text_columns(judgement.spec))
+        texts = {} if judgement.spec is None else text_columns(judgement.spec)
+        inside = () if estimator is None else estimator.text_inputs
+        table = read_table(data, text={name: frozenset() for name in inside} | texts)
         try:
             view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
         except DataError as error:
@@ -187,7 +189,10 @@ def _changed(model: SafeEstimator, record: ModelRecord) -> str:
     if record.certificate is None:
         return ""
     certified = smle_check.weights_digest(record.certificate.tensors)
-    if smle_check.weights_digest(tensors_of(state_of(model.network_))) != certified:
+    if model.is_corrected:
+        if record.certificate.files.get("onnx") != record.onnx:
+            return "The model in front of the head was"
+    elif smle_check.weights_digest(tensors_of(state_of(model.network_))) != certified:
         return "The network was"
     if record.certificate.files.get("model") != ModelRecord.description_bytes(record.description):
         return "The description was"
@@ -210,22 +215,33 @@ def _view(
     measured = None if model is None or table is None else measure(model, table, plain=twin)
     verdicts: list[RuleVerdict] = []
     view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
+    view["corrected"] = False
     view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
     explorer = None
-    if model is not None and spec is not None:
+    if model is not None and spec is not None and model.is_corrected:
+        if judgement.verdict == PROVED:
+            verdicts = plain_verdicts(judgement.proved, spec)
+            view |= views.proved_view(judgement.proved)
+        view |= data_view(description, spec, Cells((), ()), measured)
+        view["accuracy"] = accuracy_view(description, measured)
+    elif model is not None and spec is not None:
         arrangement = _arrangement(record, spec)
         cells = _cells(arrangement, spec)
         if judgement.verdict == PROVED:
             assert record is not None
             assert record.certificate is not None
-            over = model.network_.head.overapproximation()
-            verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
-            stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
-            view |= views.statements_view(stated, Reader(spec, arrangement))
-            witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
-            ranges, view["outputs_left_out"] = output_ranges(witnesses)
-            seen = {} if measured is None else _seen(measured)
-            view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
+            if isinstance(model.network_, CorrectedNetwork):
+                verdicts = plain_verdicts(judgement.proved, spec)
+                view |= {"corrected": True, **views.proved_view(judgement.proved)}
+            else:
+                over = model.network_.head.overapproximation()
+                verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
+                stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
+                view |= views.statements_view(stated, Reader(spec, arrangement))
+                witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
+                ranges, view["outputs_left_out"] = output_ranges(witnesses)
+                seen = {} if measured is None else _seen(measured)
+                view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
         view |= data_view(description, spec, cells, measured)
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
@@ -242,9 +258,10 @@ def _view(
 
 
 def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement:
-    if record is not None and record.certificate is not None:
-        return arrangement_of(record.certificate, spec)
-    return arrange(spec)
+    if record is None or record.certificate is None:
+        return arrange(spec)
+    is_box = record.certificate.document["program"]["head"] == "box"
+    return arrangement_of(record.certificate, spec) if is_box else distinct(spec)
 
 
 def _cells(arrangement: Arrangement, spec: Specification) -> Cells:

@@ -19,7 +19,7 @@ from smle.tables.whole import WHOLE_FLOAT32
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text"]
+__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text", "missing_in"]
 
 MISSING = "nan"  # how a missing text is handed to a stored model, which knows text only
 
@@ -94,6 +94,12 @@ def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
 def as_texts(values: Any) -> npt.NDArray[Any]:
     """Return a column as text for a stored model; a missing value is `MISSING`, a whole float that of the integer."""
     return np.array([_text(v) for v in _plain(values).tolist()], dtype=object)
+
+
+def missing_in(values: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a column are missing."""
+    array = _plain(values)
+    return np.isnan(array) if array.dtype.kind == "f" else np.array([is_missing(v) for v in array.tolist()], dtype=bool)
 
 
 def _text(value: Any) -> str:

@@ -310,7 +310,8 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     require(not checked.is_empty or tree is None, "tree: expected null where clips settle every rule")
     known = names_of() | set(guard_tensors(spec, gated))
     if not checked.is_empty:
-        known |= {"check.range", "check.outputs", "check.inputs", "check.thresholds", "safe.slope", "safe.offset"}
+        known |= {"check.range", "check.scale", "check.outputs", "check.inputs", "check.thresholds"}
+        known |= {"safe.slope", "safe.offset"}
     odd = sorted(set(tensors) ^ known)
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
     clips = read_clips(spec, tensors, limits_of(spec))
@@ -320,6 +321,7 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
         return settled
     ranges = values(tensors, "check.range", "F64", (len(spec.outputs),))
     require(all(0 < v <= WIDE for v in ranges), "check.range: expected numbers between 0 and 2^100")
+    values(tensors, "check.scale", "F64", (len(spec.outputs),))  # of distances: proposals read it, no proof does
     for name, prescribed in check_tensors(spec, checked, ranges).items():
         require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
     found = read_tree(tree, gated)

@@ -13,7 +13,7 @@ from smle.rules import Specification
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
-SEVERE = frozenset({"contradiction", "no room", "not representable"})
+SEVERE = frozenset({"contradiction", "no room", "not representable", "not proved"})
 """Kinds of findings with which no model can be certified."""
 ABOUT_DATA = frozenset({"outside the domain", "narrow data"})
 """Kinds of findings that say nothing against the rules themselves."""
@@ -23,8 +23,8 @@ ABOUT_DATA = frozenset({"outside the domain", "narrow data"})
 class Finding:
     """Something to know about the rules, or about the data under these rules.
 
-    * `kind`: "contradiction", "no room", "not representable", "constant answers", "never active",
-      "partly empty" or "redundant"; of data "outside the domain" or "narrow data".
+    * `kind`: "contradiction", "no room", "not representable", "not proved", "constant answers", "one answer",
+      "learned box", "never active", "partly empty" or "redundant"; of data "outside the domain" or "narrow data".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.
@@ -146,7 +146,7 @@ class Diagnosis:
     def _findings(self) -> str:
         doubtful = any(cell.status == "unknown" for cell in self.cells)
         if not self.findings:
-            return "" if doubtful else "Nothing to mend: the rules can hold together."
+            return "" if doubtful else "No problems found: the rules can hold together."
         about_data = all(finding.kind in ABOUT_DATA for finding in self.findings)
         lines = ["The rules can hold together; the data ask for a look:"] if about_data and not doubtful else []
         for finding in sorted(self.findings, key=lambda f: not f.severe):

@@ -1,0 +1,77 @@
+"""Rules before anyone trains: what is found in them, less what only networks with a learned box have to mind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+from smle.certificates.rules import certify_rules
+from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.guarantees import Diagnosis, Finding
+from smle.guarantees import diagnose as diagnose_rules
+from smle.rules import Rule, Specification
+
+__all__ = ["diagnose"]
+
+_BOX = frozenset({"no room", "not representable", "constant answers"})
+"""Kinds of findings that the head of rules may not have to mind."""
+
+
+def diagnose(specification: Specification | str | PathLike[str], X: Any = None, y: Any = None) -> Diagnosis:
+    """Check rules before anyone trains: empty regions, contradictions with a witness, rules that say nothing new.
+
+    With data: rows outside the domain, the share of rows in each region, the share that break each rule, and the
+    price of obeying (R2 or accuracy of the nearest allowed targets).
+
+    Args:
+        specification: A Specification, the path of a rules file, or YAML text.
+        X: Table with the input columns, or None.
+        y: Table with the output columns, or None.
+    """
+    found = diagnose_rules(specification, X, y)
+    doubts = [finding for finding in found.findings if finding.kind in _BOX]
+    if not doubts:
+        return found
+    others = tuple(finding for finding in found.findings if finding.kind not in _BOX)
+    try:
+        certify_rules(found.spec)
+    except (ContradictionError, NotCertifiedError, RuleError) as error:
+        if any(finding.severe for finding in others):
+            return found
+        names = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules))
+        return replace(found, findings=(*others, Finding("not proved", names, str(error))))
+    pinned = tuple(_stored(finding) for finding in doubts if _pins(found.spec, finding))
+    box = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules))
+    note = Finding(
+        "learned box", box,
+        "The rules can be proved behind any model. A network with a learned box (enforcement 'gauge', 'pdcg' or "
+        f"'exact') cannot serve {', '.join(repr(name) for name in box)} well.",
+    )  # fmt: skip
+    cells = tuple(replace(cell, status="fine") if cell.status in _BOX else cell for cell in found.cells)
+    return replace(found, findings=(*others, *pinned, note), cells=cells)
+
+
+def _pins(spec: Specification, finding: Finding) -> bool:
+    """Whether rules pin a combination of several outputs, at all inputs where they apply."""
+    rules = [rule for rule in spec.rules if rule.name in finding.rules]
+    literals = list(_literals(rules))
+    return (
+        finding.kind == "no room"
+        and not any(literal.inputs for literal in literals)
+        and any(len(literal.outputs) > 1 for literal in literals)
+    )
+
+
+def _literals(rules: Iterable[Rule]) -> Iterable[Any]:
+    return (literal for rule in rules for clause in rule.requirement.clauses for literal in clause.literals)
+
+
+def _stored(finding: Finding) -> Finding:
+    names = ", ".join(repr(name) for name in finding.rules)
+    return Finding(
+        "one answer", finding.rules,
+        f"{names} pin some combination of outputs to one value (a hidden equality): a stored answer serves there, "
+        "whatever the model says. State a tolerance, such as abs(a - b) <= 0.01.",
+    )  # fmt: skip

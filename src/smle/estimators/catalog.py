@@ -1,0 +1,134 @@
+"""Estimators by name, with what a table needs in front of them; and which of them suits a table best."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import KFold
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from smle.errors import SmleError
+from smle.extras import require
+from smle.rules import Specification
+from smle.tables.frames import frame_of, is_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from smle.estimators.base import SafeEstimator
+
+__all__ = ["AUTO", "MODELS", "NETWORK", "Tried", "named_estimator", "tried_models"]
+
+NETWORK, AUTO = "network", "auto"
+MODELS = ("hist-gradient-boosting", "random-forest", "extra-trees", "ridge", "xgboost", "lightgbm")
+_TRIED = ("hist-gradient-boosting", "random-forest", "ridge", NETWORK)
+_CATEGORIES = 100  # of a text column; one with more is likely a name or a number of each row
+
+
+def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0) -> Any:
+    """Return an estimator for all columns of a table but the outputs.
+
+    Text becomes a column of 0 and 1 for each value that occurs; text columns with more than 100 values, and columns
+    without a value, are left out. Missing numbers stay missing for boosting and forests, and are the median for others.
+
+    Args:
+        name: One of `MODELS`.
+        spec: The rules, which say what is predicted.
+        table: The training rows.
+        seed: Of what is random in it.
+
+    Raises:
+        MissingDependencyError: If its package is not installed.
+    """
+    outputs = [item.name for item in spec.outputs]
+    frame = frame_of(table, [item.name for item in spec.inputs], without=outputs)
+    numbers, texts = _columns(frame)
+    scaled = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()) if name == "ridge" else "passthrough"
+    in_front = [("text", OneHotEncoder(handle_unknown="ignore", sparse_output=False), texts), ("n", scaled, numbers)]
+    regression = spec.output_kind == "numbers"
+    model = _made(name, regression, seed)
+    if len(outputs) > 1 and not (regression and name == "ridge"):  # forests would mix outputs of different units
+        model = (MultiOutputRegressor if regression else MultiOutputClassifier)(model)
+    return make_pipeline(ColumnTransformer([part for part in in_front if part[2]]), model)
+
+
+def _columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Return the columns with numbers and those with text that can be used."""
+    used = [name for name in frame.columns if not frame[name].isna().all()]
+    texts = [name for name in used if is_text(frame[name])]
+    return [name for name in used if name not in texts], [n for n in texts if frame[n].nunique() <= _CATEGORIES]
+
+
+def _made(name: str, regression: bool, seed: int) -> Any:
+    forest = {"n_estimators": 200, "min_samples_leaf": 2, "n_jobs": 1, "random_state": seed}
+    made: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "hist-gradient-boosting": (
+            lambda: HistGradientBoostingRegressor(categorical_features=None, random_state=seed),
+            lambda: HistGradientBoostingClassifier(categorical_features=None, random_state=seed),
+        ),
+        "random-forest": (lambda: RandomForestRegressor(**forest), lambda: RandomForestClassifier(**forest)),
+        "extra-trees": (lambda: ExtraTreesRegressor(**forest), lambda: ExtraTreesClassifier(**forest)),
+        "ridge": (lambda: RidgeCV(alphas=np.logspace(-3, 3, 13)), lambda: LogisticRegression(max_iter=1000)),
+        "xgboost": (
+            lambda: require("xgboost", "--model xgboost").XGBRegressor(random_state=seed),
+            lambda: require("xgboost", "--model xgboost").XGBClassifier(random_state=seed),
+        ),
+        "lightgbm": (
+            lambda: require("lightgbm", "--model lightgbm").LGBMRegressor(random_state=seed, verbose=-1),
+            lambda: require("lightgbm", "--model lightgbm").LGBMClassifier(random_state=seed, verbose=-1),
+        ),
+    }  # fmt: skip
+    return made[name][0 if regression else 1]()
+
+
+class Tried(NamedTuple):
+    """A model, its mean score on rows that were left out, and why it has none."""
+
+    name: str
+    score: float
+    reason: str = ""
+
+
+def tried_models(
+    make: Callable[[str], SafeEstimator], X: pd.DataFrame, y: Any, *, names: Sequence[str] = _TRIED, seed: int = 0
+) -> list[Tried]:
+    """Return models by their score in three-fold cross-validation, the best first: R2 or accuracy of what is served.
+
+    Args:
+        make: From a name to an unfitted model.
+        X: Table with the input columns.
+        y: Table with the output columns, of the same rows.
+        names: What to try.
+        seed: Of the folds.
+    """
+    result = []
+    folds = list(KFold(3, shuffle=True, random_state=seed).split(X))
+    for name in names:
+        scores = []
+        try:
+            for kept, held in folds:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    model = make(name).fit(X.iloc[kept], y.iloc[kept])
+                    scores.append(model.score(X.iloc[held], y.iloc[held]))
+        except (SmleError, ValueError) as error:
+            result.append(Tried(name, -np.inf, " ".join(str(error).split())))
+        else:
+            result.append(Tried(name, float(np.mean(scores))))
+    return sorted(result, key=lambda tried: -tried.score)

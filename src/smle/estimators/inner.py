@@ -1,0 +1,157 @@
+"""Any estimator inside: fitted to the table as it is passed, stored as ONNX, served behind a certified head."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.metadata_routing import process_routing
+
+from smle.certificates.issue import rebind
+from smle.certificates.rules import certify_rules
+from smle.corrected import CorrectedModel, program_of, stored_form
+from smle.errors import DataError
+from smle.estimators.description import describe
+from smle.estimators.inputs import plain_table
+from smle.estimators.parameters import require_parameters
+from smle.guarantees import conflicts_explained
+from smle.monitor import Seen, Usage, column_edges
+from smle.tables import column_names, encode_inputs, in_domain, require_in_domain
+from smle.tables.frames import frame_of
+
+if TYPE_CHECKING:
+    from smle.estimators.base import SafeEstimator
+
+__all__ = ["fit_inner", "usage_of"]
+
+Array = npt.NDArray[Any]
+
+
+def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: dict[str, Any]) -> None:
+    """Fit a copy of `model.estimator`; set everything that fitting sets. A failure may leave it in parts.
+
+    Raises:
+        ConversionError: If the fitted estimator cannot be stored, or the stored form does not agree with it.
+        Other errors: As of `SafeEstimator.fit`, and whatever the estimator raises.
+    """
+    require_parameters({"estimator": model.estimator})
+    spec = model._given()
+    if spec is None:
+        raise ValueError(
+            "Expected a specification beside estimator=...: it names the inputs and outputs. Without rules use the "
+            "estimator itself."
+        )
+    X = plain_table(X, spec)
+    model._read_outputs(spec, y)
+    encoded, targets = encode_inputs(spec, X), model._encode_targets(spec, y)
+    if len(encoded) != len(targets):
+        raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
+    if len(encoded) < 2:
+        raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
+    require_in_domain(spec, encoded, "training rows")
+    certificate = None
+    if spec.rules:  # first: rules that cannot be proved are better known before an hour of training
+        default, scale = model._typical(targets)
+        with conflicts_explained(spec):
+            certificate = certify_rules(spec, default=default, scale=scale)
+        program_of(certificate)
+    frame = frame_of(X, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
+    routed = _routed(model, sample_weight, params)
+    started = time.monotonic()
+    inner, classes = _fitted(model, frame, model._inner_targets(targets), routed)
+    seconds = time.monotonic() - started
+    stored = stored_form(inner, spec, frame, encoded, classes=classes)
+    model.specification_, model.estimator_ = spec, inner
+    model.n_features_in_ = len(frame.columns)
+    if column_names(X) is not None:
+        model.feature_names_in_ = np.asarray(frame.columns, dtype=object)
+    corrected = CorrectedModel(stored, spec, certificate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = corrected.answered(frame)
+    usage = usage_of(corrected, frame, encoded)
+    architecture = {"backbone": "onnx", "estimator": _title(inner), "columns": list(stored.columns or ())}
+    model.description_ = {
+        **describe(spec, encoded, targets, kind=type(model).__name__, architecture=architecture, seed=None,
+                   history={"seconds": round(seconds, 3)}, usage=usage),
+        "correction": found.summary(),
+        **model._facts(),
+    }  # fmt: skip
+    model.corrected_ = corrected
+    model._hold(None if certificate is None else rebind(certificate, model._bound_files()))
+
+
+def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, Any]) -> tuple[Any, list[Any] | None]:
+    """Return a fitted copy of the estimator, and what its classes stand for if they are only numbered."""
+    inner = clone(model.estimator)
+    last = inner.steps[-1][1] if isinstance(inner, Pipeline) else inner
+    classes = None
+    if type(last).__name__ in ("XGBClassifier", "XGBRFClassifier") and targets.ndim == 1:  # it wants 0, 1, 2, ...
+        values, targets = np.unique(targets, return_inverse=True)
+        classes = values.tolist()
+    if _scales(last):
+        inner = TransformedTargetRegressor(inner, transformer=StandardScaler())
+    try:
+        return inner.fit(frame, targets, **routed), classes
+    except ValueError as error:
+        if targets.ndim == 1 or ("1d" not in str(error) and "1D" not in str(error)):
+            raise
+        name = _title(last)
+        raise DataError(
+            f"{name} takes one output alone. Wrap it: MultiOutputRegressor({name}()) fits one for each output."
+        ) from error
+
+
+def _scales(estimator: Any) -> bool:
+    """Whether an estimator adds float32 numbers to a mean, and learns the same from targets in units of their spread.
+
+    XGBoost does: of targets near 1e6 it loses the digits that its stored form keeps, and the other way round.
+    """
+    if type(estimator).__name__ not in ("XGBRegressor", "XGBRFRegressor"):
+        return False
+    params = estimator.get_params()
+    given = [params.get(name) for name in ("gamma", "reg_alpha", "base_score", "eval_metric", "early_stopping_rounds")]
+    return params.get("objective") in (None, "reg:squarederror") and not any(given)
+
+
+def _routed(model: SafeEstimator, sample_weight: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """Return what the inner estimator is to be fitted with beside data: as requested, or else as passed."""
+    from sklearn.utils._metadata_requests import _routing_enabled
+
+    given = params if sample_weight is None else {**params, "sample_weight": sample_weight}
+    if _routing_enabled():
+        return dict(process_routing(model, "fit", **given).estimator.fit)
+    estimator, prefix = model.estimator, ""
+    while isinstance(estimator, Pipeline):  # without routing, pipelines want to be told which step is meant
+        name, estimator = estimator.steps[-1]
+        prefix += f"{name}__"
+    return {f"{prefix}{name}" if name == "sample_weight" else name: value for name, value in given.items()}
+
+
+def _title(estimator: Any) -> str:
+    """Return the name of an estimator, of the last step of a pipeline or of what a search or wrapper holds."""
+    if isinstance(estimator, Pipeline):
+        return _title(estimator.steps[-1][1])
+    if isinstance(estimator, TransformedTargetRegressor) and estimator.regressor is not None:
+        return _title(estimator.regressor)
+    inside = getattr(estimator, "estimator", None)
+    return type(estimator).__name__ if inside is None else f"{type(estimator).__name__}({_title(inside)})"
+
+
+def usage_of(corrected: CorrectedModel, table: Any, encoded: Array, edges: Any = None) -> Usage:
+    """Count over the rows of a table which rules are on, what lies outside, and which answers are moved."""
+    spec = corrected.specification_
+    edges = column_edges(spec, encoded) if edges is None else edges
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # counted here
+        found = corrected.answered(table, "clip")
+    moved = (~(found.served == found.answers)).mean(axis=1, dtype=np.float32)
+    cell = np.zeros(len(encoded), dtype=np.int64)
+    return Usage.count(spec, encoded, Seen(corrected.active(encoded), cell, in_domain(spec, encoded), moved), edges)

@@ -1,0 +1,214 @@
+"""Checked candidates behind any model's answers (certificate format, section 13): what passes the check is served.
+
+An answer that the rules allow stays. Others are replaced by the nearest proposal that passes; where none does, by the
+stored safe answer. Proposals are not proved, the check and the safe answers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import smle_check
+from smle.certificates.document import Certificate
+from smle.programs.checks import Check, CheckedColumns, CheckedRows
+from smle.programs.clip_list import MANY_LIMITS, ClipList
+from smle.programs.proposals import Proposals
+from smle.rules.arrays import ClauseArrays
+from smle_check.floats import TINY
+from smle_check.heads.clips import STAGES, WIDE, limits_of
+from smle_check.program import Op, Stage, gate_of, gated
+
+__all__ = ["Candidates", "Served"]
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+_WIDE = float(WIDE)
+_FEW_ROWS = 8  # answered one by one
+
+
+@dataclass
+class Served:
+    """How many rows were served by what: the answer itself, a proposal, the stored safe answer."""
+
+    kept: int = 0
+    repaired: int = 0
+    safe: int = 0
+
+
+class Candidates(ClipList):
+    """Serves answers that obey the rules: (inputs, answers) -> answers, in float32.
+
+    Attributes:
+        served: How many rows were served by what since it was made.
+    """
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__(certificate)
+        self.served = Served()
+        document = certificate.document
+        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
+        self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
+        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        self._check = Check(spec, regions, self._tensors)
+        if self._limits > MANY_LIMITS:  # clips have a program of their own
+            ops = gated(gate_of(spec, regions), wide=bool(self._check.moving))
+            self._behind = [*ops, Op("given", "q", ("answer",)), Op("narrow", "y", ("q",))]
+        self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
+        self._place = {region: i for i, region in enumerate(regions)}
+        labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
+        self._clauses = ClauseArrays.of(spec, labels)
+        switches = np.zeros((len(regions), len(spec.rules)), dtype=np.float32)
+        for i, rule in enumerate(spec.rules):
+            switches[[self._place[region] for region in rule.regions], i] = 1
+        self._switches = switches[:, self._clauses.parts]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Candidates, (self.certificate,)
+
+    def __call__(self, X: Array, answers: Array) -> Array:
+        """Return the answers (n, m) in float32 that obey the rules at X (n, d), which is float32 or float64.
+
+        Raises:
+            TypeError: If X has another kind of numbers.
+            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
+        """
+        return self.explained(X, answers)[0]
+
+    def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return the answers, and by what each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
+        y, bad, bits = self._run(X, answers)
+        by = np.zeros(len(y), dtype=np.int8)
+        if len(bad):
+            rows = np.asarray(bad, dtype=np.intp)
+            y[rows], by[rows] = self._repaired(X[rows], np.asarray(answers)[rows], np.asarray(bits, dtype=bool))
+            safe = int((by == 2).sum())
+            self.served.repaired += len(rows) - safe
+            self.served.safe += safe
+        self.served.kept += len(y) - len(bad)
+        return y, by
+
+    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return what serves rows that do not pass, and whether it is a proposal (1) or the safe answer (2)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            lower, upper = (self._tensors[f"domain.{end}_{X.dtype.name}"] for end in ("lower", "upper"))
+            x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
+            given = np.asarray(answers, dtype=np.float32).astype(np.float64)
+            usable = np.abs(given) <= _WIDE
+            if not usable.all():
+                given = np.where(usable, given, self._tensors["clips.default"])
+            y, by = np.empty(given.shape, dtype=np.float32), np.ones(len(given), dtype=np.int8)
+            left = np.arange(len(given))
+
+            def safe() -> Array:
+                return self._safe(x, bits).astype(np.float64)
+
+            proposals = self.proposals(bits.astype(np.float32) @ self._switches > 0, x, given, safe)
+            proposed = next(proposals)
+            while True:
+                settled, bad, _ = self._run(X[left], proposed.astype(np.float32))
+                y[left] = settled
+                if not len(bad):
+                    return y, by
+                bad = np.asarray(bad, dtype=np.intp)
+                open_ = np.zeros(len(left), dtype=bool)
+                open_[bad] = True
+                left = left[bad]
+                try:
+                    proposed = proposals.send(open_)
+                except StopIteration:
+                    break
+            y[left], by[left] = self._safe(x[left], bits[left]), 2
+            return y, by
+
+    @property
+    def stored(self) -> Mapping[str, Array]:
+        """The tensors of the head, by name."""
+        return self._tensors
+
+    @cached_property
+    def proposals(self) -> Proposals:
+        """What finds answers that obey; made when the first is asked for."""
+        clauses, aims = self._deployed()
+        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
+
+    def _deployed(self) -> tuple[ClauseArrays, Array]:
+        """Return the clauses for proposals to aim at, and what the head compares their literals with.
+
+        A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
+        it obeys.
+        """
+        spec, clauses = self.specification, self._clauses
+        g, s, aims = clauses.g.copy(), clauses.s.copy(), clauses.h.copy()
+        stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
+        row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
+        clipped: dict[int, float] = {}
+        limits = limits_of(spec)
+        for stage in STAGES:
+            own = [limit for limit in limits if limit.stage == stage]
+            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), s.shape[1])))
+            for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
+                k = row[limit.rule, limit.clause]
+                if limit.slope:
+                    g[k, limit.output], s[k] = -limit.side, limit.side * slope.astype(np.float64)
+                # A clause has a clip in each region of its rule: the tightest.
+                clipped[k] = min(clipped.get(k, np.inf), float(g[k, limit.output]) * offset)
+        checked = np.ones(len(aims), dtype=bool)
+        checked[list(clipped)] = False
+        aims[checked] = self._check.thresholds[[k for _, own in self._check.clauses for k in own]]
+        aims[list(clipped)] = list(clipped.values())
+        return replace(clauses, g=g, s=s), aims
+
+    # --- the program
+
+    def _for_rows(self, fmt: str) -> Any:
+        return CheckedRows(self._ops, self._tensors, fmt, self._check).function()
+
+    def _for_columns(self, fmt: str) -> Any:
+        if self._limits <= MANY_LIMITS:
+            return CheckedColumns(self._ops, self._tensors, fmt, self._check).function()
+        clips = super()._for_columns(fmt)
+        check: Any = CheckedColumns(self._behind, self._tensors, fmt, self._check).function()
+        return lambda features, answer: check(features, clips(features, answer))
+
+    def _safe(self, wide: Array, bits: Mask) -> Array:
+        """Return safe answers (n, m) in float32, behind the clips of the very bits that choose their leaves.
+
+        The proof of a leaf has every bit at one value. At the border of an oblique row the printed functions, which sum
+        in other ways, may see the other one. For candidates that makes no difference: they are checked afterwards.
+        """
+        q = self._stored(wide, bits).astype(np.float64)
+        for op in self._stages:
+            values = self._tensors[str(op.args[2])].astype(np.float64)
+            if op.args[4] is not None:
+                values = wide @ self._tensors[op.args[4]].T.astype(np.float64) + values
+            raises = op.kind == "raise_to"
+            limits, outputs = np.where(bits[:, op.fixed.bits], values, -np.inf if raises else np.inf), op.fixed.outputs
+            for output in set(outputs):
+                own, column = limits[:, np.array(outputs) == output], q[:, output]
+                q[:, output] = np.maximum(column, own.max(axis=1)) if raises else np.minimum(column, own.min(axis=1))
+        y = q.astype(np.float32)
+        y[np.abs(y) < np.float32(float(TINY))] = 0.0
+        return y
+
+    def _stored(self, wide: Array, bits: Mask) -> Array:
+        """Return the stored answers (n, m) of the leaves, in float32, before the clips."""
+        result = np.zeros((len(wide), len(self._tensors["check.range"])), dtype=np.float32)
+        number = 0
+        stack = [(self._tree, np.arange(len(wide)))]
+        while stack:
+            tree, rows = stack.pop()
+            if tree is None:
+                slope, offset = self._tensors["safe.slope"][number], self._tensors["safe.offset"][number]
+                sums = wide[rows] @ slope.T.astype(np.float64) if slope.any() else 0.0
+                result[rows] = sums + offset.astype(np.float64)
+                number += 1
+            else:
+                inside = bits[rows, self._place[tree[0]]]
+                stack += [(tree[2], rows[~inside]), (tree[1], rows[inside])]
+        return result

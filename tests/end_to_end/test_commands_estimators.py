@@ -1,0 +1,121 @@
+"""`smle train --model`: any estimator from the command line, through all commands."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from smle.guarantees import broken
+from smle.rules import Specification
+from smle.tables import encode_inputs
+from support.commands import run
+
+RULES = """
+inputs:
+  income: [0, 1000000]
+  age: {range: [18, 100], integer: true, missing: 40}
+  job: {categories: [none, employee, self-employed], missing: none}
+outputs: [limit, rate]
+rules:
+  - {name: affordable, then: limit <= 0.35 * income and limit <= 60000}
+  - {name: positive, then: limit >= 0}
+  - {name: usury, then: 5 <= rate <= 24.5}
+  - {name: young, when: age < 21, then: limit <= 2000}
+  - {name: old, when: age > 80, then: limit <= 10000 + 0.1 * income}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A table with text that looks like numbers, missing values and a column that no model should read."""
+    folder = tmp_path_factory.mktemp("bank")
+    rng = np.random.default_rng(0)
+    n = 500
+    table = pd.DataFrame({
+        "id": [f"row {i}" for i in range(n)], "income": rng.lognormal(10.3, 0.6, n).clip(0, 1e6).round(2),
+        "age": rng.integers(18, 100, n).astype(float), "job": rng.choice(["none", "employee", "self-employed"], n),
+        "town": rng.choice(["01", "1", "x"], n),
+    })  # fmt: skip
+    table.loc[rng.random(n) < 0.1, ["age", "job", "town"]] = None
+    limit = np.minimum(0.3 * table["income"] * rng.uniform(0.8, 1.2, n), 60000) + 9000 * (table["town"] == "01")
+    table["limit"], table["rate"] = limit.round(2), (8 + 4 * (table["job"] == "none") + rng.normal(0, 1, n)).round(3)
+    table.to_csv(folder / "bank.csv", index=False)
+    (folder / "bank.yaml").write_text(RULES)
+    (folder / "stricter.yaml").write_text(RULES.replace("60000", "30000").replace("24.5", "20"))
+    result = run("train", folder / "bank.csv", folder / "bank.yaml", "-o", folder / "model",
+                 "--model", "hist-gradient-boosting", "--ignore", "id")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "the estimator inside" in result.output
+    assert "Moved to obey:" in result.output
+    return folder
+
+
+def violations(folder, predictions):
+    table = pd.read_csv(folder / "bank.csv", dtype={"town": str, "job": str})
+    spec = Specification.from_yaml(RULES)
+    found = pd.read_csv(predictions)[["limit", "rate"]].to_numpy()
+    return broken(spec, encode_inputs(spec, table), found).any()
+
+
+def test_every_command_takes_it(place):
+    assert run("verify", place / "model").exit_code == 0
+    result = run("predict", place / "model", place / "bank.csv", "-o", place / "p.csv", "--info")
+    assert result.exit_code == 0, result.output
+    assert not violations(place, place / "p.csv")
+    assert pd.read_csv(place / "p.csv")["moved"].any()
+    result = run("monitor", place / "model", place / "bank.csv", "--json")
+    assert result.exit_code == 0, result.output
+    assert [c["name"] for c in json.loads(result.output)["changes"] if c["kind"] == "clip"] == ["answers moved"]
+    result = run("report", place / "model", "--data", place / "bank.csv", "-o", place / "report.html")
+    assert result.exit_code == 0, result.output
+    page = (place / "report.html").read_text()
+    assert "All 5 rules hold for every input of the domain" in page
+    assert "HistGradientBoostingRegressor" in page
+
+
+def test_the_exported_file_answers_as_the_folder(place):
+    assert run("export", place / "model", "-o", place / "model.onnx").exit_code == 0
+    assert run("verify", place / "model.onnx").exit_code == 0
+    for model in ("model", "model.onnx"):
+        assert run("predict", place / model, place / "bank.csv", "-o", place / f"{model}.csv").exit_code == 0
+    folder, file = (pd.read_csv(place / f"{model}.csv").to_numpy() for model in ("model", "model.onnx"))
+    assert np.abs(folder - file).max() <= 1e-6 * np.abs(folder).max()
+    assert not violations(place, place / "model.onnx.csv")
+
+
+def test_edited_rules_need_no_training(place):
+    result = run("project", place / "model", place / "stricter.yaml", "-o", place / "stricter", "--data",
+                 place / "bank.csv")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert run("verify", place / "stricter").exit_code == 0
+    run("predict", place / "stricter", place / "bank.csv", "-o", place / "s.csv")
+    assert pd.read_csv(place / "s.csv")["limit"].max() <= 30000
+
+
+def test_the_best_of_several_models_is_taken(place):
+    pd.read_csv(place / "bank.csv").head(120).to_csv(place / "few.csv", index=False)
+    result = run("train", place / "few.csv", place / "bank.yaml", "-o", place / "auto", "--model", "auto",
+                 "--ignore", "id", "--epochs", "1", "--json")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.output)
+    scores = [tried["score"] for tried in summary["tried"]]
+    assert summary["trained"] == summary["tried"][0]["model"]
+    assert scores == sorted(scores, reverse=True)
+    assert {"ridge", "hist-gradient-boosting", "random-forest"} <= {tried["model"] for tried in summary["tried"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "magic"], "Expected --model to be one of network, auto, hist-gradient-boosting"),
+        (["--model", "ridge", "--ignore", "income"], "--ignore: the rules read 'income'"),
+        (["--model", "ridge", "--ignore", "nothing"], "--ignore: there is no column 'nothing'"),
+        (["--model", "ridge", "--checkpoint", "file"], "--checkpoint is for networks"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(place, tmp_path, options, message):
+    result = run("train", place / "bank.csv", place / "bank.yaml", "-o", tmp_path / "model", *options)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "model").exists()

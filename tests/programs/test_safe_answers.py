@@ -1,0 +1,46 @@
+"""Safe answers as the NumPy program serves them: chosen and clipped by the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smle.certificates.rules import certify_rules
+from smle.programs.candidates import Candidates
+from smle.rules import Specification
+from support.sampling import Judge
+
+RULES = """
+inputs: {a: [0, 10], b: [0, 10]}
+outputs: [u, v]
+rules:
+  - {name: near, when: 0.1 * a + 0.3 * b <= 1, then: u <= -5}
+  - {name: both, then: u + v >= 10}
+  - {name: far, when: 0.1 * a + 0.3 * b >= 1.5, then: v <= 3 + 0.01 * a}
+  - {name: most, then: v <= 20}
+"""
+
+
+def test_safe_answers_go_through_the_clips_of_their_own_bits():
+    # At an oblique border one way to sum falls on one side of the threshold and another way on the other side. The
+    # answer of the leaf where 'near' is off, clipped as if it were on, broke 'both'.
+    spec = Specification.from_yaml(RULES)
+    certificate = certify_rules(spec)
+    assert certificate.document["program"]["tree"] == [0, None, None]
+    program = Candidates(certificate)
+    coefficients, threshold = program._tensors["gate.coefficients"][0], program._tensors["gate.thresholds"][0]
+    a = np.random.default_rng(0).uniform(0, 9, 20_000)
+    X = np.stack([a, (threshold - coefficients[0] * a) / coefficients[1]], axis=1)
+    X = X[coefficients[0] * X[:, 0] + coefficients[1] * X[:, 1] == threshold]  # on, in plain arithmetic
+    evaluated = program._run
+
+    def a_little_more(X, answers):
+        y, bad, bits = evaluated(X, answers)
+        bits = np.array(bits, dtype=bool).reshape(len(bad), -1)
+        bits[:, 0] = False  # as a sum one rounding larger has it
+        return y, bad, bits
+
+    program._run = a_little_more
+    judge = Judge(spec)
+    for rows in (1, 2, 300, len(X)):
+        assert not judge.violations(X[:rows], program(X[:rows], np.zeros((rows, 2), dtype=np.float32)))
+    assert program.served.safe > 1000

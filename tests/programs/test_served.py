@@ -1,0 +1,47 @@
+"""What the head serves: allowed answers stay, others become the nearest allowed ones, judged exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smle.certificates.rules import certify_rules
+from smle.guarantees import broken, nearest_outputs
+from smle.programs import Candidates
+from smle.rules import Specification
+from support.random_rules import random_rules
+
+
+def distances(y, t, scale):
+    return np.sqrt((((y - t) / scale) ** 2).sum(axis=1))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nearest_allowed(seed):
+    rng = np.random.default_rng(seed)
+    spec, scale, anchor = random_rules(rng)
+    X = rng.random((300, len(spec.columns)))
+    t = (anchor(X) + rng.normal(0, 2, (300, len(scale))) * scale).astype(np.float32)
+    certificate = certify_rules(spec, scale=scale, default=np.median(t, axis=0))
+    if "check.range" not in certificate.tensors:
+        pytest.skip("clips settle these rules")
+    head = Candidates(certificate)
+    y, by = head.explained(X, t)
+    assert not broken(spec, X, y.astype(np.float64)).any()
+    best = distances(nearest_outputs(spec, X, t, scale=scale), t, scale)
+    rounding = 1e-6 * np.abs(t / scale).sum(axis=1)
+    np.testing.assert_array_equal(y[best == 0], t[best == 0])
+    assert (distances(y, t, scale) <= 1.0001 * best + rounding).all()
+    assert (by < 2).all()
+    assert (head.served.kept, head.served.repaired, head.served.safe) == tuple(np.bincount(by, minlength=3))
+
+
+def test_proposals_aim_at_limits_as_they_are_deployed():
+    """A clip that moved a proposal once more would break what couples the outputs."""
+    spec = Specification.from_yaml(
+        "inputs: {u: [0, 1000000], v: [0, 1000000]}\noutputs: [a, b]\nrules:\n"
+        "  - {name: moving, then: a <= 0.001 * u - 0.001 * v + 1}\n  - {name: coupled, then: b <= a + 0.5}\n"
+    )
+    head = Candidates(certify_rules(spec, default=[-1000.0, -1000.0], scale=[1.0, 1.0]))
+    y = head(np.full((1, 2), 5e5), np.full((1, 2), 5.0, dtype=np.float32))
+    np.testing.assert_allclose(y, [[1.0, 1.5]], atol=3e-4)

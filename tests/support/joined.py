@@ -1,0 +1,49 @@
+"""Heads of rules in ONNX files, behind a model that answers whatever it is handed, or behind a stored one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+from smle.certificates.document import Certificate, arrays_of
+from smle.certificates.rules import certify_rules
+from smle.export.backbone import Backbone
+from smle.export.files import _sealed
+from smle.export.graph import certified_program, graph_model, interface_of
+from smle.rules import Specification
+from smle.storage import ModelRecord
+from smle_check.onnx.program import EMBEDDING
+from support.exported import Exported, feed
+
+ANSWERS = "answers of the model"
+
+
+def handed(m: int) -> Backbone:
+    """A model that answers what it is handed."""
+    value = helper.make_tensor_value_info(ANSWERS, TensorProto.FLOAT, ["N", m])
+    return Backbone([helper.make_node("Identity", [ANSWERS], [EMBEDDING])], [], [value])
+
+
+def joined(
+    spec: Specification, certificate: Certificate | None = None, *, monitor: bool = True, model: Backbone | None = None
+) -> Exported:
+    """Return the head of rules as ONNX, with its certificate."""
+    if certificate is None:
+        certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
+    face = interface_of(spec, monitor=monitor)
+    program = certified_program(face, certificate, certificate.tensors)
+    graph = graph_model(face, program, model or handed(len(spec.targets)), [rule.name for rule in spec.rules])
+    data = graph.SerializeToString(deterministic=True)
+    record = ModelRecord(arrays_of(certificate.tensors), {}, spec.to_yaml(), certificate)
+    return Exported(spec, record, data, _sealed(certificate, data))
+
+
+def asked(
+    running: onnxruntime.InferenceSession, spec: Specification, X: np.ndarray, answers: np.ndarray
+) -> dict[str, Any]:
+    """Return the outputs for encoded rows and handed answers."""
+    names = [output.name for output in running.get_outputs()]
+    return dict(zip(names, running.run(None, {**feed(spec, X), ANSWERS: answers.astype(np.float32)}), strict=True))
