@@ -6,6 +6,7 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,20 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 import smle_check
-from smle.certificates.document import Certificate, arrays_of
-from smle.programs.clip_list import ClipList
+from smle.certificates.document import Certificate
+from smle.programs.checks import Check, CheckedColumns, CheckedRows
+from smle.programs.clip_list import MANY_LIMITS, ClipList
 from smle.programs.proposals import Proposals
 from smle.rules.arrays import ClauseArrays
 from smle_check.floats import TINY
-from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, WIDE, limits_of
-from smle_check.program import Op, Stage, clip_list, gate_of
+from smle_check.program import Op, Stage, gate_of, gated
 
 __all__ = ["Candidates", "Served"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
-_TINY, _WIDE = np.float32(float(TINY)), float(WIDE)
+_WIDE = float(WIDE)
+_FEW_ROWS = 8  # answered one by one
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Served:
     safe: int = 0
 
 
-class Candidates:
+class Candidates(ClipList):
     """Serves answers that obey the rules: (inputs, answers) -> answers, in float32.
 
     Attributes:
@@ -47,31 +49,24 @@ class Candidates:
     """
 
     def __init__(self, certificate: Certificate) -> None:
-        self.certificate, self.served = certificate, Served()
+        super().__init__(certificate)
+        self.served = Served()
         document = certificate.document
-        self._clips = ClipList(certificate)
         self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
-        self.tensors = arrays_of(certificate.tensors)
-        self._tree = document["program"]["tree"]
-        self._regions = gated_regions(spec)
-        self._gate = gate_of(spec, self._regions)
-        self._stages = [op for op in clip_list(spec, limits_of(spec), self._regions) if isinstance(op.fixed, Stage)]
-        place = {region: i for i, region in enumerate(self._regions)}
-        self._switches = np.zeros((len(self._regions), len(spec.rules)), dtype=np.float32)
-        for i, rule in enumerate(spec.rules):
-            self._switches[[place[region] for region in rule.regions], i] = 1
-        checked = checked_of(spec)
-        self._moving = checked.moving
-        self._flat = np.array([k for clause in checked.clauses for k in clause.literals], dtype=np.intp)
-        sizes = [len(clause.literals) for clause in checked.clauses]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp) if sizes else np.zeros(0, np.intp)
-        self._rule = np.array([clause.rule for clause in checked.clauses], dtype=np.intp)
-        self._G, self._S, self._H = (self.tensors[f"check.{name}"] for name in ("outputs", "inputs", "thresholds"))
-        self._range = self.tensors["check.range"]
-        self._reads = (self._G != 0).T.astype(np.float32)  # (m, literals)
-        self._excluded = [(rule, _matrix(spec, rule)) for rule in checked.excluding]
+        self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
+        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        self._check = Check(spec, regions, self._tensors)
+        if self._limits > MANY_LIMITS:  # clips have a program of their own
+            ops = gated(gate_of(spec, regions), wide=bool(self._check.moving))
+            self._behind = [*ops, Op("given", "q", ("answer",)), Op("narrow", "y", ("q",))]
+        self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
+        self._place = {region: i for i, region in enumerate(regions)}
         labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
         self._clauses = ClauseArrays.of(spec, labels)
+        switches = np.zeros((len(regions), len(spec.rules)), dtype=np.float32)
+        for i, rule in enumerate(spec.rules):
+            switches[[self._place[region] for region in rule.regions], i] = 1
+        self._switches = switches[:, self._clauses.parts]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
@@ -87,51 +82,60 @@ class Candidates:
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the answers, and by what each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
-        y = _settled(self._clips(X, answers))
-        x = self._clamped(X)
-        wide = x.astype(np.float64, copy=False)
-        bits = self._bits(x, wide)
-        on = bits.astype(np.float32) @ self._switches > 0
-        moving = wide @ self._S.T if self._moving else np.zeros((len(x), 0))
+        y, bad, bits = self._run(X, answers)
         by = np.zeros(len(y), dtype=np.int8)
-        open_ = np.flatnonzero(~self._ok(y, on, moving))
-        if len(open_):
-            self._repair(X, np.asarray(answers), y, by, open_, (wide, bits, on, moving))
-        counts = np.bincount(by, minlength=3)
-        self.served.kept += int(counts[0])
-        self.served.repaired += int(counts[1])
-        self.served.safe += int(counts[2])
+        if len(bad):
+            rows = np.asarray(bad, dtype=np.intp)
+            y[rows], by[rows] = self._repaired(X[rows], np.asarray(answers)[rows], np.asarray(bits, dtype=bool))
+            safe = int((by == 2).sum())
+            self.served.repaired += len(rows) - safe
+            self.served.safe += safe
+        self.served.kept += len(y) - len(bad)
         return y, by
 
-    def _repair(
-        self, X: Array, answers: Array, y: Array, by: Array, rows: Array, known: tuple[Array, Mask, Mask, Array]
-    ) -> None:
-        """Replace the answers of some rows, in place."""
-        wide, bits, on, moving = (part[rows] for part in known)
-        inputs = X[rows]
-        safe = _settled(self._behind_clips(self._safe(wide, bits), wide, bits))
+    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return what serves rows that do not pass, and whether it is a proposal (1) or the safe answer (2)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            given = np.asarray(answers[rows], dtype=np.float32).astype(np.float64)
-        given = np.where(np.abs(given) <= _WIDE, given, self.tensors["clips.default"].astype(np.float64))
-        y[rows], by[rows] = safe, 2
-        left = np.arange(len(rows))
-        proposals = self.proposals(on[:, self._clauses.parts], np.asarray(wide), given, safe.astype(np.float64))
-        proposed = next(proposals, None)
-        while proposed is not None and len(left):
-            candidate = _settled(self._clips(inputs[left], proposed.astype(np.float32)))
-            passed = self._ok(candidate, on[left], moving[left])
-            y[rows[left[passed]]], by[rows[left[passed]]] = candidate[passed], 1
-            left = left[~passed]
-            try:
-                proposed = proposals.send(~passed)
-            except StopIteration:
-                return
+            lower, upper = (self._tensors[f"domain.{end}_{X.dtype.name}"] for end in ("lower", "upper"))
+            x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
+            given = np.asarray(answers, dtype=np.float32).astype(np.float64)
+            usable = np.abs(given) <= _WIDE
+            if not usable.all():
+                given = np.where(usable, given, self._tensors["clips.default"])
+            y, by = np.empty(given.shape, dtype=np.float32), np.ones(len(given), dtype=np.int8)
+            left = np.arange(len(given))
+
+            def safe() -> Array:
+                return self._safe(x, bits).astype(np.float64)
+
+            proposals = self.proposals(bits.astype(np.float32) @ self._switches > 0, x, given, safe)
+            proposed = next(proposals)
+            while True:
+                settled, bad, _ = self._run(X[left], proposed.astype(np.float32))
+                y[left] = settled
+                if not len(bad):
+                    return y, by
+                bad = np.asarray(bad, dtype=np.intp)
+                open_ = np.zeros(len(left), dtype=bool)
+                open_[bad] = True
+                left = left[bad]
+                try:
+                    proposed = proposals.send(open_)
+                except StopIteration:
+                    break
+            y[left], by[left] = self._safe(x[left], bits[left]), 2
+            return y, by
+
+    @property
+    def stored(self) -> Mapping[str, Array]:
+        """The tensors of the head, by name."""
+        return self._tensors
 
     @cached_property
     def proposals(self) -> Proposals:
         """What finds answers that obey; made when the first is asked for."""
         clauses, aims = self._deployed()
-        return Proposals(clauses, self.tensors["check.scale"], aims, self._range)
+        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
 
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
@@ -147,8 +151,8 @@ class Candidates:
         limits = limits_of(spec)
         for stage in STAGES:
             own = [limit for limit in limits if limit.stage == stage]
-            slopes = self.tensors.get(f"clips.{stage}_slope", np.zeros((len(own), s.shape[1])))
-            for limit, offset, slope in zip(own, self.tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
+            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), s.shape[1])))
+            for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
                 k = row[limit.rule, limit.clause]
                 if limit.slope:
                     g[k, limit.output], s[k] = -limit.side, limit.side * slope.astype(np.float64)
@@ -156,106 +160,55 @@ class Candidates:
                 clipped[k] = min(clipped.get(k, np.inf), float(g[k, limit.output]) * offset)
         checked = np.ones(len(aims), dtype=bool)
         checked[list(clipped)] = False
-        aims[checked] = self._H[self._flat]
+        aims[checked] = self._check.thresholds[[k for _, own in self._check.clauses for k in own]]
         aims[list(clipped)] = list(clipped.values())
         return replace(clauses, g=g, s=s), aims
 
     # --- the program
 
-    def _clamped(self, X: Array) -> Array:
-        kind = X.dtype.newbyteorder("=")
-        lower, upper = (self.tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper"))
-        return np.asarray(np.fmin(np.fmax(X.astype(kind, copy=False), lower), upper))
+    def _for_rows(self, fmt: str) -> Any:
+        return CheckedRows(self._ops, self._tensors, fmt, self._check).function()
 
-    def _bits(self, x: Array, wide: Array) -> Mask:
-        """Return which regions hold, (n, regions)."""
-        holds = []
-        constants = self.tensors[f"gate.constants_{x.dtype.name}"]
-        for (column, negative, strict), constant in zip(self._gate.comparisons, constants, strict=True):
-            values, limit = x[:, column], -constant if negative else constant
-            if negative:
-                holds.append(values > limit if strict else values >= limit)
-            else:
-                holds.append(values < limit if strict else values <= limit)
-        if self._gate.oblique:
-            sums = wide @ self.tensors["gate.coefficients"].T
-            holds += list((sums <= self.tensors["gate.thresholds"]).T)
-        bits = np.ones((len(x), len(self._gate.members)), dtype=bool)
-        for region, members in enumerate(self._gate.members):
-            for row in members:
-                bits[:, region] &= holds[row]
-        return bits
-
-    def _ok(self, y: Array, on: Mask, moving: Array) -> Mask:
-        """Return which rows satisfy the check, (n,)."""
-        wide = y.astype(np.float64)
-        ok = np.ones(len(y), dtype=bool)
-        if len(self._flat):
-            sums = wide @ self._G.T
-            sums[:, : self._moving] += moving
-            holds = sums <= self._H
-            beyond = np.abs(wide) > self._range
-            if beyond.any():
-                holds &= beyond.astype(np.float32) @ self._reads == 0
-            satisfied = np.logical_or.reduceat(holds[:, self._flat], self._starts, axis=1)
-            ok &= (satisfied | ~on[:, self._rule]).all(axis=1)
-        for rule, pairs in self._excluded:
-            chosen = (y >= 0).astype(np.float32)
-            ok &= ~on[:, rule] | ~((chosen @ pairs) * chosen).any(axis=1)
-        return ok
-
-    def _behind_clips(self, answers: Array, wide: Array, bits: Mask) -> Array:
-        """Return safe answers behind the clips of the very bits that chose their leaves.
-
-        The proof of a leaf has every bit at one value. At the border of an oblique row the clip list, which sums in
-        another way, may see the other one. For candidates that makes no difference: they are checked afterwards.
-        """
-        q = answers.astype(np.float64)
-        for op in self._stages:
-            values = self.tensors[str(op.args[2])].astype(np.float64)
-            if op.args[4] is not None:
-                values = wide @ self.tensors[op.args[4]].T.astype(np.float64) + values
-            self._move(q, op, np.where(bits[:, op.fixed.bits], values, -np.inf if op.kind == "raise_to" else np.inf))
-        return q.astype(np.float32)
-
-    @staticmethod
-    def _move(q: Array, op: Op, limits: Array) -> None:
-        """Raise or lower answers to their limits (n, limits of the stage), in place."""
-        outputs = np.array(op.fixed.outputs)
-        for output in np.unique(outputs):
-            own, column = limits[:, outputs == output], q[:, output]
-            if op.kind == "raise_to":
-                np.maximum(column, own.max(axis=1), out=column)
-            else:
-                np.minimum(column, own.min(axis=1), out=column)
+    def _for_columns(self, fmt: str) -> Any:
+        if self._limits <= MANY_LIMITS:
+            return CheckedColumns(self._ops, self._tensors, fmt, self._check).function()
+        clips = super()._for_columns(fmt)
+        check: Any = CheckedColumns(self._behind, self._tensors, fmt, self._check).function()
+        return lambda features, answer: check(features, clips(features, answer))
 
     def _safe(self, wide: Array, bits: Mask) -> Array:
+        """Return safe answers (n, m) in float32, behind the clips of the very bits that choose their leaves.
+
+        The proof of a leaf has every bit at one value. At the border of an oblique row the printed functions, which sum
+        in other ways, may see the other one. For candidates that makes no difference: they are checked afterwards.
+        """
+        q = self._stored(wide, bits).astype(np.float64)
+        for op in self._stages:
+            values = self._tensors[str(op.args[2])].astype(np.float64)
+            if op.args[4] is not None:
+                values = wide @ self._tensors[op.args[4]].T.astype(np.float64) + values
+            raises = op.kind == "raise_to"
+            limits, outputs = np.where(bits[:, op.fixed.bits], values, -np.inf if raises else np.inf), op.fixed.outputs
+            for output in set(outputs):
+                own, column = limits[:, np.array(outputs) == output], q[:, output]
+                q[:, output] = np.maximum(column, own.max(axis=1)) if raises else np.minimum(column, own.min(axis=1))
+        y = q.astype(np.float32)
+        y[np.abs(y) < np.float32(float(TINY))] = 0.0
+        return y
+
+    def _stored(self, wide: Array, bits: Mask) -> Array:
         """Return the stored answers (n, m) of the leaves, in float32, before the clips."""
-        result = np.zeros((len(wide), len(self._range)), dtype=np.float32)
-        place = {region: i for i, region in enumerate(self._regions)}
+        result = np.zeros((len(wide), len(self._tensors["check.range"])), dtype=np.float32)
         number = 0
         stack = [(self._tree, np.arange(len(wide)))]
         while stack:
             tree, rows = stack.pop()
             if tree is None:
-                slope, offset = self.tensors["safe.slope"][number], self.tensors["safe.offset"][number]
+                slope, offset = self._tensors["safe.slope"][number], self._tensors["safe.offset"][number]
                 sums = wide[rows] @ slope.T.astype(np.float64) if slope.any() else 0.0
                 result[rows] = sums + offset.astype(np.float64)
                 number += 1
             else:
-                inside = bits[rows, place[tree[0]]]
+                inside = bits[rows, self._place[tree[0]]]
                 stack += [(tree[2], rows[~inside]), (tree[1], rows[inside])]
         return result
-
-
-def _settled(y: Array) -> Array:
-    """Set numbers nearer to 0 than the smallest normal one to 0, in place."""
-    y[np.abs(y) < _TINY] = 0
-    return y
-
-
-def _matrix(spec: smle_check.Specification, rule: int) -> npt.NDArray[np.float32]:
-    pairs = np.array(spec.rules[rule].exclusions, dtype=np.intp)
-    matrix = np.zeros((len(spec.outputs), len(spec.outputs)), dtype=np.float32)
-    matrix[pairs[:, 0], pairs[:, 1]] = 1
-    return matrix

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from smle.certificates.document import Certificate, arrays_of
 from smle.programs.many_limits import Pairs
 from smle.programs.source import Function, columns_function, rows_function
 from smle_check.heads.clips import limits_of
-from smle_check.program import Op, clip_list
+from smle_check.program import clip_list
 
 __all__ = ["ClipList"]
 
@@ -21,7 +20,7 @@ Array = npt.NDArray[Any]
 _FLOAT32 = np.dtype(np.float32)
 _FORMATS = (_FLOAT32, np.dtype(np.float64))
 _FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for each limit; never more than these
-_MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from so many limits on they are looked up, but for so few rows
+MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from so many limits on they are looked up, but for so few rows
 _SHARE = 0.15  # of the limits, if they are to be looked up
 _MOST_PRINTED = 3000  # limits
 
@@ -41,7 +40,7 @@ class ClipList:
         self._of_rows: dict[Any, Function] = {}
         self._of_columns: dict[Any, Function] = {}
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
-        if len(limits) > _MANY_LIMITS:
+        if len(limits) > MANY_LIMITS:
             self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
         self._shape = len(spec.inputs), len(spec.outputs)
 
@@ -55,6 +54,10 @@ class ClipList:
             TypeError: If X has another kind of numbers.
             ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
         """
+        return self._run(X, answers)  # type: ignore[no-any-return]
+
+    def _run(self, X: Array, answers: Array) -> Any:
+        """Choose a printed function and call it."""
         rows = len(answers)
         if X.shape != (rows, self._shape[0]) or answers.shape != (rows, self._shape[1]):
             raise ValueError(
@@ -75,14 +78,17 @@ class ClipList:
         kind = X.dtype.newbyteorder("=")
         if kind not in _FORMATS:  # a conversion may round, and the limits would hold elsewhere
             raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
-        known, made = (self._of_rows, rows_function) if few else (self._of_columns, self._for_columns)
+        known, made = (self._of_rows, self._for_rows) if few else (self._of_columns, self._for_columns)
         if kind not in known:
-            known[kind] = made(self._ops, self._tensors, kind.name)
+            known[kind] = made(kind.name)
         return X.astype(kind, copy=False), known[kind]
 
-    def _for_columns(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
-        if self._limits > _MANY_LIMITS:
-            pairs = Pairs(ops, tensors, fmt)
+    def _for_rows(self, fmt: str) -> Function:
+        return rows_function(self._ops, self._tensors, fmt)
+
+    def _for_columns(self, fmt: str) -> Function:
+        if self._limits > MANY_LIMITS:
+            pairs = Pairs(self._ops, self._tensors, fmt)
             if pairs.share < _SHARE or self._limits > _MOST_PRINTED:
                 return pairs
-        return columns_function(ops, tensors, fmt)
+        return columns_function(self._ops, self._tensors, fmt)

@@ -9,7 +9,7 @@ serves where nothing passes. Clauses that share no output are separate problems 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Protocol
 
 import numpy as np
@@ -54,8 +54,12 @@ class Proposals:
         self.rules = clauses.parts
         self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
 
-    def __call__(self, active: Mask, X: Array, t: Array, safe: Array) -> Generator[Array, Mask | None, None]:
+    def __call__(
+        self, active: Mask, X: Array, t: Array, safe: Array | Callable[[], Array]
+    ) -> Generator[Array, Mask | None, None]:
         """Yield candidates. Shapes: active (n, clauses and lists of exclusions), X (n, d), t (n, m), safe (n, m).
+
+        Safe answers are rarely needed, so that a function may stand for them.
 
         Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
         still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
@@ -68,7 +72,7 @@ class Proposals:
             for part, own in zip(self.parts, solved, strict=True):
                 y[:, part.outputs] = own.points(0)
         open_ = yield y
-        rows = np.arange(len(y))
+        rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
         steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)][1:]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
         for rank, move in steps:
@@ -80,7 +84,7 @@ class Proposals:
                 held = np.stack([own.holds(rounded, rows) for own in solved])
                 # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
                 for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
-                    goal, point = safe[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
+                    goal, point = goals[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
                     y[np.ix_(left, part.outputs)] = point + move * (goal - point) if move < 1 else goal
             open_ = yield y
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from smle_check.heads.clips import WIDE
 from smle_check.program import Gate, Op, Stage
 
-__all__ = ["Function", "columns_function", "columns_read", "rows_function"]
+__all__ = ["Columns", "Function", "Rows", "columns_function", "columns_read", "rows_function"]
 
 Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
@@ -24,12 +24,12 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
     """Return the program for a few rows: (features, answer) -> answers, by plain numbers."""
-    return _Rows(ops, tensors, fmt).function()
+    return Rows(ops, tensors, fmt).function()
 
 
 def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
     """Return the program for many rows: (features, answer) -> answers, by columns."""
-    return _Columns(ops, tensors, fmt).function()
+    return Columns(ops, tensors, fmt).function()
 
 
 def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
@@ -53,10 +53,14 @@ class _Printer:
         self.ops, self.tensors, self.fmt = ops, tensors, fmt
         self.lines: list[str] = []
         self.names: dict[str, Any] = {"float32": _FLOAT32, "float64": _FLOAT64}
-        self.read = columns_read(ops, tensors)
+        self.read = sorted({*columns_read(ops, tensors), *self.read_later()})
         self.always: set[int] = set()  # regions
         for op in ops:
             getattr(self, op.kind)(op)
+
+    def read_later(self) -> list[int]:
+        """Return further columns of the inputs that are read behind the operations."""
+        return []
 
     def function(self) -> Function:
         """Return the function that was printed."""
@@ -117,7 +121,7 @@ class _Printer:
         raise NotImplementedError
 
 
-class _Rows(_Printer):
+class Rows(_Printer):
     """Row by row, in Python's floats. A sum is computed where its limit is active."""
 
     joined = " and "
@@ -125,6 +129,7 @@ class _Rows(_Printer):
     body = " " * 8
 
     def clamp(self, op: Op) -> None:
+        """Read the inputs, inside of the domain."""
         lower, upper = (self.stored(name) for name in op.args[1:])
         for k in self.read:
             self.lines += [
@@ -134,35 +139,40 @@ class _Rows(_Printer):
             ]
 
     def within(self, op: Op) -> None:
+        """Read the answers; the default where they are beyond."""
         default = self.stored(op.args[1])
         self.lines.append("".join(f"q{i}, " for i in range(len(default))) + "= q")
         wide = float(WIDE)
         self.lines += [f"if not -{wide!r} <= q{i} <= {wide!r}: q{i} = {v!r}" for i, v in enumerate(default)]
 
     def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
+        """Move one output to a limit that is on, if it is beyond it."""
         if formula is not None:
             self.lines.append(f"if {on}: v = {formula}" if on else f"v = {formula}")
         self.lines.append(f"if {f'{on} and ' if on else ''}{q} {beyond} {limit}: {q} = {limit}")
 
     def narrow(self, op: Op) -> None:
+        """Serve the row."""
         outputs = len(self.tensors["clips.default"])
         self.lines.append(f"served.append(({''.join(f'q{i}, ' for i in range(outputs))}))")
         self.names["array"] = np.array
         self.end = "    return array(served, dtype=float32)"
 
 
-class _Columns(_Printer):
+class Columns(_Printer):
     """Column by column, in NumPy. Constants are arrays, which it reads faster than numbers."""
 
     joined = " & "
     body = " " * 4
 
     def number(self, value: float) -> str:
+        """Return the name of a constant."""
         name = f"c{len(self.names)}"
         self.names[name] = np.array(value, dtype=_FLOAT64)
         return name
 
     def clamp(self, op: Op) -> None:
+        """Read the inputs, inside of the domain."""
         lower, upper = (self.stored(name) for name in op.args[1:])
         self.names |= {"fmax": np.fmax, "fmin": np.fmin}  # which take the end where the other one is NaN
         whole = len(self.read) > 2
@@ -173,6 +183,7 @@ class _Columns(_Printer):
             self.lines.append(f"x{k} = fmin(fmax({column}, {self.number(lower[k])}), {self.number(upper[k])})")
 
     def within(self, op: Op) -> None:
+        """Read the answers; the default where they are beyond."""
         default = np.array(self.stored(op.args[1]))[:, None]
         self.names |= {"where": np.where, "default": default, "wide": float(WIDE), "square": float(WIDE**2)}
         self.lines += [
@@ -184,6 +195,7 @@ class _Columns(_Printer):
         self.lines += [f"q{i} = q[{i}]" for i in limited]
 
     def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
+        """Move one output to a limit that is on, where it is beyond it."""
         self.names["copyto"] = np.copyto
         if formula is not None:
             self.lines.append(f"v = {formula}")
@@ -191,4 +203,5 @@ class _Columns(_Printer):
         self.lines.append(f"copyto({q}, {limit}, where={where})")
 
     def narrow(self, op: Op) -> None:
+        """Serve the rows."""
         self.end = "    return q.T.astype(float32, order='C')"

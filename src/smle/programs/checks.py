@@ -1,0 +1,200 @@
+"""The clip list and the check behind it, printed as one function (certificate format, section 13).
+
+    (features, answer) -> (settled answers, the rows that do not pass, the bits of the regions there)
+
+A literal holds if the outputs that it reads are in their ranges and its sum is at most its threshold. A clause holds if
+one of its literals does, or if no region of its rule is active; so for the pairs of labels that a rule excludes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.programs.source import Columns, Rows
+from smle_check.floats import TINY
+from smle_check.heads.candidates import checked_of
+from smle_check.program import Op
+from smle_check.specification import Specification
+
+__all__ = ["Check", "CheckedColumns", "CheckedRows"]
+
+Array = npt.NDArray[Any]
+_MOST_ROWS = 400  # outputs, and numbers in literals, of what is printed row by row
+_FEW_CLAUSES = 12
+
+
+class Check:
+    """What is checked: clauses and excluded pairs with the places of their rules' regions, and the stored numbers."""
+
+    def __init__(self, spec: Specification, regions: Sequence[int], tensors: Mapping[str, Array]) -> None:
+        place = {region: i for i, region in enumerate(regions)}
+        where = [tuple(place[region] for region in rule.regions) for rule in spec.rules]
+        checked = checked_of(spec)
+        self.regions, self.where, self.moving = len(regions), where, checked.moving
+        self.clauses = [(clause.rule, clause.literals) for clause in checked.clauses]
+        self.excluded = [
+            (rule, np.array(spec.rules[rule].exclusions, dtype=np.intp).reshape(-1, 2)) for rule in checked.excluding
+        ]
+        names = ("outputs", "inputs", "thresholds", "range")
+        self.outputs, self.inputs, self.thresholds, self.range = (tensors[f"check.{name}"] for name in names)
+        self.reads = self.outputs != 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it can be printed number by number."""
+        pairs = sum(len(pairs) for _, pairs in self.excluded)
+        size = int(self.reads.sum()) + np.count_nonzero(self.inputs) + sum(len(own) for _, own in self.clauses)
+        return bool(len(self.range) + size + 2 * pairs <= _MOST_ROWS)
+
+
+class CheckedRows(Rows):
+    """Row by row, in Python's floats."""
+
+    start = "    served, failed, known = [], [], []\n    for x, q in zip(features.tolist(), answer.tolist()):"
+
+    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, check: Check) -> None:
+        self.check = check
+        super().__init__(ops, tensors, fmt)
+
+    def read_later(self) -> list[int]:
+        """Return the inputs that literals read."""
+        return [int(k) for k in np.flatnonzero(self.check.inputs.any(axis=0))]
+
+    def given(self, op: Op) -> None:
+        """Read answers that clips have moved already."""
+        self.lines.append("".join(f"q{i}, " for i in range(len(self.check.range))) + "= q")
+
+    def narrow(self, op: Op) -> None:
+        """Print the check."""
+        check, tiny = self.check, repr(float(TINY))
+        outputs = range(len(check.range))
+        values = "".join(f"q{i}, " for i in outputs)
+        if any("affine" in other.out for other in self.ops):  # others leave float32 numbers
+            self.names["packed"] = array
+            self.lines.append(f"{values}= packed('f', ({values}))")
+        self.lines += [f"if -{tiny} < q{i} < {tiny}: q{i} = 0.0" for i in outputs]
+        self.lines.append(f"served.append(({values}))")
+        used = [i for i in outputs if check.reads[:, i].any()]
+        inside = [f"-{r!r} <= q{i} <= {r!r}" for i, r in enumerate(check.range.tolist())]
+        plain = [self.literal(k) for k in range(len(check.thresholds))]
+        ranged = [
+            f"({' and '.join([literal, *(inside[i] for i in outputs if check.reads[k, i])])})"
+            for k, literal in enumerate(plain)
+        ]
+        asked, strict = self.conditions(plain), self.conditions(ranged)
+        within = " and ".join(inside[i] for i in used) or "True"
+        self.lines.append(f"if not (({asked}) if {within} else ({strict})):")
+        bits = "".join("True, " if i in self.always else f"b{i}, " for i in range(check.regions))
+        self.lines += ["    failed.append(len(served) - 1)", f"    known.append(({bits}))"]
+        self.names["array"] = np.array
+        self.end = "    return array(served, dtype=float32), failed, known"
+
+    def literal(self, k: int) -> str:
+        """Return the text of the comparison of a sum."""
+        check = self.check
+        terms = [f"{v!r} * q{i}" for i, v in enumerate(check.outputs[k].tolist()) if v]
+        if k < check.moving:
+            terms += [f"{v!r} * x{j}" for j, v in enumerate(check.inputs[k].tolist()) if v]
+        return f"{' + '.join(terms) or '0.0'} <= {float(check.thresholds[k])!r}"
+
+    def conditions(self, literals: list[str]) -> str:
+        """Return the text of all clauses and exclusions."""
+        check, asked = self.check, []
+        for rule, own in check.clauses:
+            asked.append(" or ".join([*self.off(rule), *(literals[k] for k in own)]))
+        for rule, pairs in check.excluded:
+            asked += [" or ".join([*self.off(rule), f"q{h} < 0.0", f"q{k} < 0.0"]) for h, k in pairs.tolist()]
+        return " and ".join(f"({text})" for text in asked)
+
+    def off(self, rule: int) -> list[str]:
+        """Return the text of "no region of the rule is active", if that can be."""
+        places = self.check.where[rule]
+        if self.always.intersection(places):
+            return []
+        return [f"not ({' or '.join(f'b{i}' for i in places)})"]
+
+
+class CheckedColumns(Columns):
+    """Column by column, in NumPy."""
+
+    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, check: Check) -> None:
+        self.check = check
+        super().__init__(ops, tensors, fmt)
+
+    def read_later(self) -> list[int]:
+        """Return the inputs that literals read."""
+        return [int(k) for k in np.flatnonzero(self.check.inputs.any(axis=0))]
+
+    def given(self, op: Op) -> None:
+        """Read answers that clips have moved already."""
+        self.lines.append("q = answer.T")
+
+    def narrow(self, op: Op) -> None:
+        """Print the check."""
+        check = self.check
+        self.names |= {"tiny": np.float32(float(TINY)), "abs": np.abs, "ones": np.ones, "nobody": np.empty(0, np.intp)}
+        self.lines += [
+            "y = q.astype(float32)",
+            "small = abs(y) < tiny",
+            "if small.any(): y[small] = 0.0",
+            "out = y.T.copy()",
+        ]
+        asked = self.clauses() if check.clauses else []
+        for number, (rule, pairs) in enumerate(check.excluded):
+            matrix = np.zeros((len(check.range),) * 2, dtype=np.float32)
+            matrix[pairs[:, 0], pairs[:, 1]] = 1.0  # sums are whole numbers below 2^24
+            self.names[f"pairs{number}"] = matrix
+            self.lines.append("on = (y >= 0.0).astype(float32)")
+            self.lines.append(f"e{number} = ((pairs{number} @ on) * on).any(axis=0)")
+            asked.append(" | ".join([f"~e{number}", *self.off(rule)]))
+        self.lines += [
+            f"ok = {' & '.join(f'({text})' for text in asked)}",
+            "if ok.all(): return out, nobody, None",
+            "bad = (~ok).nonzero()[0]",
+            f"bits = ones((len(bad), {check.regions}), dtype=bool)",
+        ]
+        self.lines += [f"bits[:, {i}] = b{i}[bad]" for i in range(check.regions) if i not in self.always]
+        self.end = "    return out, bad, bits"
+
+    def clauses(self) -> list[str]:
+        """Print the literals; return the texts of the clauses."""
+        check = self.check
+        self.names |= {"G": check.outputs, "H": check.thresholds[:, None], "R": check.range[:, None]}
+        self.names |= {"reads": check.reads.astype(np.float32), "array": np.array}
+        self.lines += ["w = y.astype(float64)", "sums = G @ w"]
+        if check.moving:
+            read = self.read_later()
+            self.names["S"] = np.ascontiguousarray(check.inputs[:, read])
+            self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
+        self.lines += [
+            "holds = sums <= H",
+            "outside = abs(w) > R",
+            "if outside.any(): holds &= reads @ outside.astype(float32) == 0.0",
+        ]
+        if len(check.clauses) <= _FEW_CLAUSES:
+            return [" | ".join([*(f"holds[{k}]" for k in own), *self.off(rule)]) for rule, own in check.clauses]
+        sizes = [len(own) for _, own in check.clauses]
+        self.names |= {
+            "listed": np.array([k for _, own in check.clauses for k in own]),
+            "starts": np.cumsum([0, *sizes[:-1]]),
+            "either": np.logical_or.reduceat,
+        }
+        self.lines.append("met = either(holds[listed], starts, axis=0)")
+        rules = sorted({rule for rule, _ in check.clauses})
+        for rule in rules:
+            rows = [c for c, (own, _) in enumerate(check.clauses) if own == rule]
+            self.names[f"rows{rule}"] = np.array(rows)
+            self.lines.append(f"m{rule} = met[rows{rule}].all(axis=0)")
+        return [" | ".join([f"m{rule}", *self.off(rule)]) for rule in rules]
+
+    def off(self, rule: int) -> list[str]:
+        """Return the text of "no region of the rule is active", if that can be."""
+        places = self.check.where[rule]
+        if self.always.intersection(places):
+            return []
+        return [f"~({' | '.join(f'b{i}' for i in places)})"]

@@ -1,0 +1,77 @@
+"""The printed clips and check decide as the stated program does, for few rows, for many, and for long checks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smle.certificates.rules import certify_rules
+from smle.programs import Candidates
+from smle.rules import Specification
+from support.rules_head import Reference
+from support.sampling import Judge, hard_points
+
+RULES = {
+    "numbers": """
+inputs: {u: [0, 10], v: [-100, 100]}
+outputs: [a, b, c]
+rules:
+  - {name: moving, then: 0 <= a <= 0.35 * u and b <= 5}
+  - {name: coupled, when: u <= 5 or u + 0.1 * v >= 4, then: a + b <= 0.1 * v + 20}
+  - {name: gap, when: v > 0.1, then: c <= 0 or c >= 3 or a - b >= 7}
+  - {name: tied, then: c - 2 * b <= 30}
+""",
+    "labels": """
+inputs: {x: [0, 1]}
+labels: [cat, dog, animal, car]
+rules:
+  - {name: e, then: not (cat and dog)}
+  - {name: i, then: cat implies animal}
+  - {name: j, when: x > 0.5, then: dog implies animal}
+  - {name: k, when: x <= 0.25 or x >= 0.75, then: not (car and animal)}
+""",
+    "choice": """
+inputs: {x: [0, 10], y: [0, 10]}
+choices: {act: [a, b, c]}
+rules:
+  - {name: e, when: x <= 5, then: act != a}
+  - {name: f, when: y <= 5, then: act != b}
+""",
+}
+LONG = "inputs: {x: [0, 1]}\noutputs: [a, b, c]\nrules:\n" + "".join(
+    f"  - {{name: r{i}, when: x >= 0.{i:02d}, then: a + b <= {40 - i % 7} or b - c >= {i % 5 + 50}}}\n"
+    for i in range(45)
+)
+LIMITS = "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n  - {name: c, then: a - b <= 0.5 * x}\n" + "".join(
+    f"  - {{name: r{i}, when: x >= 0.{i:02d}, then: a <= {100 - i}}}\n" for i in range(60)
+)
+
+
+@pytest.mark.parametrize("name", [*RULES, "long", "limits"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_decides_as_stated(name, kind):
+    spec = Specification.from_yaml({**RULES, "long": LONG, "limits": LIMITS}[name])
+    certificate = certify_rules(spec)
+    rng, reference, program = np.random.default_rng(0), Reference(certificate), Candidates(certificate)
+    X = np.concatenate(list(hard_points(spec, rng, 40, dtype=kind)))
+    m = len(spec.targets)
+    t = (rng.normal(size=(len(X), m)) * 10.0 ** rng.integers(-1, 3, (len(X), m))).astype(np.float32)
+    odd = rng.choice([np.nan, np.inf, 1e-40, -1e-40, 0.0, 2.0**99, -1e9], t.shape)
+    t = np.where(rng.random(t.shape) < 0.15, odd, t).astype(np.float32)
+    expected = [reference.serve(x, [row]) for x, row in zip(X, t.tolist(), strict=True)]
+    fails = np.array([by is None for _, by in expected])
+    assert 0 < fails.sum() < len(X)
+
+    y, bad, bits = program._run(X, t)
+    np.testing.assert_array_equal(np.isin(np.arange(len(X)), bad), fails)
+    for i, own in zip(bad, bits, strict=True):
+        assert list(own) == list(reference.bits(reference.clamped(X[i])).values())
+    single = [program._run(X[i : i + 1], t[i : i + 1]) for i in range(len(X))]
+    assert [len(part[1]) for part in single] == fails.tolist()
+    for i in np.flatnonzero(~fails):
+        np.testing.assert_array_equal(y[i], expected[i][0])
+        np.testing.assert_array_equal(single[i][0][0], expected[i][0])
+    served = program(X, t)
+    np.testing.assert_array_equal(served[~fails], y[~fails])
+    assert not Judge(spec).violations(X, served)
+    assert not Judge(spec).violations(X, np.concatenate([program(X[i : i + 1], t[i : i + 1]) for i in range(len(X))]))
