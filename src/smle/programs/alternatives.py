@@ -40,20 +40,26 @@ class Found:
         self.there = there
         self._block, self._b, self._active, self._nodes, self._place = block, b, active, nodes, place
 
-    def points(self, rank: int, rows: Numbers | slice = slice(None)) -> Array:
-        """Return allowed points of a rank (the best, where there are fewer) with room for a cast to float32.
+    def first(self) -> Array:
+        """Return the nearest points in the outputs' own units, NaN where there are none. Shape (n, k).
 
-        They are in the outputs' own units; NaN where there are none. Shape (rows, k).
+        Rows at their limits have room for a cast to float32. Others nearly always have it.
         """
-        place: Numbers | slice = rows
+        nodes = self._nodes if self._place is None else self._nodes.take(self._place[:, 0])
+        y = self._block.moved_in(nodes, self._b)
+        if not self.there.all():
+            y[~self.there] = np.nan
+        return y
+
+    def points(self, rank: int, rows: Numbers) -> Array:
+        """Return points of a rank (the best, where there are fewer) on which every literal has room for a cast."""
+        place = rows
         if self._place is not None:
             ranks = self._place[rows]
             place = ranks[:, min(rank, ranks.shape[1] - 1)]
             place = np.where(place < 0, ranks[:, 0], place)
         y = self._block.moved_in(self._nodes.take(place), self._b[rows], self._active[rows])
-        there = self.there[rows]
-        if not there.all():
-            y[~there] = np.nan
+        y[~self.there[rows]] = np.nan
         return y
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
@@ -68,7 +74,7 @@ class _Nodes(NamedTuple):
     imposed: Mask
     state: Any
 
-    def take(self, place: Numbers | slice) -> _Nodes:
+    def take(self, place: Numbers) -> _Nodes:
         return _Nodes(self.z[place], self.imposed[place], self.state[place])
 
 
@@ -83,7 +89,8 @@ class Block:
         self, g: Array, s: Array, h: Array, clauses: Sequence[Sequence[int]], parts: Numbers, scale: Array, labels: Mask
     ) -> None:
         self.outputs = np.flatnonzero(g.any(axis=0))
-        self.parts = parts
+        self._columns = _slice(self.outputs)
+        self._parts = _slice(parts)
         own = g[:, self.outputs]
         single = (own != 0).sum(axis=1) == 1
         scale = scale[self.outputs]
@@ -122,7 +129,7 @@ class Block:
     def bounds(self, X: Array) -> Array:
         """Return b (n, J): N z <= b; what rounding of the inputs' terms may do is taken off."""
         if not len(self._inputs):
-            return np.broadcast_to(self._bound, (len(X), len(self._bound)))
+            return np.asarray(np.zeros((len(X), 1)) + self._bound)
         x = X[:, self._inputs]
         return np.asarray(self._bound - x @ self._slope.T - 2.0**-46 * (np.abs(x) @ np.abs(self._slope).T))
 
@@ -134,10 +141,9 @@ class Block:
     def solve(self, active: Mask, X: Array, t: Array) -> Found:
         """Return allowed points near answers t (n, m), where parts of the rules are active."""
         n, J = len(t), len(self.N)
-        p, b = t[:, self.outputs], self.bounds(X)
+        p, b, active = t[:, self._columns], self.bounds(X), active[:, self._parts]
         if not self.is_box:
             p = p / self.unit
-        active = active[:, self.parts]
         imposed = (active @ self._imposes) > 0
         if self._pieces > _PIECES:
             return self._search(p, b, active, imposed)
@@ -153,18 +159,20 @@ class Block:
         there = fine[order]
         return Found(self, b, active, _Nodes(z, imposed, state), there[:, 0], np.where(there, order, order[:, :1]))
 
-    def moved_in(self, nodes: _Nodes, b: Array, active: Mask) -> Array:
-        """Return points in the outputs' own units, moved inward by what a cast to float32 may do."""
+    def moved_in(self, nodes: _Nodes, b: Array, active: Mask | None = None) -> Array:
+        """Return points in the outputs' own units, moved inward by what a cast to float32 may do.
+
+        With `active` every literal that a clause needs is looked after, not only rows that are at their limits.
+        """
         z, imposed, state = nodes
-        if self._pieces > _PIECES:
-            # Each clause keeps the literal that holds most clearly, so that the last move breaks none.
+        if active is not None and self._pieces > _PIECES:
             imposed = imposed.copy()
             excess = (z @ self.N.T - b)[:, self._members]
-            for c in self._several:
+            for c in self._several:  # the literal that holds most clearly
                 start, end = self._starts[c], self._starts[c] + self._lengths[c]
                 on = np.flatnonzero(active[:, c])
                 imposed[on, self._members[start + excess[on, start:end].argmin(axis=1)]] = True
-        z = self._rows.tighten(z, b, imposed, state)
+        z = self._rows.tighten(z, b, imposed, state, thorough=active is not None)
         return z if self.is_box else z * self.unit
 
     def _least(self, excess: Array) -> Array:
@@ -229,3 +237,10 @@ class Block:
         order = order[bound[order] < best[row[order]]]
         first = np.searchsorted(row[order], row[order], side="left")
         return np.asarray(order[np.arange(len(order)) - first < _BEAM])
+
+
+def _slice(columns: Numbers) -> Numbers | slice:
+    """Return columns that follow each other as a slice, which is read faster."""
+    if len(columns) and (np.diff(columns) == 1).all():
+        return slice(int(columns[0]), int(columns[-1]) + 1)
+    return columns

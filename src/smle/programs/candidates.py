@@ -65,6 +65,12 @@ class Candidates(ClipList):
         for i, rule in enumerate(spec.rules):
             switches[[self._place[region] for region in rule.regions], i] = 1
         self._switches = switches[:, self._clauses.parts]
+        single = (self._switches.sum(axis=0) == 1).all()
+        self._of_part = self._switches.argmax(axis=0) if single else None  # the one region of its rule
+        ends = [
+            [self._tensors[f"domain.{end}_{kind}"] for end in ("lower", "upper")] for kind in ("float32", "float64")
+        ]
+        self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
         self._proposals: Proposals | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -92,41 +98,47 @@ class Candidates(ClipList):
         self.served.kept += len(y) - len(bad)
         return y, by
 
-    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8]]:
+    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, Any]:
         """Return what serves rows that do not pass, and whether it is a proposal (1) or the safe answer (2)."""
         if self._proposals is None:
             clauses, aims = self._deployed()
             self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
-        with np.errstate(over="ignore", invalid="ignore"):
-            lower, upper = (self._tensors[f"domain.{end}_{X.dtype.name}"] for end in ("lower", "upper"))
-            x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
-            given = np.asarray(answers, dtype=np.float32).astype(np.float64)
-            usable = np.abs(given) <= _WIDE
-            if not usable.all():
-                given = np.where(usable, given, self._tensors["clips.default"])
-            y, by = np.empty(given.shape, dtype=np.float32), np.ones(len(given), dtype=np.int8)
-            left = np.arange(len(given))
+        lower, upper = self._domain[X.dtype.itemsize]
+        x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
+        proposals = self._proposals(
+            self._active(bits), x, self._usable(answers), lambda: self._safe(x, bits).astype(np.float64)
+        )
+        y, bad, _ = self._run(X, next(proposals).astype(np.float32))
+        if not len(bad):
+            return y, 1
+        by = np.ones(len(y), dtype=np.int8)
+        left = np.arange(len(y))
+        while len(bad):
+            open_ = np.zeros(len(left), dtype=bool)
+            open_[bad] = True
+            left = left[open_]
+            try:
+                proposed = proposals.send(open_)
+            except StopIteration:
+                y[left], by[left] = self._safe(x[left], bits[left]), 2
+                break
+            y[left], bad, _ = self._run(X[left], proposed.astype(np.float32))
+        return y, by
 
-            def safe() -> Array:
-                return self._safe(x, bits).astype(np.float64)
+    def _active(self, bits: Mask) -> Mask:
+        """Return which parts of the rules bind: those of a rule with a region that is active."""
+        return bits[:, self._of_part] if self._of_part is not None else bits.astype(np.float32) @ self._switches > 0
 
-            proposals = self._proposals(bits.astype(np.float32) @ self._switches > 0, x, given, safe)
-            proposed = next(proposals)
-            while True:
-                settled, bad, _ = self._run(X[left], proposed.astype(np.float32))
-                y[left] = settled
-                if not len(bad):
-                    return y, by
-                bad = np.asarray(bad, dtype=np.intp)
-                open_ = np.zeros(len(left), dtype=bool)
-                open_[bad] = True
-                left = left[bad]
-                try:
-                    proposed = proposals.send(open_)
-                except StopIteration:
-                    break
-            y[left], by[left] = self._safe(x[left], bits[left]), 2
-            return y, by
+    def _usable(self, answers: Array) -> Array:
+        """Return answers as float32 numbers in float64, the default where they are NaN, infinite or far beyond."""
+        if answers.dtype != np.float32:
+            with np.errstate(over="ignore", invalid="ignore"):
+                answers = answers.astype(np.float32)
+        given = answers.astype(np.float64)
+        flat = given.ravel()
+        if flat.dot(flat) <= _WIDE**2:  # no square is larger than their sum
+            return given
+        return np.where(np.abs(given) <= _WIDE, given, self._tensors["clips.default"])
 
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.

@@ -25,6 +25,7 @@ Numbers = npt.NDArray[np.intp]
 OFF = -1e200  # excess of a row that is not imposed
 _RIDGE = 1e-12  # keeps sets of dependent rows solvable
 _DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
+_FEASIBLE = 1e-8  # what may be short where all sets are tried
 _PREPARED_ROWS = 32
 _PREPARED_NUMBERS = 4_000_000  # of all prepared sets
 _TRIED_SETS = 500
@@ -85,11 +86,11 @@ class Polyhedron:
         """
         n, J = b.shape
         excess = np.where(imposed, p @ self._turned - b, OFF)
-        tolerance = 1e-12 * (1.0 + np.abs(p).max(axis=1))
         if self._all is not None and n * len(self._all) <= _TRIED_NUMBERS:
             least = (self._all @ excess.T).reshape(J, len(self._all) // J, n).min(axis=0)
             number = least.argmax(axis=0)
-            return p - _product(excess, self._pulls[number]), least[number, np.arange(n)] >= -tolerance, number
+            return p - _product(excess, self._pulls[number]), least.max(axis=0) >= -_FEASIBLE, number
+        tolerance = 1e-12 * (1.0 + np.abs(p).max(axis=1))
         if self._prepared:
             number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
             if state is None:
@@ -206,16 +207,19 @@ class Polyhedron:
         np.put_along_axis(u, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
         return u
 
-    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
-        """Move points inward by what a cast to float32 may move them outward; leave those that were not moved."""
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
+        """Move points that were moved inward by what a cast to float32 may move them outward.
+
+        Unless `thorough`, rows beside the tight ones are not looked at.
+        """
         floor = np.abs(z) @ self._sizes + self._tiny
         limit = b - floor
         tight = self._tight[state] if self._prepared else state > 0
         left = np.where(tight, z @ self._turned - limit, 0.0)
         z = z - (_product(left, self._pulls[state]) if self._prepared else self._solve(left, tight) @ self.N)
-        broken = imposed & (z @ self._turned - limit > 0.5 * floor)
-        if not broken.any():
+        if not thorough:
             return z
+        broken = imposed & (z @ self._turned - limit > 0.5 * floor)
         rows = np.flatnonzero(broken.any(axis=1) & tight.any(axis=1))
         on = tight[rows]
         for _ in range(3):  # rows beside the tight ones that the move broke, or that were as near
@@ -254,7 +258,7 @@ class Box:
         z = np.minimum(np.maximum(p, low), high)
         return z, np.asarray((low <= high).all(axis=1)), np.zeros(len(p), dtype=np.intp)
 
-    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
         """Move points to float32 numbers inside."""
         low, high = self._limits(b, imposed)
         low, high = upward(low), -upward(-high)

@@ -67,12 +67,15 @@ class Proposals:
         with np.errstate(all="ignore"):
             p = t if self._reach is None else np.minimum(np.maximum(t, -self._reach), self._reach)
             solved = [part.solve(active, X, p) for part in self._parts]
-            y = p.copy()
-            for part, own in zip(self._parts, solved, strict=True):
-                y[:, part.outputs] = own.points(0)
+            if len(solved) == 1 and len(self._parts[0].outputs) == p.shape[1]:
+                y = solved[0].first()
+            else:
+                y = p.copy()
+                for part, own in zip(self._parts, solved, strict=True):
+                    y[:, part.outputs] = own.first()
         open_ = yield y
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
-        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)][1:]
+        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
         for rank, move in steps:
             rows, y = (rows, y) if open_ is None else (rows[open_], y[open_])
@@ -98,8 +101,11 @@ def _rounded(y: Array) -> Array:
 class _Solved(Protocol):
     """What was found for the rows of a call, for one part of the outputs."""
 
-    def points(self, rank: int, rows: Numbers | slice = ...) -> Array:
-        """Return the points of a rank for some rows, NaN where there are none. Shape (rows, k)."""
+    def first(self) -> Array:
+        """Return the nearest points, NaN where there are none. Shape (n, k)."""
+
+    def points(self, rank: int, rows: Numbers) -> Array:
+        """Return the points of a rank for some rows, made with more care. Shape (rows, k)."""
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey the clauses of this part."""
