@@ -7,6 +7,7 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = ["Candidates", "Served"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
 _WIDE = float(WIDE)
 _FEW_ROWS = 8  # answered one by one
 
@@ -72,6 +74,7 @@ class Candidates(ClipList):
         ]
         self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
         self._proposals: Proposals | None = None
+        self._one_at_a_time = Lock()  # proposals remember what they prepare
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
@@ -83,23 +86,30 @@ class Candidates(ClipList):
             TypeError: If X has another kind of numbers.
             ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
         """
-        return self.explained(X, answers)[0]
+        return self._served(X, answers)[0]
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the answers, and by what each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
-        y, bad, bits = self._run(X, answers)
+        y, rows, served = self._served(X, answers)
         by = np.zeros(len(y), dtype=np.int8)
-        if len(bad):
-            rows = np.asarray(bad, dtype=np.intp)
-            y[rows], by[rows] = self._repaired(X[rows], np.asarray(answers)[rows], np.asarray(bits, dtype=bool))
-            safe = int((by == 2).sum())
-            self.served.repaired += len(rows) - safe
-            self.served.safe += safe
-        self.served.kept += len(y) - len(bad)
+        by[rows] = served
         return y, by
 
-    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, Any]:
-        """Return what serves rows that do not pass, and whether it is a proposal (1) or the safe answer (2)."""
+    def _served(self, X: Array, answers: Array) -> tuple[Array, Numbers, Any]:
+        """Return the answers, the rows whose answers did not pass, and by what these were served."""
+        y, bad, bits = self._run(X, answers)
+        rows, by = np.asarray(bad, dtype=np.intp), None
+        if len(bad):
+            with self._one_at_a_time:
+                y[rows], by = self._repaired(X[rows], np.asarray(answers)[rows], np.asarray(bits, dtype=bool))
+            safe = 0 if by is None else int((by == 2).sum())
+            self.served.repaired += len(rows) - safe
+            self.served.safe += safe
+        self.served.kept += len(y) - len(rows)
+        return y, rows, 1 if by is None else by
+
+    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
+        """Return what serves rows that do not pass: proposals (1) or safe answers (2); None: proposals all."""
         if self._proposals is None:
             clauses, aims = self._deployed()
             self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
@@ -110,7 +120,7 @@ class Candidates(ClipList):
         )
         y, bad, _ = self._run(X, next(proposals).astype(np.float32))
         if not len(bad):
-            return y, 1
+            return y, None
         by = np.ones(len(y), dtype=np.int8)
         left = np.arange(len(y))
         while len(bad):

@@ -157,7 +157,8 @@ class Labels:
         if self._block is not None and not solved.all():
             rest = np.flatnonzero(~solved)
             found = self._block.solve(active[rest], X[rest], t[rest])
-            on[rest], solved[rest] = found.first() >= 0, found.there
+            logits_found = found.first()
+            on[rest], solved[rest] = logits_found >= 0, ~np.isnan(logits_found).any(axis=1)
         return Turned(np.where(on, np.maximum(logits, self._least), np.minimum(logits, self._most)), solved)
 
     def _sets(self, pattern: Mask) -> Mask | None:

@@ -50,7 +50,8 @@ class Proposals:
             h_checked = np.where(clauses.strict, below, clauses.h)
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        self._reach = reach
+        self._reach = np.full(len(scale), float(np.finfo(np.float32).max)) if reach is None else reach
+        self._near = float(self._reach.min(initial=np.inf)) ** 2
         self._parts = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
 
     def __call__(
@@ -65,7 +66,10 @@ class Proposals:
         left to propose. Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
         with np.errstate(all="ignore"):
-            p = t if self._reach is None else np.minimum(np.maximum(t, -self._reach), self._reach)
+            flat = t.ravel()
+            p = t
+            if not flat.dot(flat) <= self._near:  # no square is larger than their sum
+                p = np.minimum(np.maximum(t, -self._reach), self._reach)
             solved = [part.solve(active, X, p) for part in self._parts]
             if len(solved) == 1 and len(self._parts[0].outputs) == p.shape[1]:
                 y = solved[0].first()
@@ -155,8 +159,8 @@ def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Number
     off = np.zeros((len(tied), rows.shape[1]))
     off[np.arange(len(tied)), tied] = 1.0
     off[:, -1] = -TINY
-    distinct, place = np.unique(np.concatenate([rows, off]), axis=0, return_inverse=True)
-    place = place.reshape(-1)
+    distinct, first, place = np.unique(np.concatenate([rows, off]), axis=0, return_index=True, return_inverse=True)
+    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]  # as stated
     listed = [place[: len(literals)][clauses.clause[literals] == c] for c in numbers]
     parts = [*numbers.tolist()]
     of_label = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))
