@@ -13,12 +13,12 @@ from smle.errors import ModelFormatError, RuleError
 from smle.export.backbone import Backbone
 from smle.extras import require
 from smle.rules import Categorical, Choice, Label, Specification
-from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, Node
 from smle_check.onnx.head import program_of
 from smle_check.onnx.interface import encode, in_domain
 from smle_check.onnx.interface import outputs as named_outputs
 from smle_check.onnx.operations import Printer
-from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types
+from smle_check.onnx.program import EMBEDDING, FEATURES, PROPOSALS, Input, Interface, Output, Program, output_types
 from smle_check.program import Op
 
 __all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
@@ -58,8 +58,10 @@ def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
     return Interface(inputs, outputs_of(spec), monitor)
 
 
-def certified_program(face: Interface, certificate: Certificate, tensors: dict[str, smle_check.Tensor]) -> Program:
-    """Return the program of a certified head.
+def certified_program(
+    face: Interface, certificate: Certificate, tensors: dict[str, smle_check.Tensor], *, proposals: int = 1
+) -> Program:
+    """Return the program of a certified head; `proposals` are checked for each row whose answer breaks a rule.
 
     Raises:
         ModelFormatError: If the head is of a kind that has no ONNX program.
@@ -67,7 +69,8 @@ def certified_program(face: Interface, certificate: Certificate, tensors: dict[s
     document = certificate.document
     stated = smle_check.Specification(document["specification"], certificate.block)
     try:
-        return program_of(face, stated, document["gate"]["regions"], document["program"], tensors)
+        regions, program = document["gate"]["regions"], document["program"]
+        return program_of(face, stated, regions, program, tensors, proposals=proposals)
     except smle_check.Rejected as reason:
         raise ModelFormatError(f"This model cannot be exported: {reason}") from None
 
@@ -90,8 +93,12 @@ def plain_program(face: Interface, tensors: dict[str, smle_check.Tensor]) -> Pro
     return program
 
 
-def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Sequence[str]) -> Any:
+def graph_model(
+    face: Interface, program: Program, backbone: Backbone, rules: Sequence[str], proposals: Backbone | None = None
+) -> Any:
     """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
+
+    `proposals` make PROPOSALS in the branch for rows whose answers break a rule.
 
     Raises:
         RuleError: If names of the rules are needed for something else in the graph.
@@ -105,12 +112,13 @@ def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Se
         helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
         for name, (kind, shape) in output_types(face, len(rules)).items()
     ]
-    ours = [helper.make_node(n.op, list(n.inputs), list(n.outputs), **n.attributes) for n in program.nodes]
+    further = proposals or Backbone([], [])
+    ours = _nodes(program.nodes, further.nodes)
     # The backbone comes where its input is made: a graph lists what is needed before what needs it.
     at = next(i for i, node in enumerate(program.nodes) if FEATURES in node.outputs) + 1
     nodes = [*ours[:at], *backbone.nodes, *ours[at:]]
     constants = [_tensor(name, value) for name, value in program.constants.items()]
-    initializers = [*backbone.initializers, *constants]
+    initializers = [*backbone.initializers, *further.initializers, *constants]
     _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
     opsets = [helper.make_opsetid(domain, version) for domain, version in backbone.opsets.items()]
@@ -120,6 +128,26 @@ def graph_model(face: Interface, program: Program, backbone: Backbone, rules: Se
     helper.set_model_props(model, titles if rules else {"smle": "no rules, no certificate"})
     onnx.checker.check_model(model, full_check=False)
     return model
+
+
+def _nodes(nodes: Sequence[Node], proposals: list[Any]) -> list[Any]:
+    """Return nodes of ONNX; proposals come in front of the node that reads them."""
+    helper = require("onnx", "ONNX export").helper
+    result = []
+    for node in nodes:
+        if PROPOSALS in node.inputs:
+            result += proposals
+        graphs = {
+            name: helper.make_graph(
+                _nodes(branch.nodes, proposals),
+                name,
+                [],
+                [helper.make_tensor_value_info(output, FLOAT, None) for output in branch.outputs],
+            )
+            for name, branch in node.branches.items()
+        }
+        result.append(helper.make_node(node.op, list(node.inputs), list(node.outputs), **node.attributes, **graphs))
+    return result
 
 
 def _tensor(name: str, constant: Constant) -> Any:

@@ -89,7 +89,7 @@ class Block:
     ) -> None:
         self.outputs = np.flatnonzero(g.any(axis=0))
         self._columns = _slice(self.outputs)
-        self._parts = _slice(parts)
+        self.parts, self._parts = parts, _slice(parts)
         own = g[:, self.outputs]
         single = (own != 0).sum(axis=1) == 1
         scale = scale[self.outputs]
@@ -101,16 +101,18 @@ class Block:
             if self.is_box
             else Polyhedron(scaled / norm[:, None], scale)
         )
-        self.N = own / norm[:, None]  # an excess is a distance: in units, or in those of the one output
-        self._weight = scale**-2.0
-        self._likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
-        self._more = self._weight[np.abs(own).argmax(axis=1)] if self.is_box else np.ones(len(own))
+        self.unit = np.ones(len(scale)) if self.is_box else scale
+        self.N = scaled / norm[:, None]  # over outputs divided by their unit
+        self._over = own / norm[:, None]  # the same over outputs: an excess is a distance in units
+        self.weight = scale**-2.0
+        self.is_likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
+        self._more = self.weight[np.abs(own).argmax(axis=1)] if self.is_box else np.ones(len(own))
         self._inputs = np.flatnonzero(s.any(axis=0))
         self._slope = s[:, self._inputs] / norm[:, None]
         exact = single & (np.abs(own).sum(axis=1) == 1)
         self._bound = (h - np.where(exact, 0.0, 2.0**-48 * np.abs(h))) / norm
         if not self.is_box:
-            self._bound -= TINY * np.abs(self.N).sum(axis=1)
+            self._bound -= TINY * np.abs(self._over).sum(axis=1)
         lengths = np.array([len(clause) for clause in clauses], dtype=np.intp)
         self._members = np.concatenate([np.asarray(clause, dtype=np.intp) for clause in clauses])
         self._lengths = lengths
@@ -128,6 +130,17 @@ class Block:
         self._several = np.flatnonzero(lengths > 1)
         self._direct = len(chosen) == 1 and np.array_equal(self._imposes, np.eye(len(own)))
 
+    def members(self, clause: int) -> list[int]:
+        """Return the rows of a clause: one of them has to hold."""
+        start = self._starts[clause]
+        return [int(row) for row in self._members[start : start + self._lengths[clause]]]
+
+    def affine_bounds(self, d: int) -> tuple[Array, Array]:
+        """Return what rows are at most, `bound - slope.x`: bound (J,), slope (J, d)."""
+        slope = np.zeros((len(self.N), d))
+        slope[:, self._inputs] = self._slope
+        return self._bound, slope
+
     def bounds(self, X: Array) -> Array:
         """Return b (n, J), or (J,): N z <= b; what rounding of the inputs' terms may do is taken off."""
         if not len(self._inputs):
@@ -137,7 +150,7 @@ class Block:
 
     def holds(self, y: Array, b: Array, active: Mask) -> Mask:
         """Return whether answers (n, m) satisfy the active clauses, in float64. Returns (n,)."""
-        excess = y[:, self._columns] @ self.N.T - b
+        excess = y[:, self._columns] @ self._over.T - b
         return np.asarray((~active | (self._least(excess) <= 0)).all(axis=1))
 
     def solve(self, active: Mask, X: Array, t: Array) -> Found:
@@ -166,7 +179,7 @@ class Block:
         z, imposed, state = nodes
         if active is not None and self._pieces > _PIECES:
             imposed = imposed.copy()
-            excess = (z @ self.N.T - b)[:, self._members]
+            excess = (z @ self._over.T - b)[:, self._members]
             for c in self._several:  # the literal that holds most clearly
                 start, end = self._starts[c], self._starts[c] + self._lengths[c]
                 on = np.flatnonzero(active[:, c])
@@ -179,7 +192,7 @@ class Block:
 
     def _cost(self, z: Array, p: Array) -> Array:
         move = np.abs(z - p)
-        return np.asarray(move.sum(axis=1) if self._likely else move**2 @ self._weight)
+        return np.asarray(move.sum(axis=1) if self.is_likely else move**2 @ self.weight)
 
     def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> Found:
         n = len(p)
@@ -191,7 +204,7 @@ class Block:
             cost = self._cost(z, p[row])
             keep = np.flatnonzero((short >= 0) & (cost < best[row]))
             row, cost, nodes = row[keep], cost[keep], _Nodes(z, imposed, state).take(keep)
-            excess = nodes.z @ self.N.T - b[row]
+            excess = nodes.z @ self._over.T - b[row]
             excess[nodes.imposed] = np.minimum(excess[nodes.imposed], 0.0)
             least = np.where(active[row], self._least(excess), 0.0)
             worst = least.argmax(axis=1)
@@ -208,7 +221,7 @@ class Block:
             offset = np.arange(len(parent)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             literal = self._members[self._starts[worst[parent]] + offset]
             more = excess[parent, literal]
-            bound = cost[parent] + (more if self._likely else more**2 * self._more[literal])
+            bound = cost[parent] + (more if self.is_likely else more**2 * self._more[literal])
             kept = self._promising(row[parent], bound, best)
             parent, literal = parent[kept], literal[kept]
             row, imposed, state = row[parent], nodes.imposed[parent], nodes.state[parent]

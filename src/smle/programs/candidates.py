@@ -6,7 +6,9 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -52,7 +54,7 @@ class Candidates(ClipList):
         super().__init__(certificate)
         self.served = Served()
         document = certificate.document
-        self._spec = spec = smle_check.Specification(document["specification"], certificate.block)
+        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
         self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
         self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
         self._check = Check(spec, regions, self._tensors)
@@ -73,7 +75,6 @@ class Candidates(ClipList):
             [self._tensors[f"domain.{end}_{kind}"] for end in ("lower", "upper")] for kind in ("float32", "float64")
         ]
         self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
-        self._proposals: Proposals | None = None
         self._one_at_a_time = Lock()  # proposals remember what they prepare
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,12 +111,9 @@ class Candidates(ClipList):
 
     def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
         """Return what serves rows that do not pass: proposals (1) or safe answers (2); None: proposals all."""
-        if self._proposals is None:
-            clauses, aims = self._deployed()
-            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
         lower, upper = self._domain[X.dtype.itemsize]
         x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
-        proposals = self._proposals(
+        proposals = self.proposals(
             self._active(bits), x, self._usable(answers), lambda: self._safe(x, bits).astype(np.float64)
         )
         y, bad, _ = self._run(X, next(proposals).astype(np.float32))
@@ -150,13 +148,24 @@ class Candidates(ClipList):
             return given
         return np.where(np.abs(given) <= _WIDE, given, self._tensors["clips.default"])
 
+    @property
+    def stored(self) -> Mapping[str, Array]:
+        """The tensors of the head, by name."""
+        return self._tensors
+
+    @cached_property
+    def proposals(self) -> Proposals:
+        """What finds answers that obey; made when the first is asked for."""
+        clauses, aims = self._deployed()
+        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
+
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
 
         A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
         it obeys.
         """
-        spec, clauses = self._spec, self._clauses
+        spec, clauses = self.specification, self._clauses
         g, s, aims = clauses.g.copy(), clauses.s.copy(), clauses.h.copy()
         stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
         row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))

@@ -10,7 +10,7 @@ from smle_check.check import check_certificate, gated_regions
 from smle_check.names import term, visible
 from smle_check.onnx.graph import Found, Graph
 from smle_check.onnx.head import program_of
-from smle_check.onnx.match import match, read_inputs, read_outputs
+from smle_check.onnx.match import match, read_inputs, read_outputs, read_proposals
 from smle_check.onnx.program import Interface, output_types
 from smle_check.reading import BACKBONE, Rejected, canonical, read_file, read_sealed, read_weights, require, sha256
 from smle_check.specification import Specification
@@ -64,7 +64,8 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
     outputs = read_outputs(graph, targets)
     face = Interface(inputs, outputs, "in_domain" in graph.outputs)
-    program = program_of(face, spec, gated_regions(document["gate"], spec), stated, tensors, room=len(onnx))
+    gated, count = gated_regions(document["gate"], spec), read_proposals(graph)
+    program = program_of(face, spec, gated, stated, tensors, proposals=count, room=len(onnx))
     rest = match(graph, program, output_types(face, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == canonical(titles), "onnx: metadata 'active_rules' differs")

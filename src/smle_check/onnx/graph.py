@@ -1,7 +1,8 @@
 """The graph of an ONNX file: tensors, nodes, inputs, outputs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from smle_check.onnx.protobuf import Schema, message, name_of
@@ -48,6 +49,7 @@ def _graph_schema(depth: int) -> Schema:
     }  # fmt: skip
 
 
+_HELD = ("f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors")  # what an attribute may hold
 _MODEL: Schema = {
     1: ("ir_version", "i"), 2: ("producer_name", "b"), 3: ("producer_version", "b"), 4: ("domain", "b"),
     5: ("model_version", "i"), 6: ("doc_string", "b"), 7: ("graph", _graph_schema(MAX_DEPTH)),
@@ -55,17 +57,33 @@ _MODEL: Schema = {
 }  # fmt: skip
 
 
+class Branch(NamedTuple):
+    """A subgraph without inputs and constants of its own."""
+
+    nodes: list["Node"]
+    outputs: list[str]
+
+
 class Node(NamedTuple):
-    """One operator; attributes are integers."""
+    """One operator; attributes are integers, and branches."""
 
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, int]
+    branches: Mapping[str, Branch] = MappingProxyType({})
+
+
+class Body(NamedTuple):
+    """A subgraph of a file. `typed`: its outputs with element type, and whether a size is stated."""
+
+    nodes: list["Found"]
+    own: int  # inputs and constants
+    typed: list[tuple[str, int | None, bool]]
 
 
 class Found(NamedTuple):
-    """A node of a file. `plain`: of the default domain, attributes all integers; certified nodes are.
+    """A node of a file, without its branches. `plain`: of the default domain, attributes integers or graphs.
 
     `reads`: its inputs, and what its subgraphs read. `operators`: its own, and those of its subgraphs.
     """
@@ -74,6 +92,7 @@ class Found(NamedTuple):
     plain: bool
     reads: frozenset[str]
     operators: list[str]
+    bodies: dict[str, Body]
 
 
 class Constant(NamedTuple):
@@ -167,36 +186,43 @@ class Graph:
         inputs, outputs = (tuple(name_of(n, "node") for n in entry[side]) for side in ("input", "output"))
         require(known.issuperset(inputs), f"onnx: {op[:40]}: input used before it is made")
         attributes: dict[str, int] = {}
+        bodies: dict[str, Body] = {}
         plain, reads, operators = domain == "", set(inputs), [op]
         for attribute in entry["attribute"]:
             name = name_of(attribute["name"], "attribute")
-            require(name not in attributes, f"onnx: attribute {name[:80]!r} is given twice")
-            attributes[name] = attribute["i"] or 0
-            others = [attribute.get(kind) for kind in ("f", "s", "t", "g", "floats", "ints", "strings", "tensors")]
-            others = [value for value in others if value not in (None, [])]
-            plain = plain and attribute["type"] == 2 and attribute["i"] is not None and not others
+            require(name not in attributes and name not in bodies, f"onnx: attribute {name[:80]!r} is given twice")
+            held = {kind for kind in _HELD if attribute.get(kind) not in (None, [])}
+            plain = plain and (attribute["type"], held) in ((2, {"i"}), (5, {"g"}))
             for tensor in [attribute["t"], *attribute["tensors"]]:
                 if tensor is not None:
                     constant_of(tensor, "attribute")
             if attribute.get("g") is not None:
-                self.subgraph(attribute["g"], known, reads, operators)
-        return Found(Node(op, inputs, outputs, attributes), plain, frozenset(reads), operators)
+                bodies[name] = self.subgraph(attribute["g"], known)
+                for found in bodies[name].nodes:
+                    reads |= found.reads
+                    operators += found.operators
+            else:
+                attributes[name] = attribute["i"] or 0
+        return Found(Node(op, inputs, outputs, attributes), plain, frozenset(reads), operators, bodies)
 
-    def subgraph(self, graph: dict[str, Any], known: set[str], reads: set[str], operators: list[str]) -> None:
-        """Check a subgraph; note what it reads. Its names are known inside of it alone."""
+    def subgraph(self, graph: dict[str, Any], known: set[str]) -> Body:
+        """Check a subgraph. Its names are known inside of it alone."""
         own = {*self.initializers(graph)}
         inputs = [name_of(entry["name"], "input") for entry in graph["input"]]
         require(all(inputs), "onnx: an input without a name")
         self.make(inputs)
         own.update(inputs)
         known.update(own)
-        for found in self.body(graph, known):
+        count, nodes = len(own), self.body(graph, known)
+        for found in nodes:
             own.update(filter(None, found.node.outputs))
-            reads.update(found.reads)
-            operators += found.operators
-        outputs = {name_of(entry["name"], "output") for entry in graph["output"]}
-        require(own.issuperset(outputs), "onnx: an output of a subgraph is not made in it")
+        typed = []
+        for entry in graph["output"]:
+            tensor = (entry["type"] or {}).get("tensor_type") or {"elem_type": None, "shape": None}
+            typed.append((name_of(entry["name"], "output"), tensor["elem_type"], tensor["shape"] is not None))
+        require(own.issuperset(name for name, *_ in typed), "onnx: an output of a subgraph is not made in it")
         known -= own
+        return Body(nodes, count, typed)
 
     def constant(self, name: str, dtype: str) -> Constant:
         """Return an initializer of the given type."""

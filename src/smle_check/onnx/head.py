@@ -6,26 +6,27 @@ from typing import Any
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
+from smle_check.onnx.candidates import Checked
 from smle_check.onnx.interface import active_rules, encode, in_domain, monitor_of, outputs
 from smle_check.onnx.limits import Limits
 from smle_check.onnx.operations import ONE_OF_TWO, Box, Printer, Tensors, active, is_direct
 from smle_check.onnx.program import Interface, Program
 from smle_check.program import box, clip_list, gate_of
-from smle_check.reading import Rejected
 from smle_check.specification import Specification
 
 
 def program_of(
     face: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
-    room: int | None = None,
+    *, proposals: int = 1, room: int | None = None,
 ) -> Program:  # fmt: skip
     """Return the program of a head that was checked: named inputs -> FEATURES; EMBEDDING -> named outputs.
 
-    `stated` is what the certificate says of the program. `room`: see Program.
+    `stated` is what the certificate says of the program. `proposals`: how many there are for a row, where candidates
+    are checked. `room`: see Program.
     """
     program = Program(room)
     known = encode(program, face.inputs)
-    printer = _printer(program, face, spec, gated, stated, tensors)
+    printer = _printer(program, face, spec, gated, stated, tensors, proposals)
     monitor = monitor_of(spec, gated)
     kept = {"x"} if face.monitored else set()
     if face.monitored and monitor.regions and not monitor.own:
@@ -43,19 +44,14 @@ def program_of(
 
 
 def _printer(
-    program: Program,
-    face: Interface,
-    spec: Specification,
-    gated: list[int],
-    stated: Mapping[str, Any],
-    tensors: Tensors,
-) -> Printer:
+    program: Program, face: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any],
+    tensors: Tensors, proposals: int,
+) -> Printer:  # fmt: skip
     gate = gate_of(spec, gated)
     if stated["head"] == "box":
         ops = box(spec, gated, stated["clip"], stated["bounds"], tensors)
         direct = tensors["gate.signatures"].data == ONE_OF_TWO and is_direct(face, gate, tensors)
         return Box(program, face, tensors, ops, across=True, direct=direct)
-    if stated["head"] == "rules" and checked_of(spec).is_empty:
-        ops = clip_list(spec, limits_of(spec), gated)
-        return Limits(program, face, tensors, ops, gate, len(spec.outputs))
-    raise Rejected("onnx: there is no program for a head that checks candidates")
+    if not checked_of(spec).is_empty:
+        return Checked(program, face, tensors, spec, gated, stated["tree"], proposals)
+    return Limits(program, face, tensors, clip_list(spec, limits_of(spec), gated), gate, len(spec.outputs))

@@ -72,8 +72,9 @@ class Limits(Printer):
     """
 
     def __init__(
-        self, program: Program, face: Interface, tensors: Tensors, ops: Sequence[Op], gate: Gate, m: int
-    ) -> None:
+        self, program: Program, face: Interface, tensors: Tensors, ops: Sequence[Op], gate: Gate, m: int,
+        *, across: bool = False,
+    ) -> None:  # fmt: skip
         acting = [op for op in ops if op.kind in STAGES]
         self.stages = {op.out: stage_of(op, gate, tensors, m) for op in acting}
         alike = all(
@@ -82,10 +83,11 @@ class Limits(Printer):
         )
         self.gated = any(entry.gated for stage in self.stages.values() for entry in stage.entries)
         direct = is_direct(face, gate, tensors)
-        across = face.monitored or not alike or (self.gated and not direct)
+        across = across or face.monitored or not alike or (self.gated and not direct)
         super().__init__(program, face, tensors, ops, across=across, direct=direct and not across)
         self.m, self.gate = m, gate
         self.parts: dict[str, str] = {}
+        self.limit_of: dict[str, tuple[str, bool]] = {}  # by stage; whether there is a column for each row
 
     def print(self, kept: set[str]) -> str:
         """Put down the program. Bits and features are left out where no limit reads them."""
@@ -104,13 +106,17 @@ class Limits(Printer):
 
     def within(self, op: Op) -> None:
         """The answer in float64; what is NaN or beyond 2^100 becomes the default."""
+        answer = self.program.answer(self.m, across=self.across)
+        self.values[op.out] = Value(self.bounded(answer, "clips/within"), self.across)
+
+    def bounded(self, answer: str, name: str) -> str:
+        """Return an answer in float64, the default where it is NaN or beyond 2^100."""
         p = self.program
-        answer = p.answer(self.m, across=self.across)
-        wide = p.add("Cast", [answer], "clips/answer", to=DOUBLE)
-        size = p.add("Abs", [wide], "clips/size")
-        small = p.add("LessOrEqual", [size, p.doubles("clips.wide", [float(WIDE)], ())], "clips/small")
-        default = self.number("clips.default", floats_of(self.tensor(op.args[1])))
-        self.values[op.out] = Value(p.add("Where", [small, wide, default], "clips/within"), self.across)
+        wide = p.add("Cast", [answer], f"{name}/wide", to=DOUBLE)
+        size = p.add("Abs", [wide], f"{name}/size")
+        small = p.add("LessOrEqual", [size, p.doubles("clips.wide", [float(WIDE)], ())], f"{name}/small")
+        default = self.number("clips.default", floats_of(self.tensors["clips.default"]))
+        return p.add("Where", [small, wide, default], name)
 
     def raise_to(self, op: Op) -> None:
         """Answers below a limit become that limit."""
@@ -128,6 +134,7 @@ class Limits(Printer):
             limit = self.number(f"clips.{op.out}", offsets)
         else:
             limit = self.across_part(op, stage) if self.across else self.part(op, stage)
+        self.limit_of[op.out] = limit, not stage.is_plain
         self.values[op.out] = Value(p.add(extreme, [q, limit], f"clips/{op.out}"), self.across)
 
     def part(self, op: Op, stage: Stage) -> str:

@@ -4,10 +4,12 @@ import math
 import struct
 from typing import Any
 
-from smle_check.onnx.graph import FLOAT, STRING, Found, Graph
-from smle_check.onnx.program import FEATURES, Input, Output, Program
+from smle_check.onnx.graph import FLOAT, STRING, Found, Graph, Node
+from smle_check.onnx.program import Input, Output, Program
 from smle_check.onnx.protobuf import name_of
 from smle_check.reading import require
+
+MOST_PROPOSALS = 1000
 
 
 def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
@@ -75,27 +77,58 @@ def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, 
     return tuple(result)
 
 
+def read_proposals(graph: Graph) -> int:
+    """Return how many proposals the graph has for each row; any number is allowed."""
+    if "repair.proposals" not in graph.constants:
+        return 1
+    shape, data = graph.numbers("repair.proposals", "I64")
+    count = struct.unpack("<q", data)[0] if shape == (1,) else 0
+    require(0 < count <= MOST_PROPOSALS, "onnx: repair.proposals: expected a number of proposals")
+    return int(count)
+
+
 def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found]:
-    """Compare the graph with the program; return the nodes that are left: those of the backbone."""
+    """Compare the graph with the program; return the nodes that are left: those of the model, and of proposals."""
     for name, constant in program.constants.items():
         require(graph.constants.get(name) == constant, f"onnx: initializer {name!r} is not that of the certified head")
-    made = {name: found for found in graph.nodes for name in found.node.outputs}
-    for expected in program.nodes:
-        found = made.get(expected.outputs[0])
-        same = found is not None and found.plain and found.node == expected
-        require(same, f"onnx: node {expected.outputs[0]!r} is not that of the certified head")
+    rest = compared(program.nodes, graph.nodes)
     require(list(graph.outputs) == list(outputs), "onnx: the outputs are not those of the certified head")
     for name, (kind, shape) in outputs.items():
         stated, sizes = graph.outputs[name]
         fits = stated == kind and len(sizes) == len(shape) and sizes[1:] == shape[1:]
         require(fits, f"onnx: output {name[:80]!r}: wrong type or shape")
-    ours = {name for node in program.nodes for name in node.outputs}
+    ours = names_of(program.nodes)
     require(ours.isdisjoint(graph.declared), "onnx: value_info for names of the certified head")
-    rest = [found for found in graph.nodes if ours.isdisjoint(found.node.outputs)]
-    require(len(rest) + len(program.nodes) == len(graph.nodes), "onnx: nodes of the head and others are mixed up")
-    forbidden = (ours | set(program.constants)) - {FEATURES}
+    forbidden = (ours | set(program.constants)) - program.readable
     for found in rest:
         require(
             forbidden.isdisjoint(found.reads), f"onnx: {found.node.op[:40]} is added behind or into the certified head"
         )
     return rest
+
+
+def names_of(nodes: list[Node]) -> set[str]:
+    """Return the names that nodes make, those in their branches included."""
+    inner = [node for each in nodes for branch in each.branches.values() for node in branch.nodes]
+    return {name for node in nodes for name in node.outputs} | (names_of(inner) if inner else set())
+
+
+def compared(expected: list[Node], found: list[Found]) -> list[Found]:
+    """Compare the nodes of a graph or branch with those of the program; return the others, those in branches too."""
+    made = {name: each for each in found for name in each.node.outputs}
+    rest: list[Found] = []
+    for node in expected:
+        other = made.get(node.outputs[0])
+        same = other is not None and other.plain and other.node == node._replace(branches=other.node.branches)
+        require(same, f"onnx: node {node.outputs[0]!r} is not that of the certified head")
+        bodies = other.bodies if other is not None else {}
+        require(bodies.keys() == node.branches.keys(), f"onnx: {node.outputs[0]!r}: other branches")
+        for name, branch in node.branches.items():
+            body = bodies[name]
+            plain = not body.own and body.typed == [(output, FLOAT, False) for output in branch.outputs]
+            require(plain, f"onnx: {node.outputs[0]!r}: a branch has other inputs, constants or outputs")
+            rest += compared(branch.nodes, body.nodes)
+    ours = {name for node in expected for name in node.outputs}
+    others = [each for each in found if ours.isdisjoint(each.node.outputs)]
+    require(len(others) + len(expected) == len(found), "onnx: nodes of the head and others are mixed up")
+    return [*others, *rest]

@@ -1,6 +1,6 @@
 """Row operations of a head (`smle_check.program`) as nodes: one method per kind. What a graph must be, node by node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -96,46 +96,48 @@ class Printer:
 
 
 def active(program: Program, wide: str, gate: Gate, tensors: Tensors, name: str) -> str:
-    """Features in float64 (d, batch) -> which regions are active (regions, batch).
-
-    A half-space fails where a sum is above a threshold. For a comparison the sum is one input, or one with its sign
-    turned: exact in float64, as float32 numbers are normal there or 0. A strict one, s x < c, fails where s x >= c:
-    where it is above the middle between c and the float32 number below c.
-    """
+    """Features in float64 (d, batch) -> which regions are active (regions, batch): those without a row that fails."""
     d, regions = tensors["gate.coefficients"].shape[1], len(gate.members)
     most = max(map(len, gate.members))
     listed = range(len(gate.comparisons) + gate.oblique)
     order = [own[0] if own else None for own in gate.members] if most == 1 else [*listed]
     program.reserve(2 * len(order) * d)
-    constants = [Fraction(c) for c in floats_of(tensors["gate.constants_float32"])]
-    oblique, bounds = floats_of(tensors["gate.coefficients"]), floats_of(tensors["gate.thresholds"])
-    rows: list[float] = []
-    thresholds: list[float] = []
-    for r in order:
-        row = [0.0] * d
-        if r is None:  # the whole domain: 0 <= 0
-            thresholds.append(0.0)
-        elif r < len(gate.comparisons):
-            column, negative, strict = gate.comparisons[r]
-            row[column] = -1.0 if negative else 1.0
-            c = constants[r]
-            thresholds.append(float((below(c, BINARY32) + c) / 2 if strict else c))
-        else:
-            r -= len(gate.comparisons)
-            row = oblique[r * d : (r + 1) * d]
-            thresholds.append(bounds[r])
-        rows += row
-    half_spaces = program.doubles(f"{name}.rows", rows, (len(order), d))
-    limits = program.doubles(f"{name}.thresholds", thresholds, (len(order), 1))
-    sums = program.add("MatMul", [half_spaces, wide], f"{name}/sums")
+    found = list(half_spaces(gate, tensors, order))
+    rows = program.doubles(f"{name}.rows", [v for row, _ in found for v in row], (len(order), d))
+    limits = program.doubles(f"{name}.thresholds", [threshold for _, threshold in found], (len(order), 1))
+    sums = program.add("MatMul", [rows, wide], f"{name}/sums")
     if most == 1:  # one half-space, or none, for each region
         return program.add("LessOrEqual", [sums, limits], f"{name}/active")
     beyond = program.cast(program.add("Greater", [sums, limits], f"{name}/beyond"))
     program.reserve(regions * len(order))
     entries = [int(r in own) for own in map(set, gate.members) for r in listed]
     members = program.floats(f"{name}.members", entries, (regions, len(order)))
-    found = program.add("MatMul", [members, beyond], f"{name}/count")
-    return program.add("Equal", [found, program.floats("constants/none", [0], ())], f"{name}/active")
+    count = program.add("MatMul", [members, beyond], f"{name}/count")
+    return program.add("Equal", [count, program.floats("constants/none", [0], ())], f"{name}/active")
+
+
+def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> Iterator[tuple[list[float], float]]:
+    """Yield half-spaces of a gate as rows over the inputs and thresholds: they hold where the sum is not above it.
+
+    For a comparison the sum is one input, or one with its sign turned: exact in float64, as float32 numbers are normal
+    there or 0. A strict one, s x < c, fails where s x >= c: where it is above the middle between c and the float32
+    number below c. None stands for the whole domain, 0 <= 0.
+    """
+    d = tensors["gate.coefficients"].shape[1]
+    constants = floats_of(tensors["gate.constants_float32"])
+    oblique, bounds = floats_of(tensors["gate.coefficients"]), floats_of(tensors["gate.thresholds"])
+    for r in order:
+        row = [0.0] * d
+        if r is None:
+            yield row, 0.0
+        elif r < len(gate.comparisons):
+            column, negative, strict = gate.comparisons[r]
+            row[column] = -1.0 if negative else 1.0
+            c = Fraction(constants[r])
+            yield row, float((below(c, BINARY32) + c) / 2 if strict else c)
+        else:
+            r -= len(gate.comparisons)
+            yield oblique[r * d : (r + 1) * d], bounds[r]
 
 
 def is_direct(face: Interface, gate: Gate, tensors: Tensors) -> bool:

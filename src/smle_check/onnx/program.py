@@ -3,10 +3,11 @@
 import struct
 from typing import NamedTuple
 
-from smle_check.onnx.graph import BOOL, FLOAT, STRING, Constant, Node
+from smle_check.onnx.graph import BOOL, FLOAT, STRING, Branch, Constant, Node
 from smle_check.reading import Tensor, require
 
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n), or the model's answer
+PROPOSALS = "proposals/candidates"  # (m, proposals x rows): all first ones, then all second ones, ...
 
 
 class Input(NamedTuple):
@@ -67,6 +68,7 @@ class Program:
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
         self.made: set[str] = set()
+        self.readable = {FEATURES}  # what the model, and proposals, may read of it
         self.room = room
 
     def add(self, op: str, inputs: list[str], output: str, **attributes: int) -> str:
@@ -75,9 +77,16 @@ class Program:
 
     def several(self, op: str, inputs: list[str], outputs: list[str], **attributes: int) -> list[str]:
         """Append a node with several outputs; return their names."""
+        assert self.made.isdisjoint(outputs), outputs
         self.nodes.append(Node(op, tuple(inputs), tuple(outputs), attributes))
         self.made.update(outputs)
         return outputs
+
+    def branch(self, condition: str, output: str, branches: dict[str, Branch]) -> str:
+        """Append a node that runs one of two branches; return the name of what they make."""
+        self.nodes.append(Node("If", (condition,), (output,), {}, branches))
+        self.made.add(output)
+        return output
 
     def rename(self, old: str, new: str) -> str:
         """Give what a node makes, and no other reads, another name."""

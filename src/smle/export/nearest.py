@@ -1,0 +1,358 @@
+"""Nearest allowed points as nodes of ONNX, for many rows at once; one row per output, (k, rows)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, product
+from math import comb, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.extras import require
+from smle.programs.alternatives import KEPT, Block
+from smle.programs.label_sets import Labels, allowed_sets
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64
+
+__all__ = ["Writer", "label_points", "number_points"]
+
+Array = npt.NDArray[Any]
+_PREFIX = "proposals/"
+_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
+_ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
+_PIECES, _SETS = 16, 300  # what is tried all at once
+_SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
+_ALL_SETS = 12  # labels whose sets are all listed
+
+
+class Writer:
+    """Nodes and constants under names of their own."""
+
+    def __init__(self, prefix: str = _PREFIX) -> None:
+        self._onnx = require("onnx", "ONNX export")
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self._prefix = prefix
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Append a node with one output; return its name."""
+        return self.last(op, inputs, f"{self._prefix}{len(self.nodes)}", **attributes)
+
+    def last(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Append a node whose output has a name."""
+        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), [output], **attributes))
+        return output
+
+    def several(self, op: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
+        """Append a node with several outputs."""
+        names = [f"{self._prefix}{len(self.nodes)}/{i}" for i in range(count)]
+        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), names, **attributes))
+        return names
+
+    def constant(self, values: npt.ArrayLike) -> str:
+        """Note a constant; return its name."""
+        array = np.ascontiguousarray(values)
+        key = (array.dtype.str, np.shape(values), array.tobytes())
+        if key not in self._known:
+            self._known[key] = f"{self._prefix}constant/{len(self._known)}"
+            stored = self._onnx.numpy_helper.from_array(array.reshape(np.shape(values)), self._known[key])
+            self.initializers.append(stored)
+        return self._known[key]
+
+    def number(self, value: float) -> str:
+        """Note a float64 number."""
+        return self.constant(np.float64(value))
+
+    def column(self, values: npt.ArrayLike) -> str:
+        """Note float64 numbers, one for each row of a value."""
+        return self.constant(np.asarray(values, dtype=np.float64).reshape(-1, 1))
+
+    def rows(self, source: str, places: Sequence[int], axis: int = 0) -> str:
+        """Pick rows."""
+        return self.add("Gather", [source, self.constant(np.array(places, dtype=np.int64))], axis=axis)
+
+    def shaped(self, source: str, *sizes: int) -> str:
+        """Reshape; -1 is the number of rows."""
+        return self.add("Reshape", [source, self.constant(np.array(sizes, dtype=np.int64))])
+
+    def reduced(self, op: str, source: str, axis: int, *, keep: bool = False) -> str:
+        """Reduce one axis."""
+        return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
+
+    def picked(self, source: str, places: str, sizes: Sequence[int], axis: int) -> str:
+        """Pick along an axis; the places have size 1 there, and `sizes` are those of the others to spread over."""
+        zeros = self.constant(np.zeros(sizes, dtype=np.int64))
+        return self.add("GatherElements", [source, self.add("Add", [places, zeros])], axis=axis)
+
+    def loop(self, steps: int, carried: Sequence[str], body: Any) -> list[str]:
+        """Run a body so many times: it returns the next values, and whether to go on (None: always)."""
+        helper = self._onnx.helper
+        inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/")
+        names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
+        following, going = body(inner, names)
+        going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
+        value = helper.make_tensor_value_info
+        values = [value(f"{inner._prefix}step", INT64, []), value(f"{inner._prefix}going", BOOL, [])]
+        values += [value(name, DOUBLE, None) for name in names]
+        outputs = [value(going, BOOL, []), *(value(name, DOUBLE, None) for name in following)]
+        self.initializers += inner.initializers
+        graph = helper.make_graph(inner.nodes, "step", values, outputs)
+        start = self.constant(np.array(True))
+        return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)
+
+
+# --- numbers -------------------------------------------------------------------------------------------------------
+
+
+def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Array, d: int) -> list[str]:
+    """Return allowed points (k, rows) near the given answers (m, rows), nearest first, in the outputs' own units.
+
+    `on` (rules, rows): which rules are on; None: all are, always. `rules`: the rule of each part of the rules. `d`: how
+    many inputs there are.
+    """
+    J, k = block.N.shape
+    z = w.rows(given, block.outputs.tolist())
+    z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
+    b = _bounds(w, block, d)
+    clauses = [block.members(c) for c in range(len(block.parts))]
+    switch = np.zeros((len(clauses), int(rules.max()) + 1), dtype=np.float32)
+    switch[np.arange(len(clauses)), rules[block.parts]] = 1
+    pieces = prod(len(clause) for clause in clauses) if len(clauses) < 64 else _PIECES + 1
+    tried = sum(comb(J, i) for i in range(min(J, k) + 1)) if J < 64 else _SETS + 1
+    if pieces > _PIECES or not (block.is_box or tried <= _SETS):
+        points = [_split(w, block, z, b, on, clauses, switch)]
+    else:
+        chosen = list(product(*clauses))
+        imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
+        for i, piece in enumerate(chosen):
+            imposes[i, list(piece), range(len(clauses))] = 1
+        if on is None:
+            imposed = w.constant(imposes.max(axis=2, keepdims=True) > 0)
+        else:
+            count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), on])
+            imposed = w.add("Greater", [count, w.constant(np.float32(0.5))])
+            imposed = w.shaped(imposed, len(chosen), J, -1)
+        nearest = _box if block.is_box else _polyhedron
+        points = nearest(w, block, z, b, imposed, len(chosen))
+    return points if block.is_box else [w.add("Mul", [point, w.column(block.unit)]) for point in points]
+
+
+def _bounds(w: Writer, block: Block, d: int) -> str:
+    """Return b (J, rows) or (J, 1): N z <= b."""
+    bound, slope = block.affine_bounds(d)
+    if not slope.any():
+        return w.column(bound)
+    used = np.flatnonzero(slope.any(axis=0)).tolist()
+    x = w.rows("repair/wide", used)
+    sums = w.add("MatMul", [w.constant(slope[:, used]), x])
+    lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope[:, used])), w.add("Abs", [x])])
+    return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
+
+
+def _ranked(w: Writer, points: str, cost: str, P: int, k: int) -> list[str]:
+    """Return the points of least cost (rows, k), from points (P, rows, k) and costs (P, rows)."""
+    count = min(P, KEPT)
+    best = w.several("TopK", [cost, w.constant(np.array([count], dtype=np.int64))], 2, axis=0, largest=0)[1]
+    index = w.add("Add", [w.shaped(best, count, -1, 1), w.constant(np.zeros((1, 1, k), dtype=np.int64))])
+    chosen = w.add("GatherElements", [points, index], axis=0)
+    return [w.shaped(w.rows(chosen, [rank]), -1, k) for rank in range(count)]
+
+
+def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
+    """Try every set of tight rows in every piece; of each piece the set with multipliers >= 0 and no row broken.
+
+    Which set it is, is found in float32. Points are moved inward by what a cast to float32 may do.
+    """
+    N, (J, k) = block.N, block.N.shape
+    tables, pulls = _sets(N)
+    excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
+    masked = w.add("Where", [imposed, excess, w.number(_OFF)])  # (P, J, rows)
+    trial = w.add("MatMul", [w.constant(tables.reshape(-1, J).astype(np.float32)), w.add("Cast", [masked], to=FLOAT)])
+    least = w.reduced("ReduceMin", w.shaped(trial, P, len(pulls), J, -1), 2)  # (P, sets, rows)
+    number = w.add("ArgMax", [least], axis=1, keepdims=0)
+    sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
+    floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
+    floor = w.add("Add", [floor, w.column(np.abs(N) @ (_TINY / block.unit))])
+    left = w.add("Transpose", [w.add("Add", [masked, floor])], perm=[0, 2, 1])
+    pull = w.add("Gather", [w.constant(pulls), number], axis=0)  # (P, rows, k, J)
+    shift = w.shaped(w.add("MatMul", [pull, w.shaped(left, P, -1, J, 1)]), P, -1, k)
+    points = w.add("Sub", [w.add("Transpose", [z]), shift])
+    if P == 1:
+        return [w.add("Transpose", [w.shaped(points, -1, k)])]
+    cost = w.reduced("ReduceSum", w.add("Mul", [shift, shift]), 2)
+    fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-1e-5))])
+    cost = w.add("Where", [fine, cost, w.number(_FAR)])
+    return [w.add("Transpose", [point]) for point in _ranked(w, points, cost, P, k)]
+
+
+def _sets(N: Array) -> tuple[Array, Array]:
+    """Return, for each set of independent rows, a table (J, J) and its pulls (k, J), from what rows exceed.
+
+    The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
+    are >= 0.
+    """
+    J, k = N.shape
+    gram = N @ N.T
+    tables, pulls = [-np.eye(J)], [np.zeros((k, J))]
+    for size in range(1, min(J, k) + 1):
+        for rows in map(list, combinations(range(J), size)):
+            own = gram[np.ix_(rows, rows)]
+            if np.linalg.eigvalsh(own)[0] <= 1e-9:
+                continue
+            inverse = np.linalg.inv(own)
+            table, pull = -np.eye(J), np.zeros((k, J))
+            table[:, rows] += gram[:, rows] @ inverse
+            table[rows] = 0.0
+            table[np.ix_(rows, rows)] = inverse
+            pull[:, rows] = N[rows].T @ inverse
+            tables.append(table)
+            pulls.append(pull)
+    return np.stack(tables), np.stack(pulls)
+
+
+def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
+    """Rows over one output each: the nearest point between two ends."""
+    k = block.N.shape[1]
+    bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
+    ends = []
+    for sign in (1, -1):
+        own = [np.flatnonzero(block.N[:, i] * sign > 0).tolist() for i in range(k)]
+        found = [w.reduced("ReduceMin", w.rows(bounds, rows, 1), 1, keep=True) if rows else "" for rows in own]
+        some = next((node for node in found if node), "")
+        if not some:
+            ends.append(w.constant(np.full((1, k, 1), _FAR)))
+            continue
+        none = w.add("Add", [w.add("Abs", [some]), w.number(_FAR)]) if "" in found else ""
+        listed = [node or none for node in found]
+        ends.append(listed[0] if k == 1 else w.add("Concat", listed, axis=1))
+    low, high = w.add("Neg", [ends[1]]), ends[0]
+    room = w.add("Sub", [high, low])
+    inner = []
+    for end, op in ((low, "Add"), (high, "Sub")):
+        slack = w.add("Add", [w.add("Mul", [w.add("Abs", [end]), w.number(_ROUNDING)]), w.number(_TINY)])
+        inner.append(w.add(op, [end, slack]))
+    points = w.add("Min", [w.add("Max", [z, inner[0]]), inner[1]])  # (P, k, rows)
+    if P == 1:
+        return [w.shaped(points, k, -1)]
+    far = w.add("Sub", [points, z])
+    cost = w.add("Abs", [far]) if block.is_likely else w.add("Mul", [w.add("Mul", [far, far]), w.column(block.weight)])
+    total = w.reduced("ReduceSum", cost, 1)
+    fine = w.add("GreaterOrEqual", [w.reduced("ReduceMin", room, 1), w.number(0.0)])
+    total = w.add("Where", [fine, total, w.number(_FAR)])
+    points = w.add("Transpose", [points], perm=[0, 2, 1])
+    return [w.add("Transpose", [point]) for point in _ranked(w, points, total, P, k)]
+
+
+def _split(w: Writer, block: Block, z: str, b: str, on: str | None, clauses: list[Any], switch: Array) -> str:
+    """Many rows: of each clause the literal that is broken least; then steps of the alternating direction method."""
+    N, (J, k) = block.N, block.N.shape
+    excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
+    single = np.zeros((J, len(clauses)), dtype=np.float32)
+    several = [c for c, clause in enumerate(clauses) if len(clause) > 1]
+    for c, clause in enumerate(clauses):
+        if len(clause) == 1:
+            single[clause[0], c] = 1
+    on = w.constant(np.ones((switch.shape[1], 1), dtype=np.float32)) if on is None else on
+    counts = w.add("MatMul", [w.constant(single @ switch), on])
+    if several:
+        most = max(len(clauses[c]) for c in several)
+        members = [[*clauses[c], *[clauses[c][0]] * (most - len(clauses[c]))] for c in several]
+        listed = w.shaped(w.rows(excess, [row for own in members for row in own]), len(several), most, -1)
+        best = w.add("Equal", [listed, w.reduced("ReduceMin", listed, 1, keep=True)])
+        chosen = w.shaped(w.add("Cast", [best], to=FLOAT), len(several) * most, -1)
+        spread = np.repeat(switch[several], most, axis=0)
+        active = w.add("MatMul", [w.constant(spread), on])
+        place = np.zeros((J, len(several) * most), dtype=np.float32)
+        place[[row for own in members for row in own], range(place.shape[1])] = 1
+        more = w.add("MatMul", [w.constant(place), w.add("Mul", [chosen, active])])
+        counts = w.add("Add", [counts, more])
+    imposed = w.add("Greater", [counts, w.constant(np.float32(0.5))])
+    sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
+    floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
+    limit = w.add("Where", [imposed, w.add("Sub", [b, floor]), w.number(_FAR)])
+    inverse = np.linalg.inv(np.eye(k) + _RHO * N.T @ N)
+    start = w.add("Min", [w.add("MatMul", [w.constant(N), z]), limit])
+
+    def body(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+        _, slack, dual = names
+        aim = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
+        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, aim])])
+        value = inner.add("MatMul", [w.constant(N), point])
+        mixed = inner.add("Mul", [value, w.number(_RELAXED)])
+        mixed = inner.add("Add", [mixed, inner.add("Mul", [slack, w.number(1 - _RELAXED)])])
+        summed = inner.add("Add", [mixed, dual])
+        following = inner.add("Min", [summed, limit])
+        return [point, following, inner.add("Sub", [summed, following])], None
+
+    return w.loop(_SPLITTING, [z, start, w.add("Sub", [start, start])], body)[0]
+
+
+# --- labels --------------------------------------------------------------------------------------------------------
+
+
+def label_points(w: Writer, labels: Labels, given: str, on: str | None, rules: Array) -> str:
+    """Return logits (k, rows) of the allowed set of labels that gives up the least log-likelihood, if it is found."""
+    logits, k = w.rows(given, labels.outputs.tolist()), len(labels.outputs)
+    clauses, pairs, parts = labels.words, labels.pairs, labels.parts
+    both = [[[(int(a), False), (int(b), False)] for a, b in own] for own in pairs]
+    count = len(clauses) + sum(map(len, both))
+    sets = None
+    if k <= _ALL_SETS:
+        sets = np.array(list(product([True, False], repeat=k)))
+    elif k <= 64 and count <= 2016:
+        sets = allowed_sets(k, [*clauses, *(pair for own in both for pair in own)])
+    if sets is None or not len(sets):
+        turned = _from_the_top(w, logits, labels, on, rules)
+    else:
+        broken = np.zeros((len(sets), len(parts)), dtype=np.float32)
+        everything: list[Sequence[Sequence[tuple[int, bool]]]] = [*([clause] for clause in clauses), *both]
+        for part, listed in enumerate(everything):
+            for clause in listed:
+                broken[:, part] += ~np.any([sets[:, label] == state for label, state in clause], axis=0)
+        if on is None:
+            sets, lost = sets[~broken.any(axis=1)], w.number(0.0)
+        else:
+            lost = w.add("Cast", [w.add("MatMul", [w.constant(broken), w.rows(on, rules[parts].tolist())])], to=DOUBLE)
+        gained = w.add("MatMul", [w.constant(sets.astype(np.float64)), logits])
+        score = w.add("Sub", [gained, w.add("Mul", [lost, w.number(_FAR)])])
+        best = w.shaped(w.add("ArgMax", [score], axis=0, keepdims=0), -1)
+        turned = w.add("Transpose", [w.add("Gather", [w.constant(sets), best], axis=0)], perm=[1, 0])
+    up, down = w.add("Max", [logits, w.column(labels.least)]), w.add("Min", [logits, w.column(labels.most)])
+    return w.add("Where", [turned, up, down])
+
+
+def _from_the_top(w: Writer, logits: str, labels: Labels, on: str | None, rules: Array) -> str:
+    """Keep labels from the highest score down, unless one that is kept excludes them: (k, rows)."""
+    k = len(labels.outputs)
+    graphs = []
+    for pairs in labels.pairs:
+        graph = np.zeros((k, k), dtype=np.float32)
+        graph[pairs[:, 0], pairs[:, 1]] = graph[pairs[:, 1], pairs[:, 0]] = 1
+        graphs.append(graph)
+    lists = rules[labels.parts[len(labels.words) :]].tolist()
+    positive = w.add("GreaterOrEqual", [logits, w.number(0.0)])
+    open_ = w.add("Transpose", [w.add("Where", [positive, logits, w.number(_OFF)])], perm=[1, 0])  # (rows, k)
+    kept = w.add("Sub", [open_, open_])
+    always = w.constant(np.ones((1, 1), dtype=np.float32))
+    active = [always if on is None else w.shaped(w.rows(on, [rule]), -1, 1) for rule in lists]
+
+    def body(inner: Writer, names: list[str]) -> tuple[list[str], str]:
+        scores, chosen = names
+        label = inner.add("ArgMax", [scores], axis=1, keepdims=0)
+        top = inner.reduced("ReduceMax", scores, 1, keep=True)
+        taken = inner.add("Cast", [inner.add("Greater", [top, w.number(_OFF / 2)])], to=FLOAT)
+        own = inner.add("Mul", [inner.add("Gather", [w.constant(np.eye(k, dtype=np.float32)), label], axis=0), taken])
+        blocked = own
+        for graph, binds in zip(graphs, active, strict=True):
+            conflicts = inner.add("Gather", [w.constant(graph), label], axis=0)
+            blocked = inner.add("Add", [blocked, inner.add("Mul", [conflicts, binds])])
+        gone = inner.add("Greater", [blocked, w.constant(np.float32(0.5))])
+        left = inner.add("Where", [gone, w.number(_OFF), scores])
+        more = inner.add("Greater", [inner.add("ReduceMax", [left], keepdims=0), w.number(_OFF / 2)])
+        return [left, inner.add("Add", [chosen, inner.add("Cast", [own], to=DOUBLE)])], more
+
+    found = w.loop(k, [open_, kept], body)[1]
+    turned = w.add("Transpose", [found], perm=[1, 0])
+    return w.add("Greater", [turned, w.number(0.5)])

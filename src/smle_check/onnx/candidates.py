@@ -1,0 +1,273 @@
+"""Checked candidates as nodes: answers that obey the rules are served; for others, proposals are tried in a branch.
+
+What is checked is a list of rows over outputs and inputs, each compared with a threshold in float64, and conditions on
+the bits that come out. A first check of the answers themselves asks slightly more than the program (all outputs that
+literals read are inside of their ranges), so that one product serves; a batch in which every row passes is answered at
+once. Rows that fail go through the program as it is stated, with all candidates, the answer itself first.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from smle_check.floats import TINY
+from smle_check.guard import guard_tensors
+from smle_check.heads.candidates import checked_of
+from smle_check.heads.clips import limits_of
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
+from smle_check.onnx.limits import Limits
+from smle_check.onnx.operations import Tensors, active, half_spaces
+from smle_check.onnx.program import PROPOSALS, Interface, Program, Value, floats_of
+from smle_check.program import Op, clip_list, gate_of
+from smle_check.reading import require
+from smle_check.specification import Specification
+
+MOST = 1 << 24  # numbers of a table of conditions
+
+
+class Condition(NamedTuple):
+    """Weights of bits whose sum is at least `need`: small whole numbers."""
+
+    weights: dict[int, int]
+    need: int
+
+
+def some_of(bits: list[int], failing: list[int]) -> Condition:
+    """Ask that one of some bits is set, or that one of some others is not."""
+    return Condition({**dict.fromkeys(bits, 1), **dict.fromkeys(failing, -1)}, 1 - len(failing))
+
+
+class Table:
+    """What is compared: rows over outputs and inputs with thresholds, and the conditions on their bits.
+
+    Literals come first, then the ends of the ranges of outputs that literals read, labels that exclude others (their
+    bit: y >= 0), and the gate's half-spaces. `strict` are conditions on all rows; `exact` on rows where the bit of a
+    literal is that of the program: set only where the outputs that it reads are inside of their ranges, by `inside`.
+    """
+
+    def __init__(self, program: Program, spec: Specification, gated: list[int], tensors: Tensors) -> None:
+        checked, m, d = checked_of(spec), len(spec.outputs), len(spec.inputs)
+        self.m, self.d, self.literals = m, d, len(checked.literals)
+        gate = gate_of(spec, gated)
+        rules = [spec.rules[clause.rule] for clause in checked.clauses]
+        asked = sum(len(rule.regions) for rule in rules)
+        asked += sum(len(spec.rules[r].regions) * len(spec.rules[r].exclusions) for r in checked.excluding)
+        size = self.literals + len(gate.comparisons) + gate.oblique
+        require(asked * size <= MOST, "onnx: too many clauses or exclusions for a graph")
+        program.reserve(max(asked, 2 * (m + d)) * size)
+        G, S = floats_of(tensors["check.outputs"]), floats_of(tensors["check.inputs"])
+        ranges = floats_of(tensors["check.range"])
+        self.rows: list[list[float]] = []
+        self.thresholds = floats_of(tensors["check.thresholds"])
+        for k in range(self.literals):
+            inputs = S[k * d : (k + 1) * d] if k < checked.moving else [0.0] * d
+            self.rows.append([*G[k * m : (k + 1) * m], *inputs])
+        self.reads = [[i for i in range(m) if self.rows[k][i]] for k in range(self.literals)]
+        ends: dict[int, list[int]] = {}
+        for i in sorted({i for own in self.reads for i in own}):
+            ends[i] = [self.row({i: 1.0}, ranges[i]), self.row({i: -1.0}, ranges[i])]
+        labels = {i for rule in checked.excluding for pair in spec.rules[rule].exclusions for i in pair}
+        on = {i: self.row({i: -1.0}, 0.0) for i in sorted(labels)}
+        first = len(self.rows)
+        for row, threshold in half_spaces(gate, tensors, range(len(gate.comparisons) + gate.oblique)):
+            self.row({m + k: v for k, v in enumerate(row) if v}, threshold)
+        place = {region: [first + r for r in gate.members[i]] for i, region in enumerate(gated)}
+        self.regions = place
+        self.exact: list[Condition] = []
+        for clause in checked.clauses:
+            regions = [place[g] for g in spec.rules[clause.rule].regions]
+            self.exact += [some_of(list(clause.literals), failing) for failing in regions]
+        for rule in checked.excluding:
+            regions = [place[g] for g in spec.rules[rule].regions]
+            self.exact += [
+                some_of([], [on[h], on[k], *failing]) for h, k in spec.rules[rule].exclusions for failing in regions
+            ]
+        self.strict = [*self.exact, *(Condition({r: 1}, 1) for own in ends.values() for r in own)]
+        self.inside = [
+            Condition({k: 1, **{r: 1 for i in self.reads[k] for r in ends[i]}}, 2 * len(self.reads[k]))
+            for k in range(self.literals)
+        ]
+        self.inside += [Condition({r: 1}, 0) for r in range(self.literals, len(self.rows))]
+        self.moves = any(any(row[m:]) for row in self.rows)
+
+    def row(self, entries: Mapping[int, float], threshold: float) -> int:
+        """Add a row; return its number."""
+        self.rows.append([entries.get(k, 0.0) for k in range(self.m + self.d)])
+        self.thresholds.append(threshold)
+        return len(self.rows) - 1
+
+
+class Checked(Limits):
+    """Operations of the clip list, then the check. `count`: how many proposals the graph has for each row."""
+
+    def __init__(
+        self, program: Program, face: Interface, tensors: Tensors, spec: Specification, gated: list[int], tree: Any,
+        count: int,
+    ) -> None:  # fmt: skip
+        limits = limits_of(spec)
+        ops = clip_list(spec, limits, gated)
+        super().__init__(program, face, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
+        self.spec, self.tree, self.count = spec, tree, count
+        self.table = Table(program, spec, gated, tensors)
+        program.readable |= {"check/bits/float", "repair/chosen", "repair/answers", "repair/wide", "safe/single"}
+
+    def kept(self) -> set[str]:
+        """Return the values that the check reads."""
+        return {"x"} if self.table.moves else set()
+
+    def print(self, kept: set[str]) -> str:
+        """Put down the program."""
+        return super().print(kept | self.kept())
+
+    def within(self, op: Op) -> None:
+        """The answer, for the clips; without any it is checked as it is."""
+        if self.stages:
+            super().within(op)
+        else:
+            self.values[op.out] = Value(self.program.answer(self.m, across=True), True)
+
+    def narrow(self, op: Op) -> None:
+        """Serve the answers where all pass, else see to those that do not."""
+        p, q = self.program, self.value(op.args[0]).node
+        y = self.settled(p.add("Cast", [q], "clips/single", to=FLOAT) if self.stages else q, "check")
+        bits = self.compared(y, self.widened() if self.table.moves else None, "check")
+        short = self.unmet(bits, self.table.strict, "check")
+        total = p.add("ReduceSum", [short], "check/total", keepdims=0)
+        fails = p.add("Cast", [total], "check/fails", to=BOOL)
+        outer, p.nodes = p.nodes, []
+        kept = Branch(p.nodes, [p.add("Transpose", [y], "check/kept")])
+        p.nodes = []
+        repaired = Branch(p.nodes, [self.repaired(y, short)])
+        p.nodes = outer
+        branches = {"then_branch": repaired, "else_branch": kept}
+        self.values[op.out] = Value(p.branch(fails, "check/served", branches), False)
+
+    # --- parts of both checks
+
+    def settled(self, y: str, name: str) -> str:
+        """Turn float32 numbers nearer to 0 than normal ones into 0."""
+        p = self.program
+        size = p.add("Abs", [y], f"{name}/size")
+        normal = p.add("GreaterOrEqual", [size, p.floats("check.tiny", [float(TINY)], ())], f"{name}/normal")
+        return p.add("Where", [normal, y, p.floats("constants/none", [0], ())], f"{name}/settled")
+
+    def compared(self, y: str, wide: str | None, name: str) -> str:
+        """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32."""
+        p, table = self.program, self.table
+        width = table.m + (table.d if wide else 0)
+        p.reserve(2 * len(table.rows) * width)
+        values = p.add("Cast", [y], f"{name}/wide", to=DOUBLE)
+        if wide is not None:
+            values = p.add("Concat", [values, wide], f"{name}/values", axis=0)
+        entries = [v for row in table.rows for v in row[:width]]
+        rows = p.doubles("check.rows", entries, (len(table.rows), width))
+        sums = p.add("MatMul", [rows, values], f"{name}/sums")
+        limits = p.doubles("check.thresholds", table.thresholds, (len(table.rows), 1))
+        return p.cast(p.add("LessOrEqual", [sums, limits], f"{name}/bits"))
+
+    def unmet(self, bits: str, conditions: list[Condition], name: str) -> str:
+        """Return by how much each condition is not met, 0 where it is: (conditions, n)."""
+        p = self.program
+        weights, needs = self.matrix(
+            conditions, "check.strict" if conditions is self.table.strict else "check.exact", -1
+        )
+        return p.add("Relu", [p.add("Gemm", [weights, bits, needs], f"{name}/short")], f"{name}/unmet")
+
+    def matrix(self, conditions: list[Condition], name: str, sign: int) -> tuple[str, str]:
+        """Note sign * weights and -sign * needs of conditions."""
+        p, count, width = self.program, len(conditions), len(self.table.rows)
+        require(count * width <= MOST, "onnx: too many clauses or exclusions for a graph")
+        p.reserve(count * width)
+        entries = [sign * condition.weights.get(r, 0) for condition in conditions for r in range(width)]
+        weights = p.floats(f"{name}.weights", entries, (count, width))
+        return weights, p.floats(f"{name}.needs", [-sign * condition.need for condition in conditions], (count, 1))
+
+    # --- rows that fail
+
+    def repaired(self, y: str, short: str) -> str:
+        """Return what is served to all rows (batch, m), where those that fail are seen to."""
+        p, m = self.program, self.m
+        first = p.integers("constants/first", [0], (1,))
+        failing = p.add("NonZero", [p.add("ReduceSum", [short, first], "repair/unmet", keepdims=0)], "repair/rows")
+        places = p.add("Transpose", [failing], "repair/places")
+        chosen = p.add("Squeeze", [failing, first], "repair/chosen")
+        count = p.add("Shape", [chosen], "repair/count")
+        wide = p.add("Gather", [self.widened_always(), chosen], "repair/wide", axis=1)
+        answers = p.add("Gather", [self.answers(), chosen], "repair/answers", axis=1)
+        safe = self.safe(wide)
+        number = p.integers("repair.proposals", [self.count], (1,))
+        size = p.add("Mul", [count, number], "repair/size")
+        shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "repair/shape", axis=0)
+        proposals = p.add("Reshape", [PROPOSALS, shape], "repair/proposals", allowzero=1)
+        candidates = p.add("Concat", [answers, proposals, safe], "repair/candidates", axis=1)
+        served = self.clipped(candidates, chosen)
+        tiled = p.add("Concat", [wide] * (self.count + 2), "repair/tiled", axis=1) if self.table.moves else None
+        bits = self.compared(served, tiled, "again")
+        weights, needs = self.matrix(self.table.inside, "check.inside", 1)
+        exact = p.add("Relu", [p.add("Gemm", [weights, bits, needs], "repair/inside")], "repair/exact")
+        unmet = p.add("ReduceSum", [self.unmet(exact, self.table.exact, "again"), first], "repair/broken", keepdims=0)
+        both = p.integers("repair.table", [self.count + 2, -1], (2,))
+        broken = p.add("Reshape", [unmet, both], "repair/all")
+        good = p.cast(p.add("Equal", [broken, p.floats("constants/none", [0], ())], "repair/good"))
+        # The safe answer, which comes last, serves where no other passes: the first of the largest is taken.
+        last = p.floats("repair.last", [0] * (self.count + 1) + [0.5], (self.count + 2, 1))
+        best = p.add("ArgMax", [p.add("Max", [good, last], "repair/score")], "repair/best", axis=0, keepdims=1)
+        index = p.add("Add", [best, p.integers("repair.zeros", [0] * m, (m, 1, 1))], "repair/index")
+        split = p.integers("repair.split", [m, self.count + 2, -1], (3,))
+        table = p.add("Reshape", [served, split], "repair/table")
+        picked = p.add("Transpose", [p.add("GatherElements", [table, index], "repair/picked", axis=1)], "repair/turned")
+        update = p.add("Reshape", [picked, p.integers("repair.rows", [-1, m], (2,))], "repair/update")
+        kept = p.add("Transpose", [y], "repair/kept")
+        return p.add("ScatterND", [kept, places, update], "repair/served")
+
+    def widened_always(self) -> str:
+        """Return features in float64; where the check does not read them, they are made here."""
+        if "head/x" not in self.program.made:
+            self.clamp(next(op for op in self.ops if op.kind == "clamp"))
+        return self.widened()
+
+    def answers(self) -> str:
+        """Return the model's answers (m, batch) in float32, as they came."""
+        return "head/answer" if "head/answer" in self.program.made else "head/embedding"
+
+    def clipped(self, candidates: str, chosen: str) -> str:
+        """Candidates in float32 (m, n) -> through the clip list, settled."""
+        p = self.program
+        q = self.bounded(candidates, "repair/q")
+        for op in self.ops:
+            if op.out in self.limit_of:
+                limit, moves = self.limit_of[op.out]
+                if moves:
+                    own = p.add("Gather", [limit, chosen], f"repair/{op.out}/own", axis=1)
+                    limit = p.add("Concat", [own] * (self.count + 2), f"repair/{op.out}/limits", axis=1)
+                q = p.add("Max" if op.kind == "raise_to" else "Min", [q, limit], f"repair/{op.out}")
+        return self.settled(p.add("Cast", [q], "repair/single", to=FLOAT), "again")
+
+    def safe(self, wide: str) -> str:
+        """Return the stored safe answers (m, rows) in float32, before the clips."""
+        p, m, d = self.program, self.m, self.table.d
+        leaves = self.tensors["safe.offset"].shape[0]
+        slopes = p.doubles("safe.slope", floats_of(self.tensors["safe.slope"]), (leaves * m, d))
+        offsets = p.doubles("safe.offset", floats_of(self.tensors["safe.offset"]), (leaves * m, 1))
+        values = p.add("Gemm", [slopes, wide, offsets], "safe/values")
+        if leaves > 1:
+            sizes = p.integers("safe.sizes", [m] * leaves, (leaves,))
+            parts = p.several("Split", [values, sizes], [f"safe/leaf/{i}" for i in range(leaves)], axis=0)
+            regions = sorted(_regions(self.tree))
+            gate, stored = gate_of(self.spec, regions), guard_tensors(self.spec, regions)
+            bits = active(p, wide, gate, stored, "safe")
+            ones = p.integers("safe.ones", [1] * len(regions), (len(regions),))
+            names = [f"safe/bit/{i}" for i in range(len(regions))]
+            columns = p.several("Split", [bits, ones], names, axis=0) if len(regions) > 1 else [bits]
+            values = self.grown(self.tree, dict(zip(regions, columns, strict=True)), iter(parts))
+        return p.add("Cast", [values], "safe/single", to=FLOAT)
+
+    def grown(self, tree: Any, bits: dict[int, str], leaves: Any) -> str:
+        """Return the value of the leaf that a tree leads to; leaves come in the order in which they are written."""
+        if tree is None:
+            return str(next(leaves))
+        inside, outside = self.grown(tree[1], bits, leaves), self.grown(tree[2], bits, leaves)
+        return self.program.add("Where", [bits[tree[0]], inside, outside], f"safe/tree/{len(self.program.nodes)}")
+
+
+def _regions(tree: Any) -> set[int]:
+    return set() if tree is None else {tree[0]} | _regions(tree[1]) | _regions(tree[2])
