@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -12,8 +11,10 @@ import numpy.typing as npt
 
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of
-from smle.corrected.answers import answers_of
+from smle.corrected.answers import answers_of, decided
 from smle.errors import CertificateError, ConversionError, ModelFormatError, NotCertifiedError
+from smle.export.files import write_onnx
+from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.guarantees import active
 from smle.programs import program_of
@@ -29,11 +30,15 @@ WIDE = 2.0**100  # answers beyond are replaced
 
 
 class Answered(NamedTuple):
-    """Rows with what the model answered and what is served. Shapes: encoded (n, d), the others (n, m)."""
+    """Rows with what the model answered and what is served. Shapes: encoded (n, d), answers and served (n, m).
+
+    `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 another allowed answer, 2 the stored safe one.
+    """
 
     encoded: Array
     answers: Array
     served: Array
+    by: Array
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_]:
@@ -47,13 +52,14 @@ class Answered(NamedTuple):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def summary(self) -> dict[str, Any]:
-        """Return how often an answer was moved, by how much at most, and how often it was replaced."""
+        """Return in how many rows an answer was moved, by how much at most, replaced, or served by the safe answer."""
         moved = np.nan_to_num(np.abs(self.moved.astype(np.float64)))
         return {
             "rows": len(self.answers),
             "moved": int((moved > 0).any(axis=1).sum()),
             "largest": moved.max(axis=0, initial=0.0).tolist(),
             "replaced": int(self.replaced.any(axis=1).sum()),
+            "safe": int((self.by == 2).sum()),
         }
 
 
@@ -86,7 +92,10 @@ class CorrectedModel:
     # --- using
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
-        """Return answers that obey the rules: (n,) for one output, else (n, m), in float32.
+        """Return answers that obey the rules: (n,) for one output, else (n, m).
+
+        Numbers are float32, labels 0 or 1, a choice the name of the option. Outputs of several kinds, or several
+        choices, are a pandas table.
 
         Args:
             X: A table with the inputs that the rules name, beside whatever else the model reads.
@@ -98,7 +107,7 @@ class CorrectedModel:
             DataError: If the table does not fit the rules, or the model's answers have another shape.
         """
         found = self.answered(X, out_of_domain)
-        result = found.served[:, 0] if len(self.specification_.targets) == 1 else found.served
+        result = decided(self.specification_, found.served)
         return (result, {"moved": found.moved, "replaced": found.replaced}) if return_info else result
 
     def answered(self, X: Any, out_of_domain: str = "raise", *, stacklevel: int = 4) -> Answered:
@@ -107,7 +116,7 @@ class CorrectedModel:
         encoded = encode_inputs(spec, X)
         apply_domain_policy(spec, encoded, out_of_domain)
         answers = self._answers(X, encoded)
-        found = Answered(encoded, answers, answers if self._enforce is None else self._enforce(encoded, answers))
+        found = Answered(encoded, answers, *self._served(encoded, answers))
         replaced = int(found.replaced.sum())
         if replaced:
             self.replaced_ += replaced
@@ -120,6 +129,13 @@ class CorrectedModel:
             )
         return found
 
+    def _served(self, encoded: Array, answers: Array) -> tuple[Array, Array]:
+        if self._enforce is None or not hasattr(self._enforce, "explained"):
+            served = answers if self._enforce is None else self._enforce(encoded, answers)
+            return served, np.zeros(len(answers), dtype=np.int8)
+        served, by = self._enforce.explained(encoded, answers)
+        return served, by
+
     def _answers(self, X: Any, encoded: Array) -> Array:
         """Return the model's own answers (n, m) in float32."""
         model = self.model
@@ -127,8 +143,14 @@ class CorrectedModel:
             if model.columns is not None and column_names(X) is None:
                 X = frame_of(X, [item.name for item in self.specification_.inputs])
             return answers_of(self.specification_, model.answers(X, encoded), len(encoded))
-        answer: Callable[[Any], Any] = model.predict if hasattr(model, "predict") else model
-        return answers_of(self.specification_, answer(X), len(encoded))
+        if not hasattr(model, "predict"):
+            found = model(X)
+        elif self.specification_.output_kind == "mixed":
+            found = model.predict(X)
+        else:
+            scores = scores_of(self.specification_, model)
+            found = scores.answers(scores.predicted(model, X))
+        return answers_of(self.specification_, found, len(encoded))
 
     def active(self, encoded: Array) -> npt.NDArray[np.bool_]:
         """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
@@ -146,6 +168,7 @@ class CorrectedModel:
             "in_domain": in_domain(self.specification_, found.encoded).all(axis=1),
             "moved": found.moved,
             "replaced": found.replaced,
+            "safe": found.by == 2,
         }
 
     # --- storing
@@ -186,9 +209,21 @@ class CorrectedModel:
                 f"This model cannot be stored: {self._unstored}. Only ONNX is stored, and nothing is pickled. Fit "
                 "SafeRegressor(specification, estimator=...), or correct an ONNX file."
             )
+        if self.specification_.output_kind == "mixed":
+            raise ConversionError(
+                "Models with outputs of several kinds cannot be stored yet. State rules for each kind."
+            )
         weights = {} if self.certificate_ is None else arrays_of(self.certificate_.tensors)
         rules = self.specification_.to_yaml()
         return ModelRecord(weights, self.description_, rules, self.certificate_, self.model.data)
+
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Write the model and its head as one ONNX file, with `<path>.certificate.json` beside it.
+
+        Raises:
+            ConversionError: If it lives in Python alone.
+        """
+        write_onnx(self.record(), path)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a model folder: the model as ONNX, the head, description, rules, certificate.
@@ -201,4 +236,4 @@ class CorrectedModel:
     def __repr__(self) -> str:
         name = type(self.model).__name__ if hasattr(self.model, "predict") else getattr(self.model, "__name__", "model")
         proved = 0 if self.certificate_ is None else len(self.certificate_.proved)
-        return f"CorrectedModel({name}, {proved} limits proved)"
+        return f"CorrectedModel({name}, {proved} statements proved)"

@@ -115,7 +115,7 @@ class FittedModel:
         encoded = encode_inputs(self.specification_, X)
         apply_domain_policy(self.specification_, encoded, out_of_domain)
         outputs = self._evaluate(encoded)
-        return Answered(encoded, outputs, outputs)
+        return Answered(encoded, outputs, outputs, np.zeros(len(outputs), dtype=np.int8))
 
     def _evaluate(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         features = torch.tensor(encoded)

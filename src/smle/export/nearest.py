@@ -13,15 +13,15 @@ import numpy.typing as npt
 from smle.extras import require
 from smle.programs.alternatives import KEPT, Block
 from smle.programs.label_sets import Labels, allowed_sets
-from smle_check.onnx.graph import BOOL, FLOAT, INT64
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64
 
 __all__ = ["Writer", "label_points", "number_points"]
 
 Array = npt.NDArray[Any]
 _PREFIX = "proposals/"
-_OFF, _FAR = -1e200, 1e200  # excess of a row that is not imposed; a bound that binds nothing
+_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_PIECES, _SETS, _NUMBERS = 16, 300, 1 << 20  # what is tried all at once
+_PIECES, _SETS = 16, 300  # what is tried all at once
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 _ALL_SETS = 12  # labels whose sets are all listed
 
@@ -93,58 +93,55 @@ class Writer:
         names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
         following, going = body(inner, names)
         going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
-        kinds = [(f"{inner._prefix}step", INT64), (f"{inner._prefix}going", BOOL), *((name, 0) for name in names)]
-        values = [helper.make_value_info(name, self._typed(kind)) for name, kind in kinds]
-        outputs = [helper.make_value_info(name, self._typed(0)) for name in (going, *following)]
+        value = helper.make_tensor_value_info
+        values = [value(f"{inner._prefix}step", INT64, []), value(f"{inner._prefix}going", BOOL, [])]
+        values += [value(name, DOUBLE, None) for name in names]
+        outputs = [value(going, BOOL, []), *(value(name, DOUBLE, None) for name in following)]
         self.initializers += inner.initializers
         graph = helper.make_graph(inner.nodes, "step", values, outputs)
         start = self.constant(np.array(True))
         return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)
 
-    def _typed(self, kind: int) -> Any:
-        return self._onnx.helper.make_tensor_type_proto(kind, [] if kind else None) if kind else self._onnx.TypeProto()
-
 
 # --- numbers -------------------------------------------------------------------------------------------------------
 
 
-def number_points(w: Writer, block: Block, given: str, on: str, rules: Array) -> list[str]:
+def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Array, d: int) -> list[str]:
     """Return allowed points (k, rows) near the given answers (m, rows), nearest first, in the outputs' own units.
 
-    `on` (rules, rows): which rules are on; `rules`: the rule of each part of the rules.
+    `on` (rules, rows): which rules are on; None: all are, always. `rules`: the rule of each part of the rules. `d`: how
+    many inputs there are.
     """
     J, k = block.N.shape
     z = w.rows(given, block.outputs.tolist())
     z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b = _bounds(w, block)
+    b = _bounds(w, block, d)
     clauses = [block.members(c) for c in range(len(block.parts))]
-    switch = np.zeros((len(clauses), int(rules.max(initial=0)) + 1), dtype=np.float32)
+    switch = np.zeros((len(clauses), int(rules.max()) + 1), dtype=np.float32)
     switch[np.arange(len(clauses)), rules[block.parts]] = 1
     pieces = prod(len(clause) for clause in clauses) if len(clauses) < 64 else _PIECES + 1
     tried = sum(comb(J, i) for i in range(min(J, k) + 1)) if J < 64 else _SETS + 1
-    few = pieces <= _PIECES and (block.is_box or (tried <= _SETS and tried * J * J <= _NUMBERS))
-    if not few:
+    if pieces > _PIECES or not (block.is_box or tried <= _SETS):
         points = [_split(w, block, z, b, on, clauses, switch)]
     else:
         chosen = list(product(*clauses))
         imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
         for i, piece in enumerate(chosen):
             imposes[i, list(piece), range(len(clauses))] = 1
-        count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), _first(w, on, switch)])
-        imposed = w.shaped(w.add("Greater", [count, w.constant(np.float32(0.5))]), len(chosen), J, -1)
+        if on is None:
+            imposed = w.constant(imposes.max(axis=2, keepdims=True) > 0)
+        else:
+            count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), on])
+            imposed = w.add("Greater", [count, w.constant(np.float32(0.5))])
+            imposed = w.shaped(imposed, len(chosen), J, -1)
         nearest = _box if block.is_box else _polyhedron
         points = nearest(w, block, z, b, imposed, len(chosen))
     return points if block.is_box else [w.add("Mul", [point, w.column(block.unit)]) for point in points]
 
 
-def _first(w: Writer, on: str, switch: Array) -> str:
-    """Return the rules that a switch (clauses, rules) reads."""
-    return w.rows(on, range(switch.shape[1]))
-
-
-def _bounds(w: Writer, block: Block) -> str:
+def _bounds(w: Writer, block: Block, d: int) -> str:
     """Return b (J, rows) or (J, 1): N z <= b."""
-    bound, slope = block.affine_bounds
+    bound, slope = block.affine_bounds(d)
     if not slope.any():
         return w.column(bound)
     used = np.flatnonzero(slope.any(axis=0)).tolist()
@@ -154,50 +151,47 @@ def _bounds(w: Writer, block: Block) -> str:
     return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
 
 
-def _ranked(w: Writer, cost: str, P: int) -> list[str]:
-    """Return the pieces of least cost (1, 1, rows), from costs (P, 1, rows)."""
-    if P == 1:
-        return [w.constant(np.zeros((1, 1, 1), dtype=np.int64))]
-    best = w.several("TopK", [cost, w.constant(np.array([min(P, KEPT)], dtype=np.int64))], 2, axis=0, largest=0)[1]
-    return [w.rows(best, [rank]) for rank in range(min(P, KEPT))]
+def _ranked(w: Writer, points: str, cost: str, P: int, k: int) -> list[str]:
+    """Return the points of least cost (rows, k), from points (P, rows, k) and costs (P, rows)."""
+    count = min(P, KEPT)
+    best = w.several("TopK", [cost, w.constant(np.array([count], dtype=np.int64))], 2, axis=0, largest=0)[1]
+    index = w.add("Add", [w.shaped(best, count, -1, 1), w.constant(np.zeros((1, 1, k), dtype=np.int64))])
+    chosen = w.add("GatherElements", [points, index], axis=0)
+    return [w.shaped(w.rows(chosen, [rank]), -1, k) for rank in range(count)]
 
 
 def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
-    """Try every set of tight rows in every piece; of each piece the set with multipliers >= 0 and no row broken."""
+    """Try every set of tight rows in every piece; of each piece the set with multipliers >= 0 and no row broken.
+
+    Which set it is, is found in float32. Points are moved inward by what a cast to float32 may do.
+    """
     N, (J, k) = block.N, block.N.shape
     tables, pulls = _sets(N)
-    S = len(pulls)
     excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
     masked = w.add("Where", [imposed, excess, w.number(_OFF)])  # (P, J, rows)
-    trial = w.add("MatMul", [w.constant(tables.reshape(S * J, J)), masked])
-    least = w.reduced("ReduceMin", w.shaped(trial, P, S, J, -1), 2)  # (P, S, rows)
-    number = w.shaped(w.add("ArgMax", [least], axis=1, keepdims=1), P, 1, 1, -1)
-    turned = w.constant(pulls.reshape(S * k, J))
-    shift = w.picked(w.shaped(w.add("MatMul", [turned, masked]), P, S, k, -1), number, (1, 1, k, 1), 1)
-    points = w.add("Sub", [z, w.shaped(shift, P, k, -1)])
-    weight = w.column(block.weight)
-    far = w.add("Sub", [points, z])
-    cost = w.reduced("ReduceSum", w.add("Mul", [w.add("Mul", [far, far]), weight]), 1, keep=True)
-    fine = w.add("Greater", [w.reduced("ReduceMax", least, 1, keep=True), w.number(-1e-9)])
+    trial = w.add("MatMul", [w.constant(tables.reshape(-1, J).astype(np.float32)), w.add("Cast", [masked], to=FLOAT)])
+    least = w.reduced("ReduceMin", w.shaped(trial, P, len(pulls), J, -1), 2)  # (P, sets, rows)
+    number = w.add("ArgMax", [least], axis=1, keepdims=0)
+    sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
+    floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
+    floor = w.add("Add", [floor, w.column(np.abs(N) @ (_TINY / block.unit))])
+    left = w.add("Transpose", [w.add("Add", [masked, floor])], perm=[0, 2, 1])
+    pull = w.add("Gather", [w.constant(pulls), number], axis=0)  # (P, rows, k, J)
+    shift = w.shaped(w.add("MatMul", [pull, w.shaped(left, P, -1, J, 1)]), P, -1, k)
+    points = w.add("Sub", [w.add("Transpose", [z]), shift])
+    if P == 1:
+        return [w.add("Transpose", [w.shaped(points, -1, k)])]
+    cost = w.reduced("ReduceSum", w.add("Mul", [shift, shift]), 2)
+    fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-1e-5))])
     cost = w.add("Where", [fine, cost, w.number(_FAR)])
-    found = []
-    for piece in _ranked(w, cost, P):
-        point = w.shaped(w.picked(points, piece, (1, k, 1), 0) if P > 1 else points, k, -1)
-        chosen = w.shaped(number, P, 1, -1)
-        chosen = w.picked(chosen, piece, (1, 1, 1), 0) if P > 1 else chosen
-        sizes = w.add("MatMul", [w.constant(_ROUNDING * np.abs(N)), w.add("Abs", [point])])
-        floor = w.add("Add", [sizes, w.column(np.abs(N) @ (_TINY / block.unit))])
-        left = w.add("Add", [w.add("Sub", [w.add("MatMul", [w.constant(N), point]), b]), floor])
-        moves = w.shaped(w.add("MatMul", [turned, left]), S, k, -1)
-        move = w.shaped(w.picked(moves, chosen, (1, k, 1), 0), k, -1)
-        found.append(w.add("Sub", [point, move]))
-    return found
+    return [w.add("Transpose", [point]) for point in _ranked(w, points, cost, P, k)]
 
 
 def _sets(N: Array) -> tuple[Array, Array]:
     """Return, for each set of independent rows, a table (J, J) and its pulls (k, J), from what rows exceed.
 
-    The table gives multipliers of the rows in the set, and by how much the others are kept: all >= 0 at the nearest point.
+    The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
+    are >= 0.
     """
     J, k = N.shape
     gram = N @ N.T
@@ -219,39 +213,39 @@ def _sets(N: Array) -> tuple[Array, Array]:
 
 
 def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
-    """Rows over one output each: the point in an interval."""
-    J, k = block.N.shape
-    ends = []
+    """Rows over one output each: the nearest point between two ends."""
+    k = block.N.shape[1]
     bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
+    ends = []
     for sign in (1, -1):
         own = [np.flatnonzero(block.N[:, i] * sign > 0).tolist() for i in range(k)]
-        if not any(own):
+        found = [w.reduced("ReduceMin", w.rows(bounds, rows, 1), 1, keep=True) if rows else "" for rows in own]
+        some = next((node for node in found if node), "")
+        if not some:
             ends.append(w.constant(np.full((1, k, 1), _FAR)))
             continue
-        padded = w.add("Concat", [bounds, w.reduced("ReduceMax", w.add("Abs", [bounds]), 1, keep=True)], axis=1)
-        padded = w.add("Concat", [padded, w.add("Add", [w.rows(padded, [J], 1), w.number(_FAR)])], axis=1)
-        slots = max(map(len, own))
-        places = [(rows[s] if s < len(rows) else J + 1) for s in range(slots) for rows in own]
-        listed = w.shaped(w.rows(padded, places, 1), P, slots, k, -1)
-        ends.append(w.reduced("ReduceMin", listed, 1))
-    high, low = ends[0], w.add("Neg", [ends[1]])
+        none = w.add("Add", [w.add("Abs", [some]), w.number(_FAR)]) if "" in found else ""
+        listed = [node or none for node in found]
+        ends.append(listed[0] if k == 1 else w.add("Concat", listed, axis=1))
+    low, high = w.add("Neg", [ends[1]]), ends[0]
     room = w.add("Sub", [high, low])
-    points = w.add("Min", [w.add("Max", [z, low]), high])
+    inner = []
+    for end, op in ((low, "Add"), (high, "Sub")):
+        slack = w.add("Add", [w.add("Mul", [w.add("Abs", [end]), w.number(_ROUNDING)]), w.number(_TINY)])
+        inner.append(w.add(op, [end, slack]))
+    points = w.add("Min", [w.add("Max", [z, inner[0]]), inner[1]])  # (P, k, rows)
+    if P == 1:
+        return [w.shaped(points, k, -1)]
     far = w.add("Sub", [points, z])
     cost = w.add("Abs", [far]) if block.is_likely else w.add("Mul", [w.add("Mul", [far, far]), w.column(block.weight)])
-    total = w.reduced("ReduceSum", cost, 1, keep=True)
-    fine = w.add("GreaterOrEqual", [w.reduced("ReduceMin", room, 1, keep=True), w.number(0.0)])
-    ranks = _ranked(w, w.add("Where", [fine, total, w.number(_FAR)]), P)
-    inner = []
-    for end, sign in ((low, 1.0), (high, -1.0)):
-        slack = w.add("Add", [w.add("Mul", [w.add("Abs", [end]), w.number(_ROUNDING)]), w.number(_TINY)])
-        inner.append(w.add("Add" if sign > 0 else "Sub", [end, slack]))
-    points = w.add("Min", [w.add("Max", [z, inner[0]]), inner[1]])
-    points = w.add("Add", [points, w.constant(np.zeros((P, k, 1)))])
-    return [w.shaped(w.picked(points, piece, (1, k, 1), 0) if P > 1 else points, k, -1) for piece in ranks]
+    total = w.reduced("ReduceSum", cost, 1)
+    fine = w.add("GreaterOrEqual", [w.reduced("ReduceMin", room, 1), w.number(0.0)])
+    total = w.add("Where", [fine, total, w.number(_FAR)])
+    points = w.add("Transpose", [points], perm=[0, 2, 1])
+    return [w.add("Transpose", [point]) for point in _ranked(w, points, total, P, k)]
 
 
-def _split(w: Writer, block: Block, z: str, b: str, on: str, clauses: list[Any], switch: Array) -> str:
+def _split(w: Writer, block: Block, z: str, b: str, on: str | None, clauses: list[Any], switch: Array) -> str:
     """Many rows: of each clause the literal that is broken least; then steps of the alternating direction method."""
     N, (J, k) = block.N, block.N.shape
     excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
@@ -260,7 +254,8 @@ def _split(w: Writer, block: Block, z: str, b: str, on: str, clauses: list[Any],
     for c, clause in enumerate(clauses):
         if len(clause) == 1:
             single[clause[0], c] = 1
-    counts = w.add("MatMul", [w.constant(single @ switch), _first(w, on, switch)])
+    on = w.constant(np.ones((switch.shape[1], 1), dtype=np.float32)) if on is None else on
+    counts = w.add("MatMul", [w.constant(single @ switch), on])
     if several:
         most = max(len(clauses[c]) for c in several)
         members = [[*clauses[c], *[clauses[c][0]] * (most - len(clauses[c]))] for c in several]
@@ -268,7 +263,7 @@ def _split(w: Writer, block: Block, z: str, b: str, on: str, clauses: list[Any],
         best = w.add("Equal", [listed, w.reduced("ReduceMin", listed, 1, keep=True)])
         chosen = w.shaped(w.add("Cast", [best], to=FLOAT), len(several) * most, -1)
         spread = np.repeat(switch[several], most, axis=0)
-        active = w.add("MatMul", [w.constant(spread), _first(w, on, switch)])
+        active = w.add("MatMul", [w.constant(spread), on])
         place = np.zeros((J, len(several) * most), dtype=np.float32)
         place[[row for own in members for row in own], range(place.shape[1])] = 1
         more = w.add("MatMul", [w.constant(place), w.add("Mul", [chosen, active])])
@@ -297,8 +292,8 @@ def _split(w: Writer, block: Block, z: str, b: str, on: str, clauses: list[Any],
 # --- labels --------------------------------------------------------------------------------------------------------
 
 
-def label_points(w: Writer, labels: Labels, given: str, on: str, rules: Array) -> str:
-    """Return logits (k, rows) of the allowed set of labels that gives up the least log-likelihood, where it is found."""
+def label_points(w: Writer, labels: Labels, given: str, on: str | None, rules: Array) -> str:
+    """Return logits (k, rows) of the allowed set of labels that gives up the least log-likelihood, if it is found."""
     logits, k = w.rows(given, labels.outputs.tolist()), len(labels.outputs)
     clauses, pairs, parts = labels.words, labels.pairs, labels.parts
     both = [[[(int(a), False), (int(b), False)] for a, b in own] for own in pairs]
@@ -312,11 +307,14 @@ def label_points(w: Writer, labels: Labels, given: str, on: str, rules: Array) -
         turned = _from_the_top(w, logits, labels, on, rules)
     else:
         broken = np.zeros((len(sets), len(parts)), dtype=np.float32)
-        for part, listed in enumerate([*([clause] for clause in clauses), *both]):
+        everything: list[Sequence[Sequence[tuple[int, bool]]]] = [*([clause] for clause in clauses), *both]
+        for part, listed in enumerate(everything):
             for clause in listed:
                 broken[:, part] += ~np.any([sets[:, label] == state for label, state in clause], axis=0)
-        active = w.rows(on, rules[parts].tolist())
-        lost = w.add("Cast", [w.add("MatMul", [w.constant(broken), active])], to=11)
+        if on is None:
+            sets, lost = sets[~broken.any(axis=1)], w.number(0.0)
+        else:
+            lost = w.add("Cast", [w.add("MatMul", [w.constant(broken), w.rows(on, rules[parts].tolist())])], to=DOUBLE)
         gained = w.add("MatMul", [w.constant(sets.astype(np.float64)), logits])
         score = w.add("Sub", [gained, w.add("Mul", [lost, w.number(_FAR)])])
         best = w.shaped(w.add("ArgMax", [score], axis=0, keepdims=0), -1)
@@ -325,7 +323,7 @@ def label_points(w: Writer, labels: Labels, given: str, on: str, rules: Array) -
     return w.add("Where", [turned, up, down])
 
 
-def _from_the_top(w: Writer, logits: str, labels: Labels, on: str, rules: Array) -> str:
+def _from_the_top(w: Writer, logits: str, labels: Labels, on: str | None, rules: Array) -> str:
     """Keep labels from the highest score down, unless one that is kept excludes them: (k, rows)."""
     k = len(labels.outputs)
     graphs = []
@@ -337,7 +335,8 @@ def _from_the_top(w: Writer, logits: str, labels: Labels, on: str, rules: Array)
     positive = w.add("GreaterOrEqual", [logits, w.number(0.0)])
     open_ = w.add("Transpose", [w.add("Where", [positive, logits, w.number(_OFF)])], perm=[1, 0])  # (rows, k)
     kept = w.add("Sub", [open_, open_])
-    active = [w.shaped(w.rows(on, [rule]), -1, 1) for rule in lists]
+    always = w.constant(np.ones((1, 1), dtype=np.float32))
+    active = [always if on is None else w.shaped(w.rows(on, [rule]), -1, 1) for rule in lists]
 
     def body(inner: Writer, names: list[str]) -> tuple[list[str], str]:
         scores, chosen = names
@@ -352,7 +351,7 @@ def _from_the_top(w: Writer, logits: str, labels: Labels, on: str, rules: Array)
         gone = inner.add("Greater", [blocked, w.constant(np.float32(0.5))])
         left = inner.add("Where", [gone, w.number(_OFF), scores])
         more = inner.add("Greater", [inner.add("ReduceMax", [left], keepdims=0), w.number(_OFF / 2)])
-        return [left, inner.add("Add", [chosen, inner.add("Cast", [own], to=11)])], more
+        return [left, inner.add("Add", [chosen, inner.add("Cast", [own], to=DOUBLE)])], more
 
     found = w.loop(k, [open_, kept], body)[1]
     turned = w.add("Transpose", [found], perm=[1, 0])

@@ -97,8 +97,8 @@ class Block:
             else Polyhedron(scaled / norm[:, None], self.unit)
         )
         self.N = scaled / norm[:, None]
-        self._weight = (self.unit / scale) ** 2
-        self._likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
+        self.weight = (self.unit / scale) ** 2
+        self.is_likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
         self._inputs = np.flatnonzero(s.any(axis=0))
         self._slope = s[:, self._inputs] / norm[:, None]
         exact = single & (np.abs(own).sum(axis=1) == 1)
@@ -118,6 +118,17 @@ class Block:
                     imposes[c, i, row] = 1.0
         self._imposes = imposes.reshape(len(clauses), -1)  # [clause, piece and row]; without pieces, of single literals
         self._several = np.flatnonzero(lengths > 1)
+
+    def members(self, clause: int) -> list[int]:
+        """Return the rows of a clause: one of them has to hold."""
+        start = self._starts[clause]
+        return [int(row) for row in self._members[start : start + self._lengths[clause]]]
+
+    def affine_bounds(self, d: int) -> tuple[Array, Array]:
+        """Return what rows are at most, `bound - slope.x`: bound (J,), slope (J, d)."""
+        slope = np.zeros((len(self.N), d))
+        slope[:, self._inputs] = self._slope
+        return self._bound, slope
 
     def bounds(self, X: Array) -> Array:
         """Return b (n, J): N z <= b; what rounding of the inputs' terms may do is taken off."""
@@ -173,7 +184,7 @@ class Block:
 
     def _cost(self, z: Array, p: Array) -> Array:
         move = np.abs(z - p)
-        return np.asarray(move.sum(axis=1) if self._likely else move**2 @ self._weight)
+        return np.asarray(move.sum(axis=1) if self.is_likely else move**2 @ self.weight)
 
     def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> Found:
         n = len(p)
@@ -202,7 +213,7 @@ class Block:
             offset = np.arange(len(parent)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             literal = self._members[self._starts[worst[parent]] + offset]
             more = excess[parent, literal]
-            bound = cost[parent] + (more if self._likely else more**2 * self._least_weight(literal))
+            bound = cost[parent] + (more if self.is_likely else more**2 * self._least_weight(literal))
             kept = self._promising(row[parent], bound, best)
             parent, literal = parent[kept], literal[kept]
             row, imposed, state = row[parent], nodes.imposed[parent], nodes.state[parent]
@@ -221,7 +232,7 @@ class Block:
         return Found(self, b, active, nodes, place[:, 0] >= 0, place)
 
     def _least_weight(self, literal: Numbers) -> Array | float:
-        return self._weight[np.abs(self.N[literal]).argmax(axis=1)] if self.is_box else 1.0
+        return self.weight[np.abs(self.N[literal]).argmax(axis=1)] if self.is_box else 1.0
 
     def _promising(self, row: Numbers, bound: Array, best: Array) -> Numbers:
         """Return the nodes that may be better than what is known, at most `_BEAM` for each row."""

@@ -6,7 +6,9 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,7 +52,7 @@ class Candidates(ClipList):
         super().__init__(certificate)
         self.served = Served()
         document = certificate.document
-        self._spec = spec = smle_check.Specification(document["specification"], certificate.block)
+        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
         self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
         self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
         self._check = Check(spec, regions, self._tensors)
@@ -65,7 +67,6 @@ class Candidates(ClipList):
         for i, rule in enumerate(spec.rules):
             switches[[self._place[region] for region in rule.regions], i] = 1
         self._switches = switches[:, self._clauses.parts]
-        self._proposals: Proposals | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
@@ -94,9 +95,6 @@ class Candidates(ClipList):
 
     def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return what serves rows that do not pass, and whether it is a proposal (1) or the safe answer (2)."""
-        if self._proposals is None:
-            clauses, aims = self._deployed()
-            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
         with np.errstate(over="ignore", invalid="ignore"):
             lower, upper = (self._tensors[f"domain.{end}_{X.dtype.name}"] for end in ("lower", "upper"))
             x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
@@ -110,7 +108,7 @@ class Candidates(ClipList):
             def safe() -> Array:
                 return self._safe(x, bits).astype(np.float64)
 
-            proposals = self._proposals(bits.astype(np.float32) @ self._switches > 0, x, given, safe)
+            proposals = self.proposals(bits.astype(np.float32) @ self._switches > 0, x, given, safe)
             proposed = next(proposals)
             while True:
                 settled, bad, _ = self._run(X[left], proposed.astype(np.float32))
@@ -128,13 +126,24 @@ class Candidates(ClipList):
             y[left], by[left] = self._safe(x[left], bits[left]), 2
             return y, by
 
+    @property
+    def stored(self) -> Mapping[str, Array]:
+        """The tensors of the head, by name."""
+        return self._tensors
+
+    @cached_property
+    def proposals(self) -> Proposals:
+        """What finds answers that obey; made when the first is asked for."""
+        clauses, aims = self._deployed()
+        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
+
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
 
         A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
         it obeys.
         """
-        spec, clauses = self._spec, self._clauses
+        spec, clauses = self.specification, self._clauses
         g, s, aims = clauses.g.copy(), clauses.s.copy(), clauses.h.copy()
         stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
         row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))

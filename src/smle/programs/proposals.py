@@ -51,7 +51,8 @@ class Proposals:
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
         self._reach = reach
-        self._parts = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
+        self.rules = clauses.parts
+        self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
 
     def __call__(
         self, active: Mask, X: Array, t: Array, safe: Array | Callable[[], Array]
@@ -66,9 +67,9 @@ class Proposals:
         """
         with np.errstate(all="ignore"):
             p = t if self._reach is None else np.minimum(np.maximum(t, -self._reach), self._reach)
-            solved = [part.solve(active, X, p) for part in self._parts]
+            solved = [part.solve(active, X, p) for part in self.parts]
             y = p.copy()
-            for part, own in zip(self._parts, solved, strict=True):
+            for part, own in zip(self.parts, solved, strict=True):
                 y[:, part.outputs] = own.points(0)
         open_ = yield y
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
@@ -82,7 +83,7 @@ class Proposals:
                 rounded = _rounded(y)
                 held = np.stack([own.holds(rounded, rows) for own in solved])
                 # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
-                for part, own, left in zip(self._parts, solved, ~held | held.all(axis=0), strict=True):
+                for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
                     goal, point = goals[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
                     y[np.ix_(left, part.outputs)] = point + move * (goal - point) if move < 1 else goal
             open_ = yield y
@@ -103,14 +104,6 @@ class _Solved(Protocol):
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey the clauses of this part."""
-
-
-class _Part(Protocol):
-    """Outputs that rules tie together."""
-
-    outputs: Numbers
-
-    def solve(self, active: Mask, X: Array, p: Array) -> _Solved: ...
 
 
 def _together(clauses: ClauseArrays) -> list[Numbers]:
@@ -134,7 +127,7 @@ def _together(clauses: ClauseArrays) -> list[Numbers]:
     return [np.flatnonzero(group == g) for g in np.unique(group[tied])]
 
 
-def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Numbers) -> _Part:
+def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Numbers) -> Block | Labels:
     """Return the part for a group of outputs."""
     m, count = clauses.g.shape[1], len(clauses.rule)
     own = np.zeros(m, dtype=bool)

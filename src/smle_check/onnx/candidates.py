@@ -71,6 +71,7 @@ class Table:
         for row, threshold in half_spaces(gate, tensors, range(len(gate.comparisons) + gate.oblique)):
             self.row({m + k: v for k, v in enumerate(row) if v}, threshold)
         place = {region: [first + r for r in gate.members[i]] for i, region in enumerate(gated)}
+        self.regions = place
         self.exact: list[Condition] = []
         for clause in checked.clauses:
             regions = [place[g] for g in spec.rules[clause.rule].regions]
@@ -107,7 +108,7 @@ class Checked(Limits):
         super().__init__(program, face, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
         self.spec, self.tree, self.count = spec, tree, count
         self.table = Table(program, spec, gated, tensors)
-        program.readable |= {"repair/answers", "repair/wide", "safe/single"}
+        program.readable |= {"check/bits/float", "repair/chosen", "repair/answers", "repair/wide", "safe/single"}
 
     def kept(self) -> set[str]:
         """Return the values that the check reads."""
@@ -166,7 +167,9 @@ class Checked(Limits):
     def unmet(self, bits: str, conditions: list[Condition], name: str) -> str:
         """Return by how much each condition is not met, 0 where it is: (conditions, n)."""
         p = self.program
-        weights, needs = self.matrix(conditions, "check.strict" if conditions is self.table.strict else "check.exact", -1)
+        weights, needs = self.matrix(
+            conditions, "check.strict" if conditions is self.table.strict else "check.exact", -1
+        )
         return p.add("Relu", [p.add("Gemm", [weights, bits, needs], f"{name}/short")], f"{name}/unmet")
 
     def matrix(self, conditions: list[Condition], name: str, sign: int) -> tuple[str, str]:
@@ -217,7 +220,7 @@ class Checked(Limits):
         return p.add("ScatterND", [kept, places, update], "repair/served")
 
     def widened_always(self) -> str:
-        """Return features in float64: where the check does not read them, they are made here, for proposals and limits."""
+        """Return features in float64; where the check does not read them, they are made here."""
         if "head/x" not in self.program.made:
             self.clamp(next(op for op in self.ops if op.kind == "clamp"))
         return self.widened()
