@@ -15,11 +15,20 @@ import numpy as np
 
 from smle.certificates.rules import certify_rules
 from smle.corrected.answers import answers_of, stored_form
-from smle.corrected.model import WIDE, Answered, CorrectedModel
+from smle.corrected.model import WIDE, Answered, CorrectedModel, count_ways
 from smle.programs import program_of
 from smle.rules import Specification
 
-__all__ = ["Answered", "CorrectedModel", "answers_of", "certify_rules", "correct", "program_of", "stored_form"]
+__all__ = [
+    "Answered",
+    "CorrectedModel",
+    "answers_of",
+    "certify_rules",
+    "correct",
+    "count_ways",
+    "program_of",
+    "stored_form",
+]
 
 
 def correct(model: Any, specification: Specification, examples: Any = None) -> Any:
