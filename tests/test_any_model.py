@@ -73,7 +73,7 @@ def test_an_estimator_answers_like_nearest_allowed_post_processing_without_a_vio
     assert np.array_equal(answers[kept], plain[kept].astype(np.float32))
     assert np.allclose(info["moved"], answers - plain, atol=1e-2)
     assert len(safe.certificate_.check()) == 8
-    assert repr(safe) == "CorrectedModel(Pipeline, 8 limits proved)"
+    assert repr(safe) == "CorrectedModel(Pipeline, 8 statements proved)"
 
 
 def test_a_function_is_attacked_in_vain():
@@ -117,7 +117,7 @@ def test_one_output_is_a_vector_and_rows_outside_the_domain_are_refused():
 @pytest.mark.parametrize(
     ("model", "rules", "error", "message"),
     [
-        (3, "  - {name: r, then: y <= 1}", TypeError, "method `predict`, or a function"),
+        (3, "  - {name: r, then: y <= 1}", TypeError, "method `predict`, a function, or the path of"),
         (len, "  - {name: r, then: y <= 1}\n  - {name: s, when: a > 3, then: y >= a}", ContradictionError,
          "'s' and 'r' contradict each other at a="),
         (np.zeros, "  - {name: r, then: y <= 1}", DataError, r"shape \(2, 2\): a column each for y, z"),

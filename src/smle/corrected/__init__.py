@@ -7,17 +7,29 @@ Nothing is assumed about the model: a fitted estimator, a pipeline, an ONNX file
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import warnings
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+import smle
+from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
 from smle.corrected.answers import answers_of, stored_form
 from smle.corrected.model import WIDE, Answered, CorrectedModel, count_ways
+from smle.errors import ModelFormatError, SmleError
+from smle.export.stored import StoredModel
 from smle.programs import program_of
 from smle.rules import Specification
+from smle.storage import FORMAT, VERSION, ModelRecord
+from smle.tables import encode_inputs
+from smle.tables.frames import frame_of
 
 __all__ = [
     "Answered",
@@ -30,26 +42,32 @@ __all__ = [
     "stored_form",
 ]
 
+_KINDS = {"numbers": "SafeRegressor", "labels": "SafeClassifier", "choice": "SafeClassifier"}
+
 
 def correct(model: Any, specification: Specification, examples: Any = None) -> Any:
-    """Make a model obey rules without training: answers that the rules allow stay, others move to the border.
+    """Make a model obey rules without training: answers that the rules allow stay, others move to the nearest allowed.
 
-    A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules that limit single outputs,
-    constant or moving with the inputs, in any number (`0 <= limit <= 0.35 * income`, `limit <= 60000 if ...`); the
-    result is a `CorrectedModel`. Around a torch module it is one as well, a `smle.corrected.network.CorrectedModule`,
-    called as `network(features, *inputs)`: further inputs go to the module in the place of the features.
+    A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules of any kind, and the
+    result is a `CorrectedModel`. Answers of an ONNX file or a function are columns as the rules name them: numbers,
+    log-odds of labels (on from 0 on), scores of options. Around a torch module it is a
+    `smle.corrected.network.CorrectedModule`, called as `network(features, *inputs)`: further inputs go to the module in
+    the place of the features.
 
     Args:
         model: Fitted estimator (with `predict`), path of an ONNX file, function of a table, or torch module.
         specification: The rules.
         examples: A table, or None; the median of the answers to it takes the place of answers that are NaN or
-            infinite. For a torch module also features (n, d), or a tuple of features and further inputs.
+            infinite, and distances are measured in units of their spread. An estimator that has an ONNX form which
+            agrees on these rows is served in that form, and can be saved. For a torch module also features (n, d), or a
+            tuple of features and further inputs.
 
     Raises:
-        RuleError: If a rule does not limit a single output.
-        ContradictionError: If two rules contradict each other; names an input where they do.
-        NotCertifiedError: If two rules leave no float32 number between them somewhere; names the input.
+        ContradictionError: If rules contradict each other; names an input where they do.
+        NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
         DataError: If the answers to the examples are no numbers, or have another shape.
+        ModelFormatError: If there is no ONNX file that can be run.
+        NotFittedError: If an estimator of scikit-learn was not fitted.
     """
     if not isinstance(specification, Specification):
         raise TypeError(f"Expected a Specification. Got {type(specification).__name__}.")
@@ -58,17 +76,86 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
         from smle.corrected.network import correct_module
 
         return correct_module(model, specification, examples)
-    if not (callable(model) or hasattr(model, "predict")):
-        raise TypeError(f"Expected a model with a method `predict`, or a function. Got {type(model).__name__}.")
-    files = {"rules": specification.to_yaml().encode()}
-    corrected = CorrectedModel(model, specification, certify_rules(specification, files=files))
-    if examples is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            answers = corrected.answered(examples, "clip").answers
-        finite = np.where(np.abs(answers) <= WIDE, answers, np.nan)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            default = np.nan_to_num(np.nanmedian(finite, axis=0))
-        corrected = CorrectedModel(model, specification, certify_rules(specification, default=default, files=files))
-    return corrected
+    if isinstance(model, str | os.PathLike):
+        model = StoredModel(_file(Path(model)))
+    elif not (callable(model) or hasattr(model, "predict")) or isinstance(model, type):
+        raise TypeError(
+            "Expected a fitted model with a method `predict`, a function, or the path of an ONNX file. Got "
+            f"{f'the class {model.__name__}' if isinstance(model, type) else type(model).__name__}."
+        )
+    _require_fitted(model)
+    served, unstored = model, "a function in Python has no form that can be stored"
+    if hasattr(model, "predict"):
+        served, unstored = _stored(model, specification, examples)
+    corrected = CorrectedModel(served, specification, None, unstored=unstored)
+    default, scale = (None, None) if examples is None else _typical(corrected, examples)
+    certificate = certify_rules(specification, default=default, scale=scale) if specification.rules else None
+    description: dict[str, Any] = {}
+    if isinstance(served, StoredModel):
+        description = _description(specification, model, served)
+        if certificate is not None:
+            record = ModelRecord({}, description, specification.to_yaml(), None, served.data)
+            certificate = rebind(certificate, record.bound_files())
+    elif certificate is not None:
+        certificate = rebind(certificate, {"rules": specification.to_yaml().encode()})
+    return CorrectedModel(served, specification, certificate, description=description, unstored=unstored)
+
+
+def _file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelFormatError(f"Cannot read '{path}': {error.strerror}. Expected an ONNX file.") from None
+
+
+def _require_fitted(model: Any) -> None:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils.validation import check_is_fitted
+
+    if isinstance(model, BaseEstimator):
+        check_is_fitted(model)
+
+
+def _stored(model: Any, spec: Specification, examples: Any) -> tuple[Any, str]:
+    """Return the form of an estimator to serve: its stored one, or it itself, and why it cannot be stored then."""
+    if examples is None:
+        return model, "pass examples, a table on which its stored form is compared with it"
+    if spec.output_kind == "mixed":
+        return model, "its outputs are of several kinds"
+    encoded = encode_inputs(spec, examples)
+    try:
+        frame = frame_of(examples, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
+        return stored_form(model, spec, frame, encoded, table=examples), ""
+    except (SmleError, AttributeError, KeyError, TypeError, ValueError) as error:  # it is served as it is
+        return model, " ".join(str(error).split())
+
+
+def _typical(model: CorrectedModel, examples: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the median and the spread of the answers to examples, (m,) each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        answers = model.answered(examples, "clip").answers.astype(np.float64)
+    finite = np.where(np.abs(answers) <= WIDE, answers, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.nan_to_num(np.nanmedian(finite, axis=0)), np.nan_to_num(np.nanstd(finite, axis=0))
+
+
+def _description(spec: Specification, model: Any, stored: StoredModel) -> dict[str, Any]:
+    """Return model.json of a model that was corrected and not trained here."""
+    versions = {"smle": smle.__version__, "python": platform.python_version(), "numpy": np.__version__}
+    name = "ONNX file" if model is stored else type(model).__name__
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": _KINDS.get(spec.output_kind, "CorrectedModel"),
+        "architecture": {"backbone": "onnx", "estimator": name, "columns": list(stored.columns or ())},
+        "inputs": [item.name for item in spec.inputs],
+        "columns": list(spec.columns),
+        "targets": list(spec.targets),
+        "provenance": {"created": datetime.now(timezone.utc).isoformat(timespec="seconds"), "versions": versions},
+        "history": {},
+        "scores": {},
+        "flat": len(spec.targets) == 1,
+        "classes": None,
+    }

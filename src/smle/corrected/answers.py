@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,17 +10,18 @@ import numpy.typing as npt
 
 from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.export.convert import conversions
+from smle.export.scores import NumberScores, scores_of
 from smle.export.stored import StoredModel
-from smle.rules import Specification
+from smle.rules import Choice, Number, Specification
+from smle.tables import column_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["answers_of", "stored_form"]
+__all__ = ["answers_of", "decided", "stored_form"]
 
 Array = npt.NDArray[Any]
 _AGREES = 1e-5  # of the spread of the answers
-_LEAST = 1e-30  # of a probability, whose logarithm is taken
 
 
 def answers_of(spec: Specification, found: Any, rows: int) -> Array:
@@ -29,6 +31,8 @@ def answers_of(spec: Specification, found: Any, rows: int) -> Array:
         DataError: If it has another shape, or holds something else than numbers.
     """
     try:
+        if np.iscomplexobj(found):
+            raise TypeError  # numpy would drop a part
         with np.errstate(over="ignore"):
             answers = np.asarray(found, dtype=np.float64).astype(np.float32)
     except (TypeError, ValueError, OverflowError):
@@ -42,9 +46,35 @@ def answers_of(spec: Specification, found: Any, rows: int) -> Array:
     return answers
 
 
+def decided(spec: Specification, served: Array) -> Any:
+    """Return what is served as predictions: numbers, labels as 0 or 1, options by name; a table for several kinds."""
+    kind = spec.output_kind
+    if kind in ("numbers", "labels"):
+        result = served if kind == "numbers" else (served >= 0).astype(np.int64)
+        return result[:, 0] if result.shape[1] == 1 else result
+    columns, start = {}, 0
+    for item in spec.outputs:
+        width = len(item.options) if isinstance(item, Choice) else 1
+        values = served[:, start : start + width]
+        if isinstance(item, Choice):
+            best = (values if item.pick == "max" else -values).argmax(axis=1)
+            columns[item.name] = np.asarray(item.options, dtype=object)[best]
+        else:
+            columns[item.name] = values[:, 0] if isinstance(item, Number) else (values[:, 0] >= 0).astype(np.int64)
+        start += width
+    if kind == "choice":
+        return next(iter(columns.values()))
+    import pandas as pd
+
+    return pd.DataFrame(columns)
+
+
 def _example(found: Any) -> str:
-    flat = np.asarray(found, dtype=object).ravel()
-    for value in flat.tolist():
+    try:
+        flat = np.asarray(found, dtype=object).ravel().tolist()
+    except ValueError:
+        return "rows of different lengths"
+    for value in flat:
         try:
             float(value)
         except (TypeError, ValueError):
@@ -57,23 +87,44 @@ def _example(found: Any) -> str:
 # --- the stored form of an estimator
 
 
-def stored_form(model: Any, spec: Specification, frame: pd.DataFrame, encoded: Array) -> StoredModel:
+def stored_form(
+    model: Any,
+    spec: Specification,
+    frame: pd.DataFrame,
+    encoded: Array,
+    *,
+    table: Any = None,
+    classes: Sequence[Any] | None = None,
+) -> StoredModel:
     """Return a fitted estimator as an ONNX model that agrees with it on all rows of a table.
+
+    Probabilities may differ by 1e-5, numbers by 1e-5 of their spread.
+
+    Args:
+        model: The estimator.
+        spec: The rules.
+        frame: Rows as of `frame_of`, to which it was fitted.
+        table: The same rows as they are passed, if it was fitted to those.
+        encoded: The inputs of the rules in these rows (n, d).
+        classes: For a choice what the classes of the estimator stand for, where they are only numbered.
 
     Raises:
         ConversionError: If it cannot be converted, or the result differs by more than 1e-5 of the spread.
         MissingDependencyError: If a converter is not installed.
     """
-    wanted = answers_of(spec, model.predict(frame), len(frame)).astype(np.float64)
+    scores = scores_of(spec, model, classes)
+    table = frame if table is None else table
+    wanted = answers_of(spec, scores.predicted(model, table), len(frame)).astype(np.float64)
     differences = []
-    for data in conversions(model, frame):
+    for data in conversions(model, frame, scores):
         try:
             stored = StoredModel(data)
-            found = answers_of(spec, stored.answers(frame, encoded), len(frame)).astype(np.float64)
+            rows = table if column_names(table) is not None else frame
+            found = answers_of(spec, stored.answers(rows, encoded), len(frame)).astype(np.float64)
         except (ModelFormatError, DataError) as error:
             differences.append(str(error))
             continue
-        far = _far(wanted, found)
+        far = _far(wanted, scores.undone(found), numbers=isinstance(scores, NumberScores))
         if not far:
             return stored
         differences.append(far)
@@ -85,7 +136,7 @@ def stored_form(model: Any, spec: Specification, frame: pd.DataFrame, encoded: A
     )
 
 
-def _far(wanted: Array, found: Array) -> str:
+def _far(wanted: Array, found: Array, *, numbers: bool) -> str:
     """Say how far two sets of answers (n, m) are apart, where that is more than rounding."""
     usual = np.where(np.isfinite(wanted), wanted, np.nan)
     with np.errstate(invalid="ignore"):
@@ -93,7 +144,8 @@ def _far(wanted: Array, found: Array) -> str:
         largest = np.nan_to_num(np.nanmax(np.abs(usual), axis=0, initial=0.0))
         apart = np.abs(wanted - found)
         same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
-    allowed = _AGREES * np.where(spread > 0, spread, 1.0) + 4 * np.spacing(largest.astype(np.float32))
+    unit = np.where((spread > 0) & numbers, spread, 1.0)
+    allowed = _AGREES * unit + 4 * np.spacing(largest.astype(np.float32))
     wrong = ~(same | (apart <= allowed))
     if not wrong.any():
         return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -12,8 +11,10 @@ import numpy.typing as npt
 
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of
-from smle.corrected.answers import answers_of
+from smle.corrected.answers import answers_of, decided
 from smle.errors import CertificateError, ConversionError, ModelFormatError, NotCertifiedError
+from smle.export.files import write_onnx
+from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.guarantees import active
 from smle.monitor import Edges, Seen, Usage, column_edges
@@ -123,7 +124,10 @@ class CorrectedModel:
     # --- using
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
-        """Return answers that obey the rules: (n,) for one output, else (n, m), in float32.
+        """Return answers that obey the rules: (n,) for one output, else (n, m).
+
+        Numbers are float32, labels 0 or 1, a choice the name of the option. Outputs of several kinds, or several
+        choices, are a pandas table.
 
         Args:
             X: A table with the inputs that the rules name, beside whatever else the model reads.
@@ -136,7 +140,7 @@ class CorrectedModel:
             DataError: If the table does not fit the rules, or the model's answers have another shape.
         """
         found = self.answered(X, out_of_domain)
-        result = found.served[:, 0] if len(self.specification_.targets) == 1 else found.served
+        result = decided(self.specification_, found.served)
         return (result, found.information(self.specification_)) if return_info else result
 
     def answered(self, X: Any, out_of_domain: str = "raise", *, stacklevel: int = 4) -> Answered:
@@ -170,8 +174,14 @@ class CorrectedModel:
             if model.columns is not None and column_names(X) is None:
                 X = frame_of(X, [item.name for item in self.specification_.inputs])
             return answers_of(self.specification_, model.answers(X, encoded), len(encoded))
-        answer: Callable[[Any], Any] = model.predict if hasattr(model, "predict") else model
-        return answers_of(self.specification_, answer(X), len(encoded))
+        if not hasattr(model, "predict"):
+            found = model(X)
+        elif self.specification_.output_kind == "mixed":
+            found = model.predict(X)
+        else:
+            scores = scores_of(self.specification_, model)
+            found = scores.answers(scores.predicted(model, X))
+        return answers_of(self.specification_, found, len(encoded))
 
     # --- storing
 
@@ -211,9 +221,21 @@ class CorrectedModel:
                 f"This model cannot be stored: {self._unstored}. Only ONNX is stored, and nothing is pickled. Fit "
                 "SafeRegressor(specification, estimator=...), or correct an ONNX file."
             )
+        if self.specification_.output_kind == "mixed":
+            raise ConversionError(
+                "Models with outputs of several kinds cannot be stored yet. State rules for each kind."
+            )
         weights = {} if self.certificate_ is None else arrays_of(self.certificate_.tensors)
         rules = self.specification_.to_yaml()
         return ModelRecord(weights, self.description_, rules, self.certificate_, self.model.data)
+
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Write the model and its head as one ONNX file, with `<path>.certificate.json` beside it.
+
+        Raises:
+            ConversionError: If it lives in Python alone.
+        """
+        write_onnx(self.record(), path)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write a model folder: the model as ONNX, the head, description, rules, certificate.
@@ -226,4 +248,4 @@ class CorrectedModel:
     def __repr__(self) -> str:
         name = type(self.model).__name__ if hasattr(self.model, "predict") else getattr(self.model, "__name__", "model")
         proved = 0 if self.certificate_ is None else len(self.certificate_.proved)
-        return f"CorrectedModel({name}, {proved} limits proved)"
+        return f"CorrectedModel({name}, {proved} statements proved)"

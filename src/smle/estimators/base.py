@@ -181,7 +181,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         """Return a typical answer (m,), which takes the place of NaN, and the spread (m,) of the answers."""
         raise NotImplementedError
 
-    def _inner_targets(self, spec: Specification, y: Any, targets: Array) -> npt.NDArray[Any]:
+    def _inner_targets(self, targets: Array) -> npt.NDArray[Any]:
         """Return the targets that an inner estimator is fitted to."""
         raise NotImplementedError
 

@@ -25,7 +25,7 @@ _PRIOR = 4.0  # typical logits are kept within this distance of zero
 
 
 class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
-    """A multi-layer perceptron that provably obeys rules, for labels or one choice.
+    """A multi-layer perceptron, or any classifier, that provably obeys rules, for labels or one choice.
 
     * `labels` in the rules: y is a 0/1 table (rows, labels); a label is predicted where its logit is >= 0.
     * one of `choices` in the rules: y holds the names of the options; the largest score wins (`pick: min`: the
@@ -184,6 +184,12 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
     def _typical(self, targets: Array) -> tuple[Array, Array]:
         return self._as_outputs(targets), np.ones(targets.shape[1])
+
+    def _inner_targets(self, targets: Array) -> npt.NDArray[Any]:
+        if self._choice is not None:
+            return np.asarray(self._values[targets.argmax(axis=1)])
+        labels = targets.astype(np.int64)
+        return labels[:, 0] if labels.shape[1] == 1 else labels
 
     def _facts(self) -> dict[str, Any]:
         return {"classes": None if self._choice is None else self._values.tolist()}

@@ -65,9 +65,9 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     frame = frame_of(X, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
     routed = _routed(model, sample_weight, params)
     started = time.monotonic()
-    inner = _fitted(model, frame, model._inner_targets(spec, y, targets), routed)
+    inner, classes = _fitted(model, frame, model._inner_targets(targets), routed)
     seconds = time.monotonic() - started
-    stored = stored_form(inner, spec, frame, encoded)
+    stored = stored_form(inner, spec, frame, encoded, classes=classes)
     model.specification_, model.estimator_ = spec, inner
     model.n_features_in_ = len(frame.columns)
     if column_names(X) is not None:
@@ -84,13 +84,18 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     model._hold(None if certificate is None else rebind(certificate, model._bound_files()))
 
 
-def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, Any]) -> Any:
+def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, Any]) -> tuple[Any, list[Any] | None]:
+    """Return a fitted copy of the estimator, and what its classes stand for if they are only numbered."""
     inner = clone(model.estimator)
     last = inner.steps[-1][1] if isinstance(inner, Pipeline) else inner
+    classes = None
+    if type(last).__name__ in ("XGBClassifier", "XGBRFClassifier") and targets.ndim == 1:  # it wants 0, 1, 2, ...
+        values, targets = np.unique(targets, return_inverse=True)
+        classes = values.tolist()
     if _scales(last):
         inner = TransformedTargetRegressor(inner, transformer=StandardScaler())
     try:
-        return inner.fit(frame, targets, **routed)
+        return inner.fit(frame, targets, **routed), classes
     except ValueError as error:
         if targets.ndim == 1 or ("1d" not in str(error) and "1D" not in str(error)):
             raise

@@ -25,7 +25,7 @@ _BEYOND = 0.5  # standard deviations: a target on the border itself would be mis
 
 
 class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
-    """A multi-layer perceptron that provably obeys rules, for numeric outputs.
+    """A multi-layer perceptron, or any estimator, that provably obeys rules, for numeric outputs.
 
     `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
 
@@ -109,7 +109,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
     def _typical(self, targets: Array) -> tuple[Array, Array]:
         return np.median(targets, axis=0), spread(targets)
 
-    def _inner_targets(self, spec: Specification, y: Any, targets: Array) -> npt.NDArray[Any]:
+    def _inner_targets(self, targets: Array) -> npt.NDArray[Any]:
         return targets[:, 0] if targets.shape[1] == 1 else targets
 
     def _facts(self) -> dict[str, Any]:

@@ -158,7 +158,9 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
         elif value.name in known:
             scope[value.name] = copied.column(known[value.name], kind)
     source = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
-    if source != EMBEDDING:
+    if columns:  # the answer of a model, which the head reads as float32
+        copied.nodes.append(onnx.helper.make_node("Cast", [source], [EMBEDDING], to=FLOAT))
+    elif source != EMBEDDING:
         copied.nodes.append(onnx.helper.make_node("Identity", [source], [EMBEDDING]))
     own = [value for value in inputs if value.name != features and value.name not in known]
     return Backbone(copied.nodes, copied.initializers, own, opsets)

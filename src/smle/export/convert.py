@@ -15,6 +15,7 @@ import numpy as np
 
 from smle.errors import ConversionError
 from smle.export.converters import mended_converters, register_boosters, unified
+from smle.export.scores import NumberScores, Scores
 from smle.extras import require
 from smle.tables.frames import MISSING, is_text
 from smle_check.onnx.graph import OPSET
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWERS", "conversions"]
 
+Undo = Callable[[Any, str], tuple[list[Any], str]]
+"""From the name of a value to nodes, and the name of what they make of it."""
 _ALL = "columns"  # an input for all of them
 _INSIDE = "estimator/"  # of names that are no columns
 ANSWERS = f"{_INSIDE}answers"
@@ -34,14 +37,13 @@ _REMEDY = (
 )
 
 
-def conversions(estimator: Any, frame: pd.DataFrame, *, classes: bool = False) -> Iterator[bytes]:
+def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator[bytes]:
     """Yield ONNX models of a fitted estimator, those first that read float32 numbers, then one that reads float64.
 
     Args:
         estimator: Anything that skl2onnx or onnxmltools converts.
         frame: Rows with the columns that it was fitted to, as of `smle.tables.frames.frame_of`.
-        classes: Whether it is a classifier, whose scores are wanted: log-probabilities in the order of its classes
-            or, for several labels, log-odds.
+        scores: How what it predicts becomes what a head reads.
 
     Raises:
         ConversionError: If there is no converter, or it fails.
@@ -49,8 +51,8 @@ def conversions(estimator: Any, frame: pd.DataFrame, *, classes: bool = False) -
     """
     from sklearn.compose import ColumnTransformer
 
-    _require_convertible(estimator)
-    model, tail = _without_target_transform(_readable(estimator))
+    _require_convertible(estimator, scores)
+    model, undo = _without_target_transform(_readable(estimator))
     types = require("skl2onnx.common.data_types", "Storing an estimator")
     for number in (types.FloatTensorType, types.DoubleTensorType):
         kinds = {name: types.StringTensorType if is_text(frame[name]) else number for name in frame.columns}
@@ -59,13 +61,14 @@ def conversions(estimator: Any, frame: pd.DataFrame, *, classes: bool = False) -
             inputs = [(_ALL, inputs[0][1].__class__([None, len(kinds)]))]  # the model does not know its columns by name
         try:
             double = number is types.DoubleTensorType
-            yield _finished(_converted(model, inputs, classes, double), list(kinds), tail, classes)
+            graph = _converted(model, inputs, double, classes=not isinstance(scores, NumberScores))
+            yield _finished(graph, list(kinds), scores, undo)
         except ConversionError:
             if number is types.FloatTensorType:
                 raise
 
 
-def _converted(model: Any, inputs: list[tuple[str, Any]], classes: bool, double: bool) -> Any:
+def _converted(model: Any, inputs: list[tuple[str, Any]], double: bool, *, classes: bool) -> Any:
     skl2onnx = require("skl2onnx", "Storing an estimator")
     register_boosters(double=double)
     options = {"zipmap": False} if classes else {}
@@ -84,7 +87,7 @@ def _converted(model: Any, inputs: list[tuple[str, Any]], classes: bool, double:
             raise ConversionError(f"{_name(model)} cannot be stored as ONNX: {reason[:300]}. {_REMEDY}") from error
 
 
-def _finished(model: Any, names: list[str], tail: Callable[[Any, str], tuple[list[Any], str]], classes: bool) -> bytes:
+def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes:
     """Return a graph with the columns' own names, without unused inputs, and one output."""
     onnx = require("onnx", "Storing an estimator")
     graph, extra = model.graph, []
@@ -96,15 +99,16 @@ def _finished(model: Any, names: list[str], tail: Callable[[Any, str], tuple[lis
     else:
         columns = {value.name: name for value, name in zip(graph.input, names, strict=True)}
     _rename(graph, lambda name: columns.get(name, f"{_INSIDE}{name}" if name else ""))
-    nodes = [*extra, *graph.node]
+    last = scores.nodes(onnx, graph)
+    nodes = [*extra, *graph.node, *last[0]]
     used = {name for node in nodes for name in node.input}
     inputs = [
         onnx.helper.make_tensor_value_info(name, kind, ["N", 1])
         for name, kind in zip(names, kinds, strict=True)
         if name in used
     ]
-    undone, last = tail(onnx, graph.output[-1 if classes else 0].name)
-    undone.append(onnx.helper.make_node("Cast", [last], [ANSWERS], to=onnx.TensorProto.FLOAT))
+    undone, name = undo(onnx, last[1])
+    undone.append(onnx.helper.make_node("Cast", [name], [ANSWERS], to=onnx.TensorProto.FLOAT))
     made = onnx.helper.make_graph(
         unified(onnx, [*nodes, *undone], inputs, graph.initializer),
         "estimator",
@@ -157,8 +161,13 @@ def _parts(estimator: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield from _parts(part, seen)
 
 
-def _require_convertible(estimator: Any) -> None:
+def _require_convertible(estimator: Any, scores: Scores) -> None:
     """Refuse what is converted without an error, and wrongly."""
+    if not isinstance(scores, NumberScores) and not hasattr(estimator, "predict_proba"):
+        raise ConversionError(
+            f"{_name(estimator)} cannot be stored as ONNX: it has no predict_proba. Wrap it: CalibratedClassifierCV("
+            f"{_name(estimator)}()). {_REMEDY}"
+        )
     for part in _parts(estimator):
         if type(part).__name__.startswith("HistGradient") and np.any(getattr(part, "is_categorical_", False)):
             raise ConversionError(
@@ -197,7 +206,7 @@ def _readable(estimator: Any) -> Any:
     return estimator
 
 
-def _without_target_transform(estimator: Any) -> tuple[Any, Callable[[Any, str], tuple[list[Any], str]]]:
+def _without_target_transform(estimator: Any) -> tuple[Any, Undo]:
     """Return the estimator inside one that transforms its targets, and how to undo that behind it."""
     from sklearn.compose import TransformedTargetRegressor
 
@@ -213,7 +222,7 @@ def _without_target_transform(estimator: Any) -> tuple[Any, Callable[[Any, str],
     return estimator.regressor_, undo
 
 
-def _undone(transformer: Any) -> Callable[[Any, str], tuple[list[Any], str]] | None:
+def _undone(transformer: Any) -> Undo | None:
     """Return nodes, in float64, that undo a transform of targets."""
     functions: dict[Any, list[tuple[str, float | None]]] = {
         None: [], np.exp: [("Exp", None)], np.expm1: [("Exp", None), ("Add", -1.0)],

@@ -18,6 +18,7 @@ from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
+from smle.export.proposals import proposals_of
 from smle.rules import Specification
 from smle_check.onnx.check import FORMAT
 from smle_check.reading import BACKBONE
@@ -154,9 +155,10 @@ def write_certified(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
     _require_float32(tensors)
-    program = certified_program(face, certificate, tensors)
+    proposals, count = proposals_of(certificate) if "check.range" in tensors else (None, 1)
+    program = certified_program(face, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
-    data = graph_model(face, program, backbone, titles).SerializeToString(deterministic=True)
+    data = graph_model(face, program, backbone, titles, proposals).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:
         smle_check.check_onnx(data, sealed)

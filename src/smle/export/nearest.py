@@ -10,141 +10,109 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.extras import require
+from smle.export.writer import Writer
 from smle.programs.alternatives import KEPT, Block
 from smle.programs.label_sets import Labels, allowed_sets
-from smle_check.onnx.graph import BOOL, FLOAT, INT64
+from smle_check.onnx.graph import DOUBLE, FLOAT
 
-__all__ = ["Writer", "label_points", "number_points"]
+__all__ = ["label_points", "number_points"]
 
 Array = npt.NDArray[Any]
-_PREFIX = "proposals/"
-_OFF, _FAR = -1e200, 1e200  # excess of a row that is not imposed; a bound that binds nothing
+_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_PIECES, _SETS, _NUMBERS = 16, 300, 1 << 20  # what is tried all at once
+_PIECES, _SETS = 16, 300  # what is tried all at once
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 _ALL_SETS = 12  # labels whose sets are all listed
-
-
-class Writer:
-    """Nodes and constants under names of their own."""
-
-    def __init__(self, prefix: str = _PREFIX) -> None:
-        self._onnx = require("onnx", "ONNX export")
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-        self._prefix = prefix
-        self._known: dict[tuple[Any, ...], str] = {}
-
-    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Append a node with one output; return its name."""
-        return self.last(op, inputs, f"{self._prefix}{len(self.nodes)}", **attributes)
-
-    def last(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Append a node whose output has a name."""
-        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), [output], **attributes))
-        return output
-
-    def several(self, op: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
-        """Append a node with several outputs."""
-        names = [f"{self._prefix}{len(self.nodes)}/{i}" for i in range(count)]
-        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), names, **attributes))
-        return names
-
-    def constant(self, values: npt.ArrayLike) -> str:
-        """Note a constant; return its name."""
-        array = np.ascontiguousarray(values)
-        key = (array.dtype.str, np.shape(values), array.tobytes())
-        if key not in self._known:
-            self._known[key] = f"{self._prefix}constant/{len(self._known)}"
-            stored = self._onnx.numpy_helper.from_array(array.reshape(np.shape(values)), self._known[key])
-            self.initializers.append(stored)
-        return self._known[key]
-
-    def number(self, value: float) -> str:
-        """Note a float64 number."""
-        return self.constant(np.float64(value))
-
-    def column(self, values: npt.ArrayLike) -> str:
-        """Note float64 numbers, one for each row of a value."""
-        return self.constant(np.asarray(values, dtype=np.float64).reshape(-1, 1))
-
-    def rows(self, source: str, places: Sequence[int], axis: int = 0) -> str:
-        """Pick rows."""
-        return self.add("Gather", [source, self.constant(np.array(places, dtype=np.int64))], axis=axis)
-
-    def shaped(self, source: str, *sizes: int) -> str:
-        """Reshape; -1 is the number of rows."""
-        return self.add("Reshape", [source, self.constant(np.array(sizes, dtype=np.int64))])
-
-    def reduced(self, op: str, source: str, axis: int, *, keep: bool = False) -> str:
-        """Reduce one axis."""
-        return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
-
-    def picked(self, source: str, places: str, sizes: Sequence[int], axis: int) -> str:
-        """Pick along an axis; the places have size 1 there, and `sizes` are those of the others to spread over."""
-        zeros = self.constant(np.zeros(sizes, dtype=np.int64))
-        return self.add("GatherElements", [source, self.add("Add", [places, zeros])], axis=axis)
-
-    def loop(self, steps: int, carried: Sequence[str], body: Any) -> list[str]:
-        """Run a body so many times: it returns the next values, and whether to go on (None: always)."""
-        helper = self._onnx.helper
-        inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/")
-        names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
-        following, going = body(inner, names)
-        going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
-        kinds = [(f"{inner._prefix}step", INT64), (f"{inner._prefix}going", BOOL), *((name, 0) for name in names)]
-        values = [helper.make_value_info(name, self._typed(kind)) for name, kind in kinds]
-        outputs = [helper.make_value_info(name, self._typed(0)) for name in (going, *following)]
-        self.initializers += inner.initializers
-        graph = helper.make_graph(inner.nodes, "step", values, outputs)
-        start = self.constant(np.array(True))
-        return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)
-
-    def _typed(self, kind: int) -> Any:
-        return self._onnx.helper.make_tensor_type_proto(kind, [] if kind else None) if kind else self._onnx.TypeProto()
 
 
 # --- numbers -------------------------------------------------------------------------------------------------------
 
 
-def number_points(w: Writer, block: Block, given: str, on: str, rules: Array) -> list[str]:
+def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Array, d: int) -> list[str]:
     """Return allowed points (k, rows) near the given answers (m, rows), nearest first, in the outputs' own units.
 
-    `on` (rules, rows): which rules are on; `rules`: the rule of each part of the rules.
+    `on` (rules, rows): which rules are on; None: all are, always. `rules`: the rule of each part of the rules. `d`: how
+    many inputs there are.
     """
     J, k = block.N.shape
     z = w.rows(given, block.outputs.tolist())
     z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b = _bounds(w, block)
+    b = _bounds(w, block, d)
     clauses = [block.members(c) for c in range(len(block.parts))]
-    switch = np.zeros((len(clauses), int(rules.max(initial=0)) + 1), dtype=np.float32)
+    switch = np.zeros((len(clauses), int(rules.max()) + 1), dtype=np.float32)
     switch[np.arange(len(clauses)), rules[block.parts]] = 1
-    pieces = prod(len(clause) for clause in clauses) if len(clauses) < 64 else _PIECES + 1
+    several = [clause for clause in clauses if len(clause) > 1]
     tried = sum(comb(J, i) for i in range(min(J, k) + 1)) if J < 64 else _SETS + 1
-    few = pieces <= _PIECES and (block.is_box or (tried <= _SETS and tried * J * J <= _NUMBERS))
-    if not few:
-        points = [_split(w, block, z, b, on, clauses, switch)]
+    nearest = _box if block.is_box else _polyhedron if tried <= _SETS else _split
+    if prod(map(len, several[:_PIECES])) <= _PIECES:
+        imposed, P = _every_piece(w, clauses, switch, on, J)
+        points, cost = nearest(w, block, z, b, imposed, P)
     else:
-        chosen = list(product(*clauses))
-        imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
-        for i, piece in enumerate(chosen):
-            imposes[i, list(piece), range(len(clauses))] = 1
-        count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), _first(w, on, switch)])
-        imposed = w.shaped(w.add("Greater", [count, w.constant(np.float32(0.5))]), len(chosen), J, -1)
-        nearest = _box if block.is_box else _polyhedron
-        points = nearest(w, block, z, b, imposed, len(chosen))
-    return points if block.is_box else [w.add("Mul", [point, w.column(block.unit)]) for point in points]
+        imposed, P = _likely_pieces(w, block, clauses, switch, on, z, b)
+        points, cost = nearest(w, block, z, b, imposed, P)
+        # Literals that look best from the answer may not go together: choose again from the point that was found.
+        (found,) = _ranked(w, points, cost, 1, k)
+        imposed, P = _likely_pieces(w, block, clauses, switch, on, found, b)
+        more = nearest(w, block, z, b, imposed, P)
+        points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))
+        P = 2 * P
+    alone = [w.add("Transpose", [w.shaped(points, -1, k)])] if P == 1 else []
+    ranked = alone or _ranked(w, points, cost, min(P, KEPT), k)
+    return ranked if block.is_box else [w.add("Mul", [point, w.column(block.unit)]) for point in ranked]
 
 
-def _first(w: Writer, on: str, switch: Array) -> str:
-    """Return the rules that a switch (clauses, rules) reads."""
-    return w.rows(on, range(switch.shape[1]))
+def _every_piece(w: Writer, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, J: int) -> tuple[str, int]:
+    """Return the rows that each choice of one literal per clause imposes (P, J, rows), and how many there are."""
+    chosen = list(product(*clauses))
+    imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
+    for i, piece in enumerate(chosen):
+        imposes[i, list(piece), range(len(clauses))] = 1
+    if on is None:
+        return w.constant(imposes.max(axis=2, keepdims=True) > 0), len(chosen)
+    count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), on])
+    return w.shaped(w.add("Greater", [count, w.constant(np.float32(0.5))]), len(chosen), J, -1), len(chosen)
 
 
-def _bounds(w: Writer, block: Block) -> str:
+def _likely_pieces(
+    w: Writer, block: Block, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, at: str, b: str
+) -> tuple[str, int]:
+    """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
+    J = len(block.N)
+    excess = w.add("Sub", [w.add("MatMul", [w.constant(block.N), at]), b])
+    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * _PIECES]
+    swapped = several[: 2 * _PIECES]
+    most, C = max(len(clauses[c]) for c in several), len(several)
+    members = [[*clauses[c], *[J] * (most - len(clauses[c]))] for c in several]
+    padded = w.add("Concat", [excess, w.add("Add", [w.rows(excess, [0]), w.number(-_OFF)])], axis=0)
+    listed = w.shaped(w.rows(padded, [row for own in members for row in own]), C, most, -1)
+    two = w.several("TopK", [listed, w.constant(np.array([2], dtype=np.int64))], 2, axis=1, largest=0)[1]
+    span = w.constant(np.arange(most, dtype=np.int64)[None, :, None])
+    first, second = (
+        w.shaped(w.add("Cast", [w.add("Equal", [w.rows(two, [i], 1), span])], to=FLOAT), C * most, -1) for i in (0, 1)
+    )
+    place = np.zeros((J + 1, C * most), dtype=np.float32)
+    place[[row for own in members for row in own], range(C * most)] = 1
+    place = place[:J]
+    active = w.constant(np.ones((switch.shape[1], 1), dtype=np.float32)) if on is None else on
+    binds = w.add("MatMul", [w.constant(np.repeat(switch[several], most, axis=0)), active])
+    first, second = w.add("Mul", [first, binds]), w.add("Mul", [second, binds])
+    single = np.zeros((J, len(clauses)), dtype=np.float32)
+    for c, clause in enumerate(clauses):
+        if len(clause) == 1:
+            single[clause[0], c] = 1
+    fixed = w.add("MatMul", [w.constant(single @ switch), active])
+    P = 1 + len(swapped)
+    keeps, turns = np.tile(place, (P, 1, 1)), np.zeros((P, *place.shape), dtype=np.float32)
+    for i, c in enumerate(swapped):
+        own = slice(most * several.index(c), most * (several.index(c) + 1))
+        keeps[i + 1, :, own], turns[i + 1, :, own] = 0, place[:, own]
+    count = w.add("Add", [w.add("MatMul", [w.constant(keeps), first]), w.add("MatMul", [w.constant(turns), second])])
+    return w.add("Greater", [w.add("Add", [count, fixed]), w.constant(np.float32(0.5))]), P
+
+
+def _bounds(w: Writer, block: Block, d: int) -> str:
     """Return b (J, rows) or (J, 1): N z <= b."""
-    bound, slope = block.affine_bounds
+    bound, slope = block.affine_bounds(d)
     if not slope.any():
         return w.column(bound)
     used = np.flatnonzero(slope.any(axis=0)).tolist()
@@ -154,50 +122,47 @@ def _bounds(w: Writer, block: Block) -> str:
     return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
 
 
-def _ranked(w: Writer, cost: str, P: int) -> list[str]:
-    """Return the pieces of least cost (1, 1, rows), from costs (P, 1, rows)."""
-    if P == 1:
-        return [w.constant(np.zeros((1, 1, 1), dtype=np.int64))]
-    best = w.several("TopK", [cost, w.constant(np.array([min(P, KEPT)], dtype=np.int64))], 2, axis=0, largest=0)[1]
-    return [w.rows(best, [rank]) for rank in range(min(P, KEPT))]
+def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
+    """Return the points of least cost (k, rows), from points (P, rows, k) and costs (P, rows)."""
+    best = w.several("TopK", [cost, w.constant(np.array([count], dtype=np.int64))], 2, axis=0, largest=0)[1]
+    index = w.add("Add", [w.shaped(best, count, -1, 1), w.constant(np.zeros((1, 1, k), dtype=np.int64))])
+    chosen = w.add("GatherElements", [points, index], axis=0)
+    listed = [chosen] if count == 1 else [w.rows(chosen, [rank]) for rank in range(count)]
+    return [w.add("Transpose", [w.shaped(point, -1, k)]) for point in listed]
 
 
-def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
-    """Try every set of tight rows in every piece; of each piece the set with multipliers >= 0 and no row broken."""
+def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
+    """Try every set of tight rows in every piece; of each piece the set with multipliers >= 0 and no row broken.
+
+    Which set it is, is found in float32. Points are moved inward by what a cast to float32 may do. Returns points
+    (P, rows, k) and their costs (P, rows), as do the functions below; of one piece the cost is not asked for.
+    """
     N, (J, k) = block.N, block.N.shape
     tables, pulls = _sets(N)
-    S = len(pulls)
     excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
     masked = w.add("Where", [imposed, excess, w.number(_OFF)])  # (P, J, rows)
-    trial = w.add("MatMul", [w.constant(tables.reshape(S * J, J)), masked])
-    least = w.reduced("ReduceMin", w.shaped(trial, P, S, J, -1), 2)  # (P, S, rows)
-    number = w.shaped(w.add("ArgMax", [least], axis=1, keepdims=1), P, 1, 1, -1)
-    turned = w.constant(pulls.reshape(S * k, J))
-    shift = w.picked(w.shaped(w.add("MatMul", [turned, masked]), P, S, k, -1), number, (1, 1, k, 1), 1)
-    points = w.add("Sub", [z, w.shaped(shift, P, k, -1)])
-    weight = w.column(block.weight)
-    far = w.add("Sub", [points, z])
-    cost = w.reduced("ReduceSum", w.add("Mul", [w.add("Mul", [far, far]), weight]), 1, keep=True)
-    fine = w.add("Greater", [w.reduced("ReduceMax", least, 1, keep=True), w.number(-1e-9)])
-    cost = w.add("Where", [fine, cost, w.number(_FAR)])
-    found = []
-    for piece in _ranked(w, cost, P):
-        point = w.shaped(w.picked(points, piece, (1, k, 1), 0) if P > 1 else points, k, -1)
-        chosen = w.shaped(number, P, 1, -1)
-        chosen = w.picked(chosen, piece, (1, 1, 1), 0) if P > 1 else chosen
-        sizes = w.add("MatMul", [w.constant(_ROUNDING * np.abs(N)), w.add("Abs", [point])])
-        floor = w.add("Add", [sizes, w.column(np.abs(N) @ (_TINY / block.unit))])
-        left = w.add("Add", [w.add("Sub", [w.add("MatMul", [w.constant(N), point]), b]), floor])
-        moves = w.shaped(w.add("MatMul", [turned, left]), S, k, -1)
-        move = w.shaped(w.picked(moves, chosen, (1, k, 1), 0), k, -1)
-        found.append(w.add("Sub", [point, move]))
-    return found
+    trial = w.add("MatMul", [w.constant(tables.reshape(-1, J).astype(np.float32)), w.add("Cast", [masked], to=FLOAT)])
+    least = w.reduced("ReduceMin", w.shaped(trial, P, len(pulls), J, -1), 2)  # (P, sets, rows)
+    number = w.add("ArgMax", [least], axis=1, keepdims=0)
+    sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
+    floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
+    floor = w.add("Add", [floor, w.column(np.abs(N) @ (_TINY / block.unit))])
+    left = w.add("Transpose", [w.add("Add", [masked, floor])], perm=[0, 2, 1])
+    pull = w.add("Gather", [w.constant(pulls), number], axis=0)  # (P, rows, k, J)
+    shift = w.shaped(w.add("MatMul", [pull, w.shaped(left, P, -1, J, 1)]), P, -1, k)
+    points = w.add("Sub", [w.add("Transpose", [z]), shift])
+    if P == 1:
+        return points, ""
+    cost = w.reduced("ReduceSum", w.add("Mul", [shift, shift]), 2)
+    fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-1e-5))])
+    return points, w.add("Where", [fine, cost, w.number(_FAR)])
 
 
 def _sets(N: Array) -> tuple[Array, Array]:
     """Return, for each set of independent rows, a table (J, J) and its pulls (k, J), from what rows exceed.
 
-    The table gives multipliers of the rows in the set, and by how much the others are kept: all >= 0 at the nearest point.
+    The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
+    are >= 0.
     """
     J, k = N.shape
     gram = N @ N.T
@@ -218,87 +183,106 @@ def _sets(N: Array) -> tuple[Array, Array]:
     return np.stack(tables), np.stack(pulls)
 
 
-def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
-    """Rows over one output each: the point in an interval."""
-    J, k = block.N.shape
-    ends = []
+def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
+    """Rows over one output each: the nearest point between two ends."""
+    k = block.N.shape[1]
     bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
+    ends = []
     for sign in (1, -1):
         own = [np.flatnonzero(block.N[:, i] * sign > 0).tolist() for i in range(k)]
-        if not any(own):
+        found = [w.reduced("ReduceMin", w.rows(bounds, rows, 1), 1, keep=True) if rows else "" for rows in own]
+        some = next((node for node in found if node), "")
+        if not some:
             ends.append(w.constant(np.full((1, k, 1), _FAR)))
             continue
-        padded = w.add("Concat", [bounds, w.reduced("ReduceMax", w.add("Abs", [bounds]), 1, keep=True)], axis=1)
-        padded = w.add("Concat", [padded, w.add("Add", [w.rows(padded, [J], 1), w.number(_FAR)])], axis=1)
-        slots = max(map(len, own))
-        places = [(rows[s] if s < len(rows) else J + 1) for s in range(slots) for rows in own]
-        listed = w.shaped(w.rows(padded, places, 1), P, slots, k, -1)
-        ends.append(w.reduced("ReduceMin", listed, 1))
-    high, low = ends[0], w.add("Neg", [ends[1]])
+        none = w.add("Add", [w.add("Abs", [some]), w.number(_FAR)]) if "" in found else ""
+        listed = [node or none for node in found]
+        ends.append(listed[0] if k == 1 else w.add("Concat", listed, axis=1))
+    low, high = w.add("Neg", [ends[1]]), ends[0]
     room = w.add("Sub", [high, low])
-    points = w.add("Min", [w.add("Max", [z, low]), high])
+    inner = []
+    for end, op in ((low, "Add"), (high, "Sub")):
+        slack = w.add("Add", [w.add("Mul", [w.add("Abs", [end]), w.number(_ROUNDING)]), w.number(_TINY)])
+        inner.append(w.add(op, [end, slack]))
+    points = w.add("Min", [w.add("Max", [z, inner[0]]), inner[1]])  # (P, k, rows)
+    turned = w.add("Transpose", [points], perm=[0, 2, 1])
+    if P == 1:
+        return turned, ""
     far = w.add("Sub", [points, z])
     cost = w.add("Abs", [far]) if block.is_likely else w.add("Mul", [w.add("Mul", [far, far]), w.column(block.weight)])
-    total = w.reduced("ReduceSum", cost, 1, keep=True)
-    fine = w.add("GreaterOrEqual", [w.reduced("ReduceMin", room, 1, keep=True), w.number(0.0)])
-    ranks = _ranked(w, w.add("Where", [fine, total, w.number(_FAR)]), P)
-    inner = []
-    for end, sign in ((low, 1.0), (high, -1.0)):
-        slack = w.add("Add", [w.add("Mul", [w.add("Abs", [end]), w.number(_ROUNDING)]), w.number(_TINY)])
-        inner.append(w.add("Add" if sign > 0 else "Sub", [end, slack]))
-    points = w.add("Min", [w.add("Max", [z, inner[0]]), inner[1]])
-    points = w.add("Add", [points, w.constant(np.zeros((P, k, 1)))])
-    return [w.shaped(w.picked(points, piece, (1, k, 1), 0) if P > 1 else points, k, -1) for piece in ranks]
+    total = w.reduced("ReduceSum", cost, 1)
+    fine = w.add("GreaterOrEqual", [w.reduced("ReduceMin", room, 1), w.number(0.0)])
+    return turned, w.add("Where", [fine, total, w.number(_FAR)])
 
 
-def _split(w: Writer, block: Block, z: str, b: str, on: str, clauses: list[Any], switch: Array) -> str:
-    """Many rows: of each clause the literal that is broken least; then steps of the alternating direction method."""
+def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
+    """Many rows: steps of the alternating direction method; then the point at which the rows that bind are tight."""
     N, (J, k) = block.N, block.N.shape
-    excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
-    single = np.zeros((J, len(clauses)), dtype=np.float32)
-    several = [c for c, clause in enumerate(clauses) if len(clause) > 1]
-    for c, clause in enumerate(clauses):
-        if len(clause) == 1:
-            single[clause[0], c] = 1
-    counts = w.add("MatMul", [w.constant(single @ switch), _first(w, on, switch)])
-    if several:
-        most = max(len(clauses[c]) for c in several)
-        members = [[*clauses[c], *[clauses[c][0]] * (most - len(clauses[c]))] for c in several]
-        listed = w.shaped(w.rows(excess, [row for own in members for row in own]), len(several), most, -1)
-        best = w.add("Equal", [listed, w.reduced("ReduceMin", listed, 1, keep=True)])
-        chosen = w.shaped(w.add("Cast", [best], to=FLOAT), len(several) * most, -1)
-        spread = np.repeat(switch[several], most, axis=0)
-        active = w.add("MatMul", [w.constant(spread), _first(w, on, switch)])
-        place = np.zeros((J, len(several) * most), dtype=np.float32)
-        place[[row for own in members for row in own], range(place.shape[1])] = 1
-        more = w.add("MatMul", [w.constant(place), w.add("Mul", [chosen, active])])
-        counts = w.add("Add", [counts, more])
-    imposed = w.add("Greater", [counts, w.constant(np.float32(0.5))])
     sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
-    limit = w.add("Where", [imposed, w.add("Sub", [b, floor]), w.number(_FAR)])
+    aim = w.add("Sub", [b, floor])
+    limit = w.add("Where", [imposed, aim, w.number(_FAR)])  # (P, J, rows)
+    value = w.add("MatMul", [w.constant(N), z])
+    start = w.add("Min", [value, limit])
     inverse = np.linalg.inv(np.eye(k) + _RHO * N.T @ N)
-    start = w.add("Min", [w.add("MatMul", [w.constant(N), z]), limit])
 
-    def body(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+    def step(inner: Writer, names: list[str]) -> tuple[list[str], None]:
         _, slack, dual = names
-        aim = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
-        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, aim])])
-        value = inner.add("MatMul", [w.constant(N), point])
-        mixed = inner.add("Mul", [value, w.number(_RELAXED)])
+        pulled = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
+        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, pulled])])
+        mixed = inner.add("Mul", [inner.add("MatMul", [w.constant(N), point]), w.number(_RELAXED)])
         mixed = inner.add("Add", [mixed, inner.add("Mul", [slack, w.number(1 - _RELAXED)])])
         summed = inner.add("Add", [mixed, dual])
         following = inner.add("Min", [summed, limit])
         return [point, following, inner.add("Sub", [summed, following])], None
 
-    return w.loop(_SPLITTING, [z, start, w.add("Sub", [start, start])], body)[0]
+    zero = w.add("Sub", [start, start])
+    around = w.add("Add", [z, w.constant(np.zeros((P, k, 1)))])
+    rough, _, dual = w.loop(_SPLITTING, [around, start, zero], step)
+    tight = w.add("Cast", [w.add("Greater", [dual, w.number(1e-9)])], to=DOUBLE)
+    excess = w.add("Mul", [w.add("Sub", [value, aim]), tight])
+    gram = N @ N.T
+
+    def descent(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+        """Conjugate gradients: multipliers at which the tight rows are so."""
+        multipliers, rest, way = names
+        curved = inner.add("Mul", [inner.add("MatMul", [w.constant(gram), way]), tight])
+        axes = w.constant(np.array([1], dtype=np.int64))
+
+        def dot(first: str, second: str) -> str:
+            return inner.add("ReduceSum", [inner.add("Mul", [first, second]), axes], keepdims=1)
+
+        before, small = dot(rest, rest), w.number(1e-300)
+        length = inner.add("Div", [before, inner.add("Add", [dot(way, curved), small])])
+        following = inner.add("Sub", [rest, inner.add("Mul", [length, curved])])
+        share = inner.add("Div", [dot(following, following), inner.add("Add", [before, small])])
+        moved = inner.add("Add", [multipliers, inner.add("Mul", [length, way])])
+        return [moved, following, inner.add("Add", [following, inner.add("Mul", [share, way])])], None
+
+    multipliers = w.loop(min(J, k) + 2, [zero, excess, excess], descent)[0]
+    exact = w.add("Sub", [z, w.add("MatMul", [w.constant(N.T), multipliers])])
+
+    def broken(points: str) -> str:
+        over = w.add("Sub", [w.add("MatMul", [w.constant(N), points]), limit])
+        return w.reduced("ReduceMax", over, 1, keep=True)  # (P, 1, rows)
+
+    over = broken(exact)
+    better = w.add("LessOrEqual", [over, w.add("Max", [broken(rough), w.number(1e-9)])])
+    points = w.add("Where", [better, exact, rough])
+    turned = w.add("Transpose", [points], perm=[0, 2, 1])
+    if P == 1:
+        return turned, ""
+    far = w.add("Sub", [points, z])
+    cost = w.reduced("ReduceSum", w.add("Mul", [far, far]), 1)
+    fine = w.shaped(w.add("Less", [broken(points), w.number(1e-4)]), P, -1)
+    return turned, w.add("Where", [fine, cost, w.number(_FAR)])
 
 
 # --- labels --------------------------------------------------------------------------------------------------------
 
 
-def label_points(w: Writer, labels: Labels, given: str, on: str, rules: Array) -> str:
-    """Return logits (k, rows) of the allowed set of labels that gives up the least log-likelihood, where it is found."""
+def label_points(w: Writer, labels: Labels, given: str, on: str | None, rules: Array) -> str:
+    """Return logits (k, rows) of the allowed set of labels that gives up the least log-likelihood, if it is found."""
     logits, k = w.rows(given, labels.outputs.tolist()), len(labels.outputs)
     clauses, pairs, parts = labels.words, labels.pairs, labels.parts
     both = [[[(int(a), False), (int(b), False)] for a, b in own] for own in pairs]
@@ -312,11 +296,14 @@ def label_points(w: Writer, labels: Labels, given: str, on: str, rules: Array) -
         turned = _from_the_top(w, logits, labels, on, rules)
     else:
         broken = np.zeros((len(sets), len(parts)), dtype=np.float32)
-        for part, listed in enumerate([*([clause] for clause in clauses), *both]):
+        everything: list[Sequence[Sequence[tuple[int, bool]]]] = [*([clause] for clause in clauses), *both]
+        for part, listed in enumerate(everything):
             for clause in listed:
                 broken[:, part] += ~np.any([sets[:, label] == state for label, state in clause], axis=0)
-        active = w.rows(on, rules[parts].tolist())
-        lost = w.add("Cast", [w.add("MatMul", [w.constant(broken), active])], to=11)
+        if on is None:
+            sets, lost = sets[~broken.any(axis=1)], w.number(0.0)
+        else:
+            lost = w.add("Cast", [w.add("MatMul", [w.constant(broken), w.rows(on, rules[parts].tolist())])], to=DOUBLE)
         gained = w.add("MatMul", [w.constant(sets.astype(np.float64)), logits])
         score = w.add("Sub", [gained, w.add("Mul", [lost, w.number(_FAR)])])
         best = w.shaped(w.add("ArgMax", [score], axis=0, keepdims=0), -1)
@@ -325,7 +312,7 @@ def label_points(w: Writer, labels: Labels, given: str, on: str, rules: Array) -
     return w.add("Where", [turned, up, down])
 
 
-def _from_the_top(w: Writer, logits: str, labels: Labels, on: str, rules: Array) -> str:
+def _from_the_top(w: Writer, logits: str, labels: Labels, on: str | None, rules: Array) -> str:
     """Keep labels from the highest score down, unless one that is kept excludes them: (k, rows)."""
     k = len(labels.outputs)
     graphs = []
@@ -337,7 +324,8 @@ def _from_the_top(w: Writer, logits: str, labels: Labels, on: str, rules: Array)
     positive = w.add("GreaterOrEqual", [logits, w.number(0.0)])
     open_ = w.add("Transpose", [w.add("Where", [positive, logits, w.number(_OFF)])], perm=[1, 0])  # (rows, k)
     kept = w.add("Sub", [open_, open_])
-    active = [w.shaped(w.rows(on, [rule]), -1, 1) for rule in lists]
+    always = w.constant(np.ones((1, 1), dtype=np.float32))
+    active = [always if on is None else w.shaped(w.rows(on, [rule]), -1, 1) for rule in lists]
 
     def body(inner: Writer, names: list[str]) -> tuple[list[str], str]:
         scores, chosen = names
@@ -352,7 +340,7 @@ def _from_the_top(w: Writer, logits: str, labels: Labels, on: str, rules: Array)
         gone = inner.add("Greater", [blocked, w.constant(np.float32(0.5))])
         left = inner.add("Where", [gone, w.number(_OFF), scores])
         more = inner.add("Greater", [inner.add("ReduceMax", [left], keepdims=0), w.number(_OFF / 2)])
-        return [left, inner.add("Add", [chosen, inner.add("Cast", [own], to=11)])], more
+        return [left, inner.add("Add", [chosen, inner.add("Cast", [own], to=DOUBLE)])], more
 
     found = w.loop(k, [open_, kept], body)[1]
     turned = w.add("Transpose", [found], perm=[1, 0])

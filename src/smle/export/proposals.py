@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate
 from smle.export.backbone import Backbone
-from smle.export.nearest import Writer, label_points, number_points
+from smle.export.nearest import label_points, number_points
+from smle.export.writer import Writer
 from smle.programs import Candidates
 from smle.programs.label_sets import Labels
+from smle_check.heads.clips import limits_of
 from smle_check.onnx.candidates import Table
 from smle_check.onnx.graph import DOUBLE, FLOAT
 from smle_check.onnx.program import PROPOSALS, Program
@@ -24,8 +26,8 @@ from smle_check.onnx.program import PROPOSALS, Program
 __all__ = ["proposals_of"]
 
 Array = npt.NDArray[Any]
-_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after the nearest point
-_LATER = (2.0**-4, 0.25, 0.5)  # after all points
+_MOVES = (2.0**-16, 2.0**-8)  # toward the safe answer, directly after the nearest point
+_LATER = (2.0**-3,)  # after all points
 
 
 def proposals_of(certificate: Certificate) -> tuple[Backbone, int]:
@@ -35,13 +37,13 @@ def proposals_of(certificate: Certificate) -> tuple[Backbone, int]:
     w = Writer()
     given = _given(w, program)
     safe = w.add("Cast", ["safe/single"], to=DOUBLE)
-    on = _rules_on(w, certificate, program)
+    on = _rules_on(w, certificate, program, int(head.rules.max()) + 1)
     ranks: list[list[tuple[Sequence[int], str]]] = [[]]
     for part in head.parts:
         if isinstance(part, Labels):
             points = [label_points(w, part, given, on, head.rules)]
         else:
-            points = number_points(w, part, given, on, head.rules)
+            points = number_points(w, part, given, on, head.rules, len(spec.inputs))
         while len(ranks) < len(points):
             ranks.append(ranks[0][: len(ranks[0])])
         for rank, found in enumerate(ranks):
@@ -59,24 +61,31 @@ def _given(w: Writer, program: Candidates) -> str:
     """Return the answers (m, rows) in float64, numbers that the head would accept."""
     wide = w.add("Cast", ["repair/answers"], to=DOUBLE)
     small = w.add("LessOrEqual", [w.add("Abs", [wide]), w.number(2.0**100)])
-    known = w.add("Where", [small, wide, w.column(program.tensors["clips.default"])])
-    reach = program.tensors["check.range"]
+    known = w.add("Where", [small, wide, w.column(program.stored["clips.default"])])
+    reach = program.stored["check.range"]
     return w.add("Max", [w.add("Min", [known, w.column(reach)]), w.column(-reach)])
 
 
-def _rules_on(w: Writer, certificate: Certificate, program: Candidates) -> str:
-    """Return which rules are on (rules, rows), as float32 zeros and ones, by the bits that the check computed."""
+def _rules_on(w: Writer, certificate: Certificate, program: Candidates, rules: int) -> str | None:
+    """Return which of the first rules are on (rules, rows), by the bits of the check; None: all of them, always."""
     spec, gated = program.specification, certificate.document["gate"]["regions"]
-    table = Table(Program(), spec, gated, certificate.tensors)
+    limits = bool(limits_of(spec))
+    table = Table(Program(), spec, gated, certificate.tensors, bounded=limits)
+    if not any(table.regions[g] for rule in spec.rules for g in rule.regions):
+        return None
     bits = w.add("Gather", ["check/bits/float", "repair/chosen"], axis=1)
-    members = np.zeros((len(gated), len(table.rows)), dtype=np.float32)
-    for i, region in enumerate(gated):
-        members[i, table.regions[region]] = 1
+    regions = [(i, g) for i, rule in enumerate(spec.rules[:rules]) for g in rule.regions]
+    members = np.zeros((len(regions), len(table.rows)), dtype=np.float32)
+    for row, (_, region) in enumerate(regions):
+        members[row, table.regions[region]] = 1
     needs = members.sum(axis=1, keepdims=True) - np.float32(0.5)
     held = w.add("Greater", [w.add("MatMul", [w.constant(members), bits]), w.constant(needs)])
-    switches = np.array([[g in rule.regions for g in gated] for rule in spec.rules], dtype=np.float32)
-    count = w.add("MatMul", [w.constant(switches), w.add("Cast", [held], to=FLOAT)])
-    return w.add("Cast", [w.add("Greater", [count, w.constant(np.float32(0.5))])], to=FLOAT)
+    on = w.add("Cast", [held], to=FLOAT)
+    if len(regions) == rules:
+        return on
+    switches = np.zeros((rules, len(regions)), dtype=np.float32)
+    switches[[i for i, _ in regions], range(len(regions))] = 1
+    return w.add("Min", [w.add("MatMul", [w.constant(switches), on]), w.constant(np.float32(1))])
 
 
 def _assembled(w: Writer, given: str, parts: list[tuple[Sequence[int], str]], m: int) -> str:

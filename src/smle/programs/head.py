@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from smle.programs.clip_list import ClipList
 __all__ = ["Program", "program_of"]
 
 Array = npt.NDArray[Any]
-Program = Callable[[Array, Array], Array]
+Program = ClipList | Candidates
 """From encoded inputs (n, d), float32 or float64, and a model's answers (n, m) to what is served, in float32."""
 
 

@@ -101,7 +101,11 @@ class Turned:
     def __init__(self, y: Array, solved: Mask) -> None:
         self._y, self._solved = y, solved
 
-    def points(self, rank: int, rows: Numbers | slice = slice(None)) -> Array:
+    def first(self) -> Array:
+        """Return the logits."""
+        return self._y
+
+    def points(self, rank: int, rows: Numbers) -> Array:
         """Return the logits of some rows; there is one rank."""
         return self._y[rows]
 
@@ -129,14 +133,14 @@ class Labels:
         block: Block | None,
     ) -> None:
         self.outputs = outputs
-        self._clauses, self._exclusions, self._parts = clauses, exclusions, parts
-        self._least, self._most, self._block = least, most, block
+        self.words, self.pairs, self.parts = clauses, exclusions, parts
+        self.least, self.most, self._block = least, most, block
         self._known: OrderedDict[bytes, Mask | None] = OrderedDict()
         self._graphs: OrderedDict[bytes, Mask] = OrderedDict()
 
     def solve(self, active: Mask, X: Array, t: Array) -> Turned:
         """Return logits near those of answers t (n, m), where parts of the rules are active."""
-        logits, binds = t[:, self.outputs], active[:, self._parts]
+        logits, binds = t[:, self.outputs], active[:, self.parts]
         on, solved = logits >= 0, np.zeros(len(t), dtype=bool)
         patterns, place = np.unique(binds, axis=0, return_inverse=True)
         for number, pattern in enumerate(patterns):
@@ -147,23 +151,24 @@ class Labels:
                     part = rows[start : start + _AT_ONCE]
                     on[part] = sets[(logits[part] @ sets.T).argmax(axis=1)]
                 solved[rows] = True
-            elif sets is None and not pattern[: len(self._clauses)].any():
+            elif sets is None and not pattern[: len(self.words)].any():
                 on[rows] = kept_labels(logits[rows], on[rows], self._graph(pattern))
                 solved[rows] = True
         if self._block is not None and not solved.all():
             rest = np.flatnonzero(~solved)
             found = self._block.solve(active[rest], X[rest], t[rest])
-            on[rest], solved[rest] = found.points(0) >= 0, found.there
-        return Turned(np.where(on, np.maximum(logits, self._least), np.minimum(logits, self._most)), solved)
+            y = found.first()
+            on[rest], solved[rest] = y >= 0, ~np.isnan(y).any(axis=1)
+        return Turned(np.where(on, np.maximum(logits, self.least), np.minimum(logits, self.most)), solved)
 
     def _sets(self, pattern: Mask) -> Mask | None:
         key = pattern.tobytes()
         if key not in self._known:
             if len(self._known) >= 256:
                 self._known.popitem(last=False)
-            count = len(self._clauses)
-            binding = [clause for clause, own in zip(self._clauses, pattern, strict=False) if own]
-            pairs = [list_ for list_, own in zip(self._exclusions, pattern[count:], strict=True) if own]
+            count = len(self.words)
+            binding = [clause for clause, own in zip(self.words, pattern, strict=False) if own]
+            pairs = [list_ for list_, own in zip(self.pairs, pattern[count:], strict=True) if own]
             k = len(self.outputs)
             few = k <= 64 and sum(map(len, pairs)) <= 2016
             both = [[(int(a), False), (int(b), False)] for list_ in pairs for a, b in list_] if few else []
@@ -171,13 +176,13 @@ class Labels:
         return self._known[key]
 
     def _graph(self, pattern: Mask) -> Mask:
-        own = pattern[len(self._clauses) :]
+        own = pattern[len(self.words) :]
         key = own.tobytes()
         if key not in self._graphs:
             if len(self._graphs) >= 4:
                 self._graphs.popitem(last=False)
             graph = np.zeros((len(self.outputs),) * 2, dtype=bool)
-            for pairs, binds in zip(self._exclusions, own, strict=True):
+            for pairs, binds in zip(self.pairs, own, strict=True):
                 if binds:
                     graph[pairs[:, 0], pairs[:, 1]] = graph[pairs[:, 1], pairs[:, 0]] = True
             self._graphs[key] = graph

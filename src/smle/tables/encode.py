@@ -23,6 +23,7 @@ __all__ = [
     "encode_inputs",
     "encode_numbers",
     "in_domain",
+    "option_of",
     "option_values",
     "require_columns",
     "require_in_domain",
@@ -123,7 +124,7 @@ def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
     missing = sum(is_missing(value) for value in flat)
     if missing:
         raise DataError(f"Choice '{choice.name}': {missing} of {len(flat)} values are missing. Drop these rows.")
-    texts = [_option(value, known) for value in flat]
+    texts = [option_of(value, known) for value in flat]
     unknown = sorted(set(texts) - set(known))
     if unknown:
         raise DataError(
@@ -141,7 +142,7 @@ def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
     flat = _choices(choice, y)
     if flat.dtype.kind not in "iufb":
         return texts
-    seen = {_option(value, choice.options): value for value in np.unique(flat).tolist()}
+    seen = {option_of(value, choice.options): value for value in np.unique(flat).tolist()}
     for option in choice.options:
         if option not in seen and flat.dtype.kind != "b":
             try:
@@ -150,7 +151,7 @@ def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
                 return texts
             seen[option] = value
     values = [seen.get(option) for option in choice.options]
-    if [_option(value, choice.options) for value in values] != list(choice.options):
+    if [option_of(value, choice.options) for value in values] != list(choice.options):
         return texts
     try:
         return np.array(values, dtype=flat.dtype)
@@ -166,7 +167,7 @@ def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
     return (np.asarray(y) if names is None else _column(y, choice.name)).reshape(-1)
 
 
-def _option(value: Any, options: Collection[str]) -> str:
+def option_of(value: Any, options: Collection[str]) -> str:
     """Return the option that a value names: its text, or for a float that is whole that of the integer."""
     text = str(value)
     if text not in options and isinstance(value, float) and value.is_integer():
@@ -327,7 +328,7 @@ def _one_hot(item: Categorical, values: npt.NDArray[Any]) -> FloatArray:
         raise DataError(f"Input '{item.name}': {int(missing.sum())} of {len(values)} values are missing. Fill them.")
     text = np.array(
         # A column of whole numbers with gaps comes from pandas as floats.
-        [item.missing if m else _option(v, item.categories) for v, m in zip(values.tolist(), missing, strict=True)],
+        [item.missing if m else option_of(v, item.categories) for v, m in zip(values.tolist(), missing, strict=True)],
         dtype=object,
     )
     result = np.zeros((len(values), len(item.categories)), dtype=np.float32)

@@ -21,8 +21,8 @@ def program_of(
 ) -> Program:  # fmt: skip
     """Return the program of a head that was checked: named inputs -> FEATURES; EMBEDDING -> named outputs.
 
-    `stated` is what the certificate says of the program. `proposals`: how many there are for a row, where candidates are
-    checked. `room`: see Program.
+    `stated` is what the certificate says of the program. `proposals`: how many there are for a row, where candidates
+    are checked. `room`: see Program.
     """
     program = Program(room)
     known = encode(program, face.inputs)

@@ -120,8 +120,8 @@ def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> It
     """Yield half-spaces of a gate as rows over the inputs and thresholds: they hold where the sum is not above it.
 
     For a comparison the sum is one input, or one with its sign turned: exact in float64, as float32 numbers are normal
-    there or 0. A strict one, s x < c, fails where s x >= c: where it is above the middle between c and the float32 number
-    below c. None stands for the whole domain, 0 <= 0.
+    there or 0. A strict one, s x < c, fails where s x >= c: where it is above the middle between c and the float32
+    number below c. None stands for the whole domain, 0 <= 0.
     """
     d = tensors["gate.coefficients"].shape[1]
     constants = floats_of(tensors["gate.constants_float32"])

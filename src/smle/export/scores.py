@@ -1,0 +1,216 @@
+"""How what an estimator predicts becomes what a head reads: numbers, scores of options, log-odds of labels.
+
+Each way is written twice, in NumPy and as nodes of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import ConversionError, DataError
+from smle.rules import Choice, Specification
+from smle.tables import option_of
+
+__all__ = ["ChoiceScores", "LabelScores", "NumberScores", "Scores", "scores_of"]
+
+Array = npt.NDArray[Any]
+_LEAST = 1e-30  # of a probability, whose logarithm is taken
+_TIE = (
+    2.0**-18
+)  # so that of equal probabilities the first class wins, and a label with even odds is off: as predict does
+_NAME = "estimator/scores/"
+
+
+@dataclass(frozen=True, eq=False)
+class NumberScores:
+    """Numbers, as they are."""
+
+    def predicted(self, model: Any, X: Any) -> Any:
+        """Return what an estimator predicts for a table."""
+        return model.predict(X)
+
+    def answers(self, predicted: Any) -> Any:
+        """Return what a head reads."""
+        return predicted
+
+    def undone(self, answers: Array) -> Array:
+        """Return what was predicted, to compare with."""
+        return answers
+
+    def nodes(self, onnx: Any, graph: Any) -> tuple[list[Any], str]:
+        """Return the nodes behind those of a converted estimator, and the name of the answers."""
+        return [], str(graph.output[0].name)
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceScores:
+    """Logarithms of probabilities, in the order of the options; the smallest wins where the rules pick that.
+
+    `select` (classes, options) says which class of the estimator is which option.
+    """
+
+    select: Array
+    sign: float
+
+    def predicted(self, model: Any, X: Any) -> Any:
+        """Return the probability of each option (n, options), or scores where the estimator knows none."""
+        if hasattr(model, "predict_proba"):
+            return np.asarray(model.predict_proba(X), dtype=np.float64) @ self.select
+        scores = np.asarray(model.decision_function(X), dtype=np.float64)
+        scores = np.stack([np.zeros(len(scores)), scores], axis=1) if scores.ndim == 1 else scores
+        return np.exp(scores - scores.max(axis=1, keepdims=True)) @ self.select
+
+    def answers(self, predicted: Any) -> Any:
+        """Return what a head reads."""
+        return self.sign * np.log(np.maximum(predicted, _LEAST))
+
+    def undone(self, answers: Array) -> Array:
+        """Return the probabilities."""
+        return np.asarray(np.exp(self.sign * answers))
+
+    def nodes(self, onnx: Any, graph: Any) -> tuple[list[Any], str]:
+        """Return the nodes behind those of a converted estimator, and the name of the answers."""
+        made = _Nodes(onnx)
+        chances = made.add("MatMul", _single(graph), made.constant(self.select))
+        return made.nodes, made.add("Mul", made.logarithm(chances), made.constant(np.array(self.sign)))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelScores:
+    """Log-odds of labels.
+
+    * `places`: for each label the column of the probability that it is on; None: it never is.
+    * `apart`: the estimator has a table of probabilities for each label.
+    """
+
+    places: tuple[int | None, ...]
+    apart: bool
+
+    def predicted(self, model: Any, X: Any) -> Any:
+        """Return the probability of each label (n, m)."""
+        if not hasattr(model, "predict_proba"):
+            scores = np.asarray(model.decision_function(X), dtype=np.float64)
+            return 0.5 * (1.0 + np.tanh(scores.reshape(len(scores), -1) / 2))
+        found = model.predict_proba(X)
+        if not isinstance(found, list):
+            return np.asarray(found) if len(self.places) > 1 else self._column(np.asarray(found), 0)[:, None]
+        return np.stack([self._column(np.asarray(part), i) for i, part in enumerate(found)], axis=1)
+
+    def _column(self, chances: Array, label: int) -> Array:
+        place = self.places[label]
+        return np.zeros(len(chances)) if place is None else chances[:, place]
+
+    def answers(self, predicted: Any) -> Any:
+        """Return what a head reads."""
+        return np.log(np.maximum(predicted, _LEAST)) - np.log(np.maximum(1.0 + _TIE - predicted, _LEAST))
+
+    def undone(self, answers: Array) -> Array:
+        """Return the probabilities."""
+        return np.asarray(0.5 * (1.0 + np.tanh(answers / 2)))
+
+    def nodes(self, onnx: Any, graph: Any) -> tuple[list[Any], str]:
+        """Return the nodes behind those of a converted estimator, and the name of the answers."""
+        made = _Nodes(onnx)
+        on = self._on(made, graph)
+        off = made.add("Sub", made.constant(np.array(1.0 + _TIE)), on)
+        return made.nodes, made.add("Sub", made.logarithm(on), made.logarithm(off))
+
+    def _on(self, made: _Nodes, graph: Any) -> str:
+        last = graph.output[-1].name
+        parts = next((node for node in graph.node if last in node.output), None)
+        if parts is not None and parts.op_type == "SequenceConstruct":  # one table of probabilities per label
+            sources = list(parts.input)
+            graph.node.remove(parts)
+            columns = []
+            for source, place in zip(sources, self.places, strict=True):
+                which = made.constant(np.array([place or 0], dtype=np.int64))
+                column = made.add("Gather", source, which, axis=1)
+                columns.append(column if place is not None else made.add("Mul", column, made.constant(np.array(0.0))))
+            return made.add("Concat", *columns, axis=1)
+        if len(self.places) == 1:
+            return made.add("Gather", last, made.constant(np.array([self.places[0] or 0], dtype=np.int64)), axis=1)
+        if not self.apart:
+            return str(last)
+        column = made.add("Gather", last, made.constant(np.array(1, dtype=np.int64)), axis=2)  # (labels, n)
+        return made.add("Transpose", column, perm=[1, 0])
+
+
+Scores = NumberScores | ChoiceScores | LabelScores
+
+
+def scores_of(spec: Specification, model: Any, classes: Sequence[Any] | None = None) -> Scores:
+    """Return how a fitted estimator answers for the outputs of rules.
+
+    Args:
+        spec: The rules.
+        model: The estimator.
+        classes: For a choice what its classes stand for, where they are only numbered.
+
+    Raises:
+        DataError: If it is no classifier where one is needed, or has classes that are no options.
+    """
+    if spec.output_kind == "numbers":
+        return NumberScores()
+    if not (hasattr(model, "predict_proba") or hasattr(model, "decision_function")):
+        raise DataError(
+            f"Expected a classifier, with predict_proba or decision_function, for labels and choices. Got "
+            f"{type(model).__name__}."
+        )
+    choice = spec.outputs[0]
+    known = getattr(model, "classes_", None)
+    if isinstance(choice, Choice):
+        options = list(choice.options)
+        names = [option_of(v, options) for v in (np.asarray(known).tolist() if classes is None else classes)]
+        strange = [name for name in names if name not in options]
+        if strange:
+            raise DataError(
+                f"Choice '{choice.name}': the model knows the class {strange[0]!r}. Expected classes out of "
+                f"{', '.join(options)}."
+            )
+        select = np.zeros((len(names), len(options)))
+        ranks = np.arange(len(names))
+        select[ranks, [options.index(name) for name in names]] = 1.0 - _TIE * ranks / max(1, len(names))
+        return ChoiceScores(select, 1.0 if choice.pick == "max" else -1.0)
+    apart = isinstance(known, list)
+    of_labels = known if apart else [known] if len(spec.outputs) == 1 else [np.array([0, 1])] * len(spec.outputs)
+    if of_labels is None or len(of_labels) != len(spec.outputs):
+        raise DataError(f"Expected a model of {len(spec.outputs)} labels: {', '.join(spec.targets)}.")
+    places = [np.flatnonzero(np.asarray(values) == 1) for values in of_labels]
+    return LabelScores(tuple(int(place[0]) if len(place) else None for place in places), apart)
+
+
+class _Nodes:
+    """Nodes of a graph with names of their own, and constants in the float format that they meet."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+
+    def _name(self) -> str:
+        return f"{_NAME}{len(self.nodes)}"
+
+    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; return the name of what it computes."""
+        name = self._name()
+        self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, values: Array) -> str:
+        """Add a constant, in float32 unless it is of whole numbers."""
+        stored = values if values.dtype.kind == "i" else values.astype(np.float32)
+        return self.add("Constant", value=self.onnx.numpy_helper.from_array(stored, self._name()))
+
+    def logarithm(self, source: str) -> str:
+        """Add the logarithm of probabilities, of 0 too."""
+        return self.add("Log", self.add("Max", source, self.constant(np.array(_LEAST))))
+
+
+def _single(graph: Any) -> str:
+    if len(graph.output) < 2:
+        raise ConversionError("The converter of this classifier gives no probabilities.")
+    return str(graph.output[-1].name)
