@@ -68,6 +68,10 @@ def bench(
     name: Annotated[str | None, typer.Argument(help="Which bench; none: list them.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, seconds instead of minutes.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table, numbers and plot.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Jobs at a time, for benches of many jobs.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of single results; a run goes on where one stopped.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure ratios in one run, with versions and machine recorded.
@@ -81,7 +85,8 @@ def bench(
             for known in available():
                 print(known)
             return
-        result = run_bench(name, quick=quick, output=output)
+        options = {key: value for key, value in (("jobs", jobs), ("folder", folder)) if value is not None}
+        result = run_bench(name, quick=quick, output=output, **options)
         print(result.json() if as_json else result.markdown())
 
 

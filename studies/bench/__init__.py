@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from studies.bench.harness import BenchResult, write
 
@@ -24,15 +26,27 @@ def available() -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def run_bench(name: str, *, quick: bool = False, output: str | PathLike[str] | None = None) -> BenchResult:
+def run_bench(
+    name: str, *, quick: bool = False, output: str | PathLike[str] | None = None, **options: Any
+) -> BenchResult:
     """Run a bench; with `output`, write NAME.md, NAME.json and NAME.png into that folder.
 
+    Args:
+        name: Which one.
+        quick: Small sizes.
+        output: Where to write.
+        options: `jobs` and `folder`, for benches of many jobs, which go on where a run stopped.
+
     Raises:
-        ValueError: If there is no such bench.
+        ValueError: If there is no such bench, or it does not take an option.
     """
     if name not in available():
         raise ValueError(f"Expected a bench among {', '.join(available())}. Got {name!r}.")
-    result: BenchResult = importlib.import_module(f"{__name__}.{name}").run(quick)
+    run = importlib.import_module(f"{__name__}.{name}").run
+    unknown = sorted(options.keys() - inspect.signature(run).parameters.keys())
+    if unknown:
+        raise ValueError(f"Bench '{name}' takes no --{unknown[0]}: it is one job.")
+    result: BenchResult = run(quick, **options)
     if output is not None:
         write(result, Path(output))
     return result

@@ -108,7 +108,7 @@ def test_the_stored_form_is_served_and_obeys(bank, name, tmp_path):
     assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(X), answers)
     assert np.array_equal(loaded.predict(_as_polars(X)), answers)
     assert len(loaded.certificate_.check()) == 8
-    assert model.description_["correction"]["moved"] > 0
+    assert model.description_["training"]["head"]["ways"]["moved"] > 0
 
 
 def _as_polars(X):
@@ -192,7 +192,7 @@ def test_a_model_that_answers_nan_is_replaced_counted_and_warned_of(doses):
     with pytest.warns(UserWarning, match="2 of 3 answers of the model are NaN"):
         answers = model.predict(late)
     assert ((answers >= 0) & (answers <= 2)).all()
-    assert model.corrected_.replaced_ == 2
+    assert model.served_ == {"kept": 1, "moved": 0, "replaced": 2, "safe": 0}
 
 
 class _Broken:

@@ -17,13 +17,14 @@ from smle.export.files import write_onnx
 from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.guarantees import active
-from smle.programs import program_of
+from smle.monitor import Edges, Seen, Usage, column_edges
+from smle.programs import MUCH, WAYS, Corrections, program_of, served_by, ways_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
 from smle.tables.frames import frame_of
 
-__all__ = ["WIDE", "Answered", "CorrectedModel"]
+__all__ = ["WIDE", "Answered", "CorrectedModel", "count_ways"]
 
 Array = npt.NDArray[Any]
 WIDE = 2.0**100  # answers beyond are replaced
@@ -51,16 +52,46 @@ class Answered(NamedTuple):
         with np.errstate(invalid="ignore", over="ignore"):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
-    def summary(self) -> dict[str, Any]:
-        """Return in how many rows an answer was moved, by how much at most, replaced, or served by the safe answer."""
-        moved = np.nan_to_num(np.abs(self.moved.astype(np.float64)))
+    def information(self, spec: Specification) -> dict[str, Any]:
+        """Return the active rules per row, whether it is in the domain, how it was served, and by how much moved."""
+        titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
+        ways = ways_of(spec, self.answers, self.served, self.by)
         return {
-            "rows": len(self.answers),
-            "moved": int((moved > 0).any(axis=1).sum()),
-            "largest": moved.max(axis=0, initial=0.0).tolist(),
-            "replaced": int(self.replaced.any(axis=1).sum()),
-            "safe": int((self.by == 2).sum()),
+            "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
+            "in_domain": in_domain(spec, self.encoded).all(axis=1),
+            "served": np.asarray(WAYS, dtype=object)[ways],
+            "moved": self.moved,
+            "replaced": self.replaced,
         }
+
+    def usage(self, spec: Specification, edges: Edges | None = None) -> Usage:
+        """Count which rules are on, what lies outside the domain, and what the head did."""
+        edges = column_edges(spec, self.encoded) if edges is None else edges
+        seen = Seen(active_rules(spec, self.encoded), in_domain(spec, self.encoded))
+        head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
+        return Usage.count(spec, self.encoded, seen, edges, head=head)
+
+
+def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
+    """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
+    lower, upper = (np.array([float(v) for v in side], dtype=encoded.dtype) for side in (spec.lower, spec.upper))
+    clamped = np.clip(encoded, lower, upper)
+    found = [active(rule, clamped) for rule in spec.rules]
+    return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
+
+
+def count_ways(totals: dict[str, int], spec: Specification, found: Answered, *, stacklevel: int) -> None:
+    """Add to the totals how rows were served; warn if the stored safe answer serves too many of them."""
+    ways = np.bincount(ways_of(spec, found.answers, found.served, found.by), minlength=len(WAYS)).tolist()
+    for way, count in zip(WAYS, ways, strict=True):
+        totals[way] += count
+    rows = sum(totals.values())
+    if ways[WAYS.index("safe")] and totals["safe"] > MUCH * rows:
+        warnings.warn(
+            f"The stored safe answer served {totals['safe']} of {rows} rows so far, more than a tenth of a percent. It "
+            "obeys the rules, but says little about the row: see served_ and return_info=True.",
+            stacklevel=stacklevel,
+        )
 
 
 class CorrectedModel:
@@ -71,7 +102,8 @@ class CorrectedModel:
         specification_: The rules.
         certificate_: The proof, for whatever the model answers; None without rules.
         description_: What model.json says, where it can be stored.
-        replaced_: How many answers so far were NaN or infinite, and were replaced by the default.
+        served_: How many rows were served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN, infinite or
+            beyond 1e30) or `safe` (the stored safe answer).
     """
 
     def __init__(
@@ -85,7 +117,7 @@ class CorrectedModel:
     ) -> None:
         self.model, self.specification_, self.certificate_ = model, spec, certificate
         self.description_: dict[str, Any] = {} if description is None else description
-        self.replaced_ = 0
+        self.served_ = dict.fromkeys(WAYS, 0)
         self._unstored = unstored
         self._enforce = None if certificate is None else program_of(certificate)
 
@@ -99,7 +131,8 @@ class CorrectedModel:
 
         Args:
             X: A table with the inputs that the rules name, beside whatever else the model reads.
-            return_info: Also return a dict: `moved` (n, m), by how much each answer was moved, and `replaced` (n, m).
+            return_info: Also return a dict: `served` (n,), how each row was served (see `served_`); `moved` (n, m), by
+                how much each answer was moved; `replaced` (n, m); `active_rules` and `in_domain` per row.
             out_of_domain: "raise"; or "clip": rows outside the domain are answered, and the rules hold at the input
                 that is clamped to it; or "warn": the same with a warning.
 
@@ -108,7 +141,7 @@ class CorrectedModel:
         """
         found = self.answered(X, out_of_domain)
         result = decided(self.specification_, found.served)
-        return (result, {"moved": found.moved, "replaced": found.replaced}) if return_info else result
+        return (result, found.information(self.specification_)) if return_info else result
 
     def answered(self, X: Any, out_of_domain: str = "raise", *, stacklevel: int = 4) -> Answered:
         """Return what the model answers to a table, and what is served; answers that are replaced are counted."""
@@ -117,9 +150,9 @@ class CorrectedModel:
         apply_domain_policy(spec, encoded, out_of_domain)
         answers = self._answers(X, encoded)
         found = Answered(encoded, answers, *self._served(encoded, answers))
+        count_ways(self.served_, spec, found, stacklevel=stacklevel)
         replaced = int(found.replaced.sum())
         if replaced:
-            self.replaced_ += replaced
             instead = "they are served, for there are no rules" if self._enforce is None else (
                 "the default answer, within the rules, takes their place"
             )  # fmt: skip
@@ -130,11 +163,9 @@ class CorrectedModel:
         return found
 
     def _served(self, encoded: Array, answers: Array) -> tuple[Array, Array]:
-        if self._enforce is None or not hasattr(self._enforce, "explained"):
-            served = answers if self._enforce is None else self._enforce(encoded, answers)
-            return served, np.zeros(len(answers), dtype=np.int8)
-        served, by = self._enforce.explained(encoded, answers)
-        return served, by
+        if self._enforce is None:
+            return answers, np.zeros(len(answers), dtype=np.int8)
+        return served_by(self._enforce, encoded, answers)
 
     def _answers(self, X: Any, encoded: Array) -> Array:
         """Return the model's own answers (n, m) in float32."""
@@ -151,25 +182,6 @@ class CorrectedModel:
             scores = scores_of(self.specification_, model)
             found = scores.answers(scores.predicted(model, X))
         return answers_of(self.specification_, found, len(encoded))
-
-    def active(self, encoded: Array) -> npt.NDArray[np.bool_]:
-        """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
-        spec = self.specification_
-        lower, upper = (np.array([float(v) for v in side], dtype=encoded.dtype) for side in (spec.lower, spec.upper))
-        clamped = np.clip(encoded, lower, upper)
-        found = [active(rule, clamped) for rule in spec.rules]
-        return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
-
-    def information(self, found: Answered) -> dict[str, Any]:
-        """Return the active rules per row, whether it is in the domain, and what was moved and replaced."""
-        titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
-        return {
-            "active_rules": [tuple(titles[row].tolist()) for row in self.active(found.encoded)],
-            "in_domain": in_domain(self.specification_, found.encoded).all(axis=1),
-            "moved": found.moved,
-            "replaced": found.replaced,
-            "safe": found.by == 2,
-        }
 
     # --- storing
 

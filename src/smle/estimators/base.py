@@ -29,6 +29,7 @@ from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, folded, rebuild
 from smle.guarantees import Arrangement, arrange, conflicts_explained, distinct
+from smle.monitor import Usage
 from smle.nn.backbones import MLP
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
@@ -240,9 +241,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             with float32_by_default():
                 fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
-        concern = self.description_["scores"].get("concern")
-        if concern:
-            warnings.warn(concern, AccuracyWarning, stacklevel=2)
+        head = Usage.from_json(self.description_["training"]).head
+        for concern in (self.description_["scores"].get("concern"), "" if head is None else head.concern):
+            if concern:
+                warnings.warn(concern, AccuracyWarning, stacklevel=2)
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:

@@ -21,9 +21,8 @@ from smle.errors import DataError
 from smle.estimators.description import describe
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
-from smle.guarantees import conflicts_explained
-from smle.monitor import Seen, Usage, column_edges
-from smle.tables import column_names, encode_inputs, in_domain, require_in_domain
+from smle.monitor import Edges, Usage
+from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.tables.frames import frame_of
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     certificate = None
     if spec.rules:  # first: rules that cannot be proved are better known before an hour of training
         default, scale = model._typical(targets)
-        with conflicts_explained(spec):
-            certificate = certify_rules(spec, default=default, scale=scale)
+        certificate = certify_rules(spec, default=default, scale=scale)
         program_of(certificate)
     frame = frame_of(X, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
     routed = _routed(model, sample_weight, params)
@@ -73,15 +71,11 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     if column_names(X) is not None:
         model.feature_names_in_ = np.asarray(frame.columns, dtype=object)
     corrected = CorrectedModel(stored, spec, certificate)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = corrected.answered(frame)
-    usage = usage_of(corrected, frame, encoded)
+    usage = usage_of(corrected, frame)
     architecture = {"backbone": "onnx", "estimator": _title(inner), "columns": list(stored.columns or ())}
     model.description_ = {
         **describe(spec, encoded, targets, kind=type(model).__name__, architecture=architecture, seed=None,
                    history={"seconds": round(seconds, 3)}, usage=usage),
-        "correction": found.summary(),
         **model._facts(),
     }  # fmt: skip
     model.corrected_ = corrected
@@ -145,13 +139,11 @@ def _title(estimator: Any) -> str:
     return type(estimator).__name__ if inside is None else f"{type(estimator).__name__}({_title(inside)})"
 
 
-def usage_of(corrected: CorrectedModel, table: Any, encoded: Array, edges: Any = None) -> Usage:
-    """Count over the rows of a table which rules are on, what lies outside, and which answers are moved."""
-    spec = corrected.specification_
-    edges = column_edges(spec, encoded) if edges is None else edges
+def usage_of(corrected: CorrectedModel, table: Any, edges: Edges | None = None) -> Usage:
+    """Count over the rows of a table which rules are on, what lies outside, and what the head does."""
+    totals = dict(corrected.served_)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # counted here
         found = corrected.answered(table, "clip")
-    moved = (~(found.served == found.answers)).mean(axis=1, dtype=np.float32)
-    cell = np.zeros(len(encoded), dtype=np.int64)
-    return Usage.count(spec, encoded, Seen(corrected.active(encoded), cell, in_domain(spec, encoded), moved), edges)
+    corrected.served_.update(totals)  # nobody was served
+    return found.usage(corrected.specification_, edges)

@@ -6,27 +6,21 @@ The buffers of both are, name by name, tensors that docs/certificate-format.md p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 from operator import ge, gt, mul
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from smle.guarantees import Arrangement, domain_box, guard_rows
+from smle.certificates.gate import domain_arrays, gate_and_arrays
+from smle.guarantees import Arrangement
 from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
-from smle_check.floats import BINARY32, BINARY64, Binary
 
 __all__ = ["Domain", "Gate"]
 
-_TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
 _FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
-
-
-def _column(values: list[Fraction], dtype: torch.dtype) -> Tensor:
-    return torch.tensor([float(v) for v in values], dtype=dtype)
 
 
 class _OfRules(FixedFormats):
@@ -55,10 +49,8 @@ class Domain(_OfRules):
 
     def __init__(self, spec: Specification) -> None:
         super().__init__()
-        for fmt, dtype in _TYPES:
-            lower, upper = domain_box(spec, fmt)
-            self.register_buffer(f"lower_{fmt.name}", _column(list(lower), dtype))
-            self.register_buffer(f"upper_{fmt.name}", _column(list(upper), dtype))
+        for name, array in domain_arrays(spec).items():
+            self.register_buffer(name.removeprefix("domain."), torch.from_numpy(array))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x clamped to the domain, same shape and type (batch, d)."""
@@ -126,32 +118,24 @@ class Gate(_OfRules):
     def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
         super().__init__()
         self._numbers: dict[str, _Numbers] = {}
-        guard = guard_rows(arrangement, spec)
-        used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
-        comparisons = [row for row in used if guard[row].is_comparison]
-        oblique = [row for row in used if not guard[row].is_comparison]
-        for position, (fmt, dtype) in enumerate(_TYPES):
-            constants = [guard[row].constants[position] for row in comparisons]
-            self.register_buffer(f"constants_{fmt.name}", _column(constants, dtype))
-        coefficients = torch.zeros(len(oblique), len(spec.columns), dtype=torch.float64)
-        for position, row in enumerate(oblique):
-            for (column, _), value in zip(guard[row].coefficients, guard[row].stored, strict=True):
-                coefficients[position, column] = float(value)
-        self.register_buffer("coefficients", coefficients)
-        thresholds = [guard[row].threshold or Fraction(0) for row in oblique]
-        self.register_buffer("thresholds", _column(thresholds, torch.float64))
+        self.rows, arrays = gate_and_arrays(spec, arrangement)
+        for name, array in arrays.items():
+            self.register_buffer(name.removeprefix("gate."), torch.from_numpy(array))
         bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
         signatures = torch.tensor(bits, dtype=torch.uint8).reshape(len(arrangement.cells), len(arrangement.gated))
         self.register_buffer("signatures", signatures)
         # What follows is derived from the rules and not stored.
-        derived = [guard[row].coefficients[0] for row in comparisons]
-        self.register_buffer("columns", torch.tensor([c for c, _ in derived], dtype=torch.long), persistent=False)
-        self.register_buffer("negative", torch.tensor([v < 0 for _, v in derived], dtype=torch.bool), persistent=False)
-        strict = torch.tensor([guard[row].strict for row in comparisons], dtype=torch.bool)
-        self.register_buffer("strict", strict, persistent=False)
-        self.has_strict = bool(strict.any())
-        for name, rows in (("comparison_regions", comparisons), ("oblique_regions", oblique)):
-            member = [[float(row in arrangement.regions[region]) for region in arrangement.gated] for row in rows]
+        columns, negative, strict = zip(*self.rows.comparisons, strict=True) if self.rows.comparisons else ((), (), ())
+        self.register_buffer("columns", torch.tensor(columns, dtype=torch.long), persistent=False)
+        self.register_buffer("negative", torch.tensor(negative, dtype=torch.bool), persistent=False)
+        self.register_buffer("strict", torch.tensor(strict, dtype=torch.bool), persistent=False)
+        self.has_strict = any(strict)
+        first = len(columns)  # of the oblique rows
+        for name, rows in (
+            ("comparison_regions", range(first)),
+            ("oblique_regions", range(first, first + self.rows.oblique)),
+        ):
+            member = [[float(row in own) for own in self.rows.members] for row in rows]
             matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(arrangement.gated))
             self.register_buffer(name, matrix, persistent=False)
         self.register_buffer("targets", signatures.sum(dim=1).to(torch.float32), persistent=False)
@@ -159,15 +143,15 @@ class Gate(_OfRules):
         # With one region the gate has two answers: the cell inside and the cell outside.
         places = {tuple(row): number for number, row in enumerate(bits)}
         self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
-        self.has_oblique = bool(oblique)
+        self.has_oblique = bool(self.rows.oblique)
         self.is_trivial = len(arrangement.gated) == 0
         self.is_single = len(arrangement.gated) == 1
 
-    def active(self, x: Tensor) -> Tensor:
-        """Return which gated regions are active: (batch, regions) bool. x is clamped to the domain."""
+    def active(self, x: Tensor, wide: Tensor | None = None) -> Tensor:
+        """Return which gated regions are active: (batch, regions) bool. x is in the domain; wide: in float64."""
         outside = (~self._compared(x)).to(torch.float32) @ self.comparison_regions
         if self.has_oblique:
-            outside = outside + self._above(x).to(torch.float32) @ self.oblique_regions
+            outside = outside + self._above(x if wide is None else wide).to(torch.float32) @ self.oblique_regions
         return outside == 0
 
     def _compared(self, x: Tensor) -> Tensor:
@@ -275,11 +259,11 @@ class Gate(_OfRules):
             return cast(Tensor, exceeds).logical_not_() if holds is None else holds
         return holds > exceeds
 
-    def inside(self, x: Tensor) -> Tensor:
-        """Return whether the only region is active: (batch,) bool. x is clamped to the domain."""
+    def inside(self, x: Tensor, wide: Tensor | None = None) -> Tensor:
+        """Return whether the only region is active: (batch,) bool. x is clamped to the domain; wide: in float64."""
         if not self.has_oblique:
             return self._compared(x).all(dim=1)
-        below = ~self._above(x).any(dim=1)
+        below = ~self._above(x if wide is None else wide).any(dim=1)
         return self._compared(x).all(dim=1) & below if len(self.columns) else below
 
     def forward(self, x: Tensor) -> Tensor:
@@ -288,7 +272,11 @@ class Gate(_OfRules):
             yes, no = self.inside_outside
             inside = self.inside(x)
             return torch.full_like(inside, no, dtype=torch.long).masked_fill(inside, yes)
-        bits = self.active(x).to(torch.float32)
+        return self.cell(self.active(x))
+
+    def cell(self, bits: Tensor) -> Tensor:
+        """Return the index of the cell of some bits (batch, regions): (batch,)."""
+        bits = bits.to(torch.float32)
         signatures = self.signatures.to(torch.float32)
         # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
         match = bits @ (2 * signatures).T - self.targets == bits.sum(dim=1, keepdim=True)

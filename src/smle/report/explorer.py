@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.assurance import CorrectedNetwork, DeployedNetwork
+from smle.assurance import DeployedNetwork
 from smle.guarantees import Arrangement
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.head import DeployedHead
@@ -30,11 +30,7 @@ _POINTS, _SIDE = 61, 25
 
 
 def explorer_data(
-    network: DeployedNetwork | CorrectedNetwork,
-    spec: Specification,
-    arrangement: Arrangement,
-    *,
-    medians: dict[str, float],
+    network: DeployedNetwork, spec: Specification, arrangement: Arrangement, *, medians: dict[str, float]
 ) -> dict[str, Any]:
     """Return what the page needs to draw slices, as plain data. `medians`: where to start, by input column."""
     data: dict[str, Any] = {
@@ -54,8 +50,6 @@ def explorer_data(
         reason = "the backbone is not a multi-layer perceptron"
     elif numbers > _NUMBERS:
         reason = "the backbone is too large to embed"
-    elif isinstance(network, CorrectedNetwork):
-        reason = "answers are corrected behind the network"
     else:
         return {**data, "program": _program(network.backbone, network.head)}
     return {**data, "grid": {"reason": reason, **_grid(network, data)}}
@@ -183,7 +177,7 @@ def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
     }
 
 
-def _grid(network: DeployedNetwork | CorrectedNetwork, data: dict[str, Any]) -> dict[str, Any]:
+def _grid(network: DeployedNetwork, data: dict[str, Any]) -> dict[str, Any]:
     """Return answers along single inputs and pairs of them; all other inputs stay at their start."""
     inputs = data["inputs"]
     width = sum(len(item["columns"]) for item in inputs)
@@ -215,7 +209,7 @@ def _place(x: npt.NDArray[Any], item: dict[str, Any], value: float) -> None:
 
 
 def _slice(
-    network: DeployedNetwork | CorrectedNetwork,
+    network: DeployedNetwork,
     inputs: list[dict[str, Any]],
     start: npt.NDArray[Any],
     axes: list[int],
@@ -229,7 +223,5 @@ def _slice(
     features = torch.tensor(X)
     with torch.inference_mode():
         y = network(features)[:, :_OUTPUTS]
-        bits = torch.zeros(len(y), 0)
-        if isinstance(network, DeployedNetwork):
-            bits = network.head.gate.active(network.head.domain(features))
+        bits = network.head.gate.active(network.head.domain(features))
     return {"axes": axes, "ticks": ticks, "y": _pack(y), "active": bits.to(torch.uint8).tolist()}
