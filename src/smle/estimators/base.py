@@ -198,7 +198,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         """Tell scikit-learn what an inner estimator reads."""
         tags = super().__sklearn_tags__()
         if self.estimator is not None:
-            tags.input_tags = get_tags(self.estimator).input_tags
+            tags.input_tags = replace(get_tags(self.estimator).input_tags, sparse=False)
+            tags.input_tags.allow_nan &= self.specification is not None
         return tags
 
     def get_metadata_routing(self) -> Any:
