@@ -1,7 +1,7 @@
-"""A bank: a card limit, an overdraft and a rate by gradient boosting, behind ten rules.
+"""A bank: a card limit, an overdraft and a rate by gradient boosting, behind ten rules, with a report for the auditor.
 
 Shows: your own model, rules in a file (bank.yaml), categories and missing values, limits that move and are capped,
-outputs that share a budget, alternatives, a model folder.
+outputs that share a budget, alternatives, a model folder, ONNX.
 Run it: python examples/bank.py
 """
 
@@ -19,6 +19,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 from smle import SafeRegressor, Specification, load
 from smle.baselines import violation_rate
+from smle.export import check_onnx
+from smle.report import write_report
 
 RULES = Path(__file__).with_name("bank.yaml")
 ANSWERS = ["card", "overdraft", "rate"]
@@ -52,7 +54,7 @@ def customers(rows: int, *, seed: int = 0) -> pd.DataFrame:
 
 
 def main(*, rows: int = 5000, max_iter: int = 100, folder: str = "bank") -> dict[str, float]:
-    """Fit and store; return the shares of rows that break a rule, plain and safe."""
+    """Fit, store, report, export; return the shares of rows that break a rule, plain and safe."""
     spec = Specification.from_yaml(RULES)
     table = customers(rows)
     inputs, granted = table.drop(columns=ANSWERS), table[ANSWERS]
@@ -78,7 +80,10 @@ def main(*, rows: int = 5000, max_iter: int = 100, folder: str = "bank") -> dict
     place = Path(folder)
     model.save(place / "model")
     assert np.array_equal(load(place / "model").predict(new), model.predict(new))
-    print(f"Check again: smle verify {place / 'model'}")
+    write_report(place / "model", data=table, path=place / "report.html")
+    model.to_onnx(place / "model.onnx")
+    check_onnx(place / "model.onnx")  # the standard library would do
+    print(f"Look at {place / 'report.html'}; check again: smle verify {place / 'model'}")
     return broken
 
 

@@ -98,10 +98,13 @@ def gated(gate: Gate, *, wide: bool = False) -> list[Op]:
 def box(spec: Specification, regions: Sequence[int], clip: str, bounds: str, names: Collection[str]) -> list[Op]:
     """Return the program of heads behind a box (section 0).
 
-    `regions`, `clip` and `bounds` are what the certificate states; `names` are those of the head's tensors. The values
-    `bits`, `cell` and `clipped` are there for whoever watches.
+    `regions`, `clip` and `bounds` are what the certificate states; `names` are those of the head's tensors.
     """
-    gate = gate_of(spec, regions)
+    return box_of(gate_of(spec, regions), clip, bounds, names)
+
+
+def box_of(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
+    """Do what `box` does. The values `bits`, `cell` and `clipped` are there for whoever watches."""
     ops, place = gated(gate), None
     if gate.members:
         place = "cell"
@@ -144,6 +147,16 @@ def clip_list(spec: Specification, limits: Sequence[Limit], regions: Sequence[in
             kind = "raise_to" if stage.endswith("lower") else "lower_to"
             ops.append(Op(kind, stage, (ops[-1].out, "bits", f"clips.{stage}", *sloped), fixed))
     return [*ops, Op("narrow", "y", (ops[-1].out,))]
+
+
+def needed(ops: Sequence[Op], wanted: Collection[str], given: Collection[str] = ()) -> list[Op]:
+    """Return the operations that make some values, where others are given."""
+    names, kept = set(wanted), []
+    for op in reversed(ops):
+        if op.out in names and op.out not in given:
+            kept.append(op)
+            names.update(name for name in op.args if name is not None)
+    return kept[::-1]
 
 
 Table = Mapping[str, Callable[..., Callable[..., Any]]]

@@ -72,8 +72,8 @@ def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] |
         )
     for name, value in stand_ins or []:
         lines.append(
-            f"A missing value of {term(name)} is replaced by {visible(value)} before the model sees it. The proof does "
-            "not use it: the rules hold for that value."
+            f"A missing value of {term(name)} is read as {visible(value)} by the rules. The proof does not use it: the "
+            "rules hold for that value."
         )
     facts = [("which inputs are whole numbers", whole), ("what stands in for missing values", stand_ins)]
     unknown = [words for words, known in facts if known is None]

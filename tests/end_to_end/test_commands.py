@@ -410,8 +410,8 @@ def test_all_three_print_the_same_domain_and_assumptions(tmp_path):
     told = [line for line in assumed(folder) if line not in assumed(alone["m"])]
     assert [line.split(". ")[0] for line in told] == [
         "assumed: Inputs declared as whole numbers are whole: k",
-        "assumed: A missing value of k is replaced by 3 before the model sees it",
-        "assumed: A missing value of road is replaced by wet before the model sees it",
+        "assumed: A missing value of k is read as 3 by the rules",
+        "assumed: A missing value of road is read as wet by the rules",
     ]
     assert assumed(alone["m"])[-1].startswith(
         "assumed: Not stated here, and not used by the proof: which inputs are whole"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from onnx import helper, numpy_helper
@@ -18,7 +17,7 @@ from smle.programs import ClipList
 from smle.rules import Specification
 from smle_check.onnx.program import EMBEDDING
 from support.exported import Exported, accepted, columns_of, feed, resealed, session
-from support.joined import ANSWERS, asked, joined
+from support.joined import ANSWERS, asked, flushing, joined
 from support.limit_rules import EVERYDAY, answers_for, at_a_border, limit_rules, spec_of
 from support.sampling import Judge, hard_points
 
@@ -33,13 +32,6 @@ PLAIN = {
 }  # fmt: skip
 ALL = {**EVERYDAY, **PLAIN}
 LAYOUTS = {"monitored": True, "not monitored": False}
-
-
-def flushing(data: bytes) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def points(spec: Specification, rng: np.random.Generator, count: int) -> np.ndarray:

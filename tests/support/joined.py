@@ -13,6 +13,7 @@ from smle.certificates.rules import certify_rules
 from smle.export.backbone import Backbone
 from smle.export.files import _sealed
 from smle.export.graph import certified_program, graph_model, interface_of
+from smle.export.proposals import proposals_of
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING
@@ -28,17 +29,34 @@ def handed(m: int) -> Backbone:
 
 
 def joined(
-    spec: Specification, certificate: Certificate | None = None, *, monitor: bool = True, model: Backbone | None = None
+    spec: Specification,
+    certificate: Certificate | None = None,
+    *,
+    monitor: bool = True,
+    model: Backbone | None = None,
+    proposals: tuple[Backbone, int] | None = None,
 ) -> Exported:
-    """Return the head of rules as ONNX, with its certificate."""
+    """Return the head of rules as ONNX, with its certificate; `proposals` in place of the nearest allowed answers."""
     if certificate is None:
         certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
     face = interface_of(spec, monitor=monitor)
-    program = certified_program(face, certificate, certificate.tensors)
-    graph = graph_model(face, program, model or handed(len(spec.targets)), [rule.name for rule in spec.rules])
+    if proposals is None and "check.range" in certificate.tensors:
+        proposals = proposals_of(certificate)
+    nodes, count = proposals or (None, 1)
+    program = certified_program(face, certificate, certificate.tensors, proposals=count)
+    titles = [rule.name for rule in spec.rules]
+    graph = graph_model(face, program, model or handed(len(spec.targets)), titles, nodes)
     data = graph.SerializeToString(deterministic=True)
     record = ModelRecord(arrays_of(certificate.tensors), {}, spec.to_yaml(), certificate)
     return Exported(spec, record, data, _sealed(certificate, data))
+
+
+def flushing(data: bytes) -> onnxruntime.InferenceSession:
+    """A session that reads subnormal numbers as zero."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def asked(

@@ -10,97 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.extras import require
+from smle.export.writer import Writer
 from smle.programs.alternatives import KEPT, Block
 from smle.programs.label_sets import Labels, allowed_sets
-from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64
+from smle_check.onnx.graph import DOUBLE, FLOAT
 
-__all__ = ["Writer", "label_points", "number_points"]
+__all__ = ["label_points", "number_points"]
 
 Array = npt.NDArray[Any]
-_PREFIX = "proposals/"
 _OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
 _PIECES, _SETS = 16, 300  # what is tried all at once
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 _ALL_SETS = 12  # labels whose sets are all listed
-
-
-class Writer:
-    """Nodes and constants under names of their own."""
-
-    def __init__(self, prefix: str = _PREFIX) -> None:
-        self._onnx = require("onnx", "ONNX export")
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-        self._prefix = prefix
-        self._known: dict[tuple[Any, ...], str] = {}
-
-    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Append a node with one output; return its name."""
-        return self.last(op, inputs, f"{self._prefix}{len(self.nodes)}", **attributes)
-
-    def last(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Append a node whose output has a name."""
-        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), [output], **attributes))
-        return output
-
-    def several(self, op: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
-        """Append a node with several outputs."""
-        names = [f"{self._prefix}{len(self.nodes)}/{i}" for i in range(count)]
-        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), names, **attributes))
-        return names
-
-    def constant(self, values: npt.ArrayLike) -> str:
-        """Note a constant; return its name."""
-        array = np.ascontiguousarray(values)
-        key = (array.dtype.str, np.shape(values), array.tobytes())
-        if key not in self._known:
-            self._known[key] = f"{self._prefix}constant/{len(self._known)}"
-            stored = self._onnx.numpy_helper.from_array(array.reshape(np.shape(values)), self._known[key])
-            self.initializers.append(stored)
-        return self._known[key]
-
-    def number(self, value: float) -> str:
-        """Note a float64 number."""
-        return self.constant(np.float64(value))
-
-    def column(self, values: npt.ArrayLike) -> str:
-        """Note float64 numbers, one for each row of a value."""
-        return self.constant(np.asarray(values, dtype=np.float64).reshape(-1, 1))
-
-    def rows(self, source: str, places: Sequence[int], axis: int = 0) -> str:
-        """Pick rows."""
-        return self.add("Gather", [source, self.constant(np.array(places, dtype=np.int64))], axis=axis)
-
-    def shaped(self, source: str, *sizes: int) -> str:
-        """Reshape; -1 is the number of rows."""
-        return self.add("Reshape", [source, self.constant(np.array(sizes, dtype=np.int64))])
-
-    def reduced(self, op: str, source: str, axis: int, *, keep: bool = False) -> str:
-        """Reduce one axis."""
-        return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
-
-    def picked(self, source: str, places: str, sizes: Sequence[int], axis: int) -> str:
-        """Pick along an axis; the places have size 1 there, and `sizes` are those of the others to spread over."""
-        zeros = self.constant(np.zeros(sizes, dtype=np.int64))
-        return self.add("GatherElements", [source, self.add("Add", [places, zeros])], axis=axis)
-
-    def loop(self, steps: int, carried: Sequence[str], body: Any) -> list[str]:
-        """Run a body so many times: it returns the next values, and whether to go on (None: always)."""
-        helper = self._onnx.helper
-        inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/")
-        names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
-        following, going = body(inner, names)
-        going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
-        value = helper.make_tensor_value_info
-        values = [value(f"{inner._prefix}step", INT64, []), value(f"{inner._prefix}going", BOOL, [])]
-        values += [value(name, DOUBLE, None) for name in names]
-        outputs = [value(going, BOOL, []), *(value(name, DOUBLE, None) for name in following)]
-        self.initializers += inner.initializers
-        graph = helper.make_graph(inner.nodes, "step", values, outputs)
-        start = self.constant(np.array(True))
-        return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)
 
 
 # --- numbers -------------------------------------------------------------------------------------------------------
@@ -119,24 +41,73 @@ def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Ar
     clauses = [block.members(c) for c in range(len(block.parts))]
     switch = np.zeros((len(clauses), int(rules.max()) + 1), dtype=np.float32)
     switch[np.arange(len(clauses)), rules[block.parts]] = 1
-    pieces = prod(len(clause) for clause in clauses) if len(clauses) < 64 else _PIECES + 1
+    several = [clause for clause in clauses if len(clause) > 1]
     tried = sum(comb(J, i) for i in range(min(J, k) + 1)) if J < 64 else _SETS + 1
-    if pieces > _PIECES or not (block.is_box or tried <= _SETS):
-        points = [_split(w, block, z, b, on, clauses, switch)]
+    nearest = _box if block.is_box else _polyhedron if tried <= _SETS else _split
+    if prod(map(len, several[:_PIECES])) <= _PIECES:
+        imposed, P = _every_piece(w, clauses, switch, on, J)
+        points, cost = nearest(w, block, z, b, imposed, P)
     else:
-        chosen = list(product(*clauses))
-        imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
-        for i, piece in enumerate(chosen):
-            imposes[i, list(piece), range(len(clauses))] = 1
-        if on is None:
-            imposed = w.constant(imposes.max(axis=2, keepdims=True) > 0)
-        else:
-            count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), on])
-            imposed = w.add("Greater", [count, w.constant(np.float32(0.5))])
-            imposed = w.shaped(imposed, len(chosen), J, -1)
-        nearest = _box if block.is_box else _polyhedron
-        points = nearest(w, block, z, b, imposed, len(chosen))
-    return points if block.is_box else [w.add("Mul", [point, w.column(block.unit)]) for point in points]
+        imposed, P = _likely_pieces(w, block, clauses, switch, on, z, b)
+        points, cost = nearest(w, block, z, b, imposed, P)
+        # Literals that look best from the answer may not go together: choose again from the point that was found.
+        (found,) = _ranked(w, points, cost, 1, k)
+        imposed, P = _likely_pieces(w, block, clauses, switch, on, found, b)
+        more = nearest(w, block, z, b, imposed, P)
+        points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))
+        P = 2 * P
+    alone = [w.add("Transpose", [w.shaped(points, -1, k)])] if P == 1 else []
+    ranked = alone or _ranked(w, points, cost, min(P, KEPT), k)
+    return ranked if block.is_box else [w.add("Mul", [point, w.column(block.unit)]) for point in ranked]
+
+
+def _every_piece(w: Writer, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, J: int) -> tuple[str, int]:
+    """Return the rows that each choice of one literal per clause imposes (P, J, rows), and how many there are."""
+    chosen = list(product(*clauses))
+    imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
+    for i, piece in enumerate(chosen):
+        imposes[i, list(piece), range(len(clauses))] = 1
+    if on is None:
+        return w.constant(imposes.max(axis=2, keepdims=True) > 0), len(chosen)
+    count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), on])
+    return w.shaped(w.add("Greater", [count, w.constant(np.float32(0.5))]), len(chosen), J, -1), len(chosen)
+
+
+def _likely_pieces(
+    w: Writer, block: Block, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, at: str, b: str
+) -> tuple[str, int]:
+    """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
+    J = len(block.N)
+    excess = w.add("Sub", [w.add("MatMul", [w.constant(block.N), at]), b])
+    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * _PIECES]
+    swapped = several[: 2 * _PIECES]
+    most, C = max(len(clauses[c]) for c in several), len(several)
+    members = [[*clauses[c], *[J] * (most - len(clauses[c]))] for c in several]
+    padded = w.add("Concat", [excess, w.add("Add", [w.rows(excess, [0]), w.number(-_OFF)])], axis=0)
+    listed = w.shaped(w.rows(padded, [row for own in members for row in own]), C, most, -1)
+    two = w.several("TopK", [listed, w.constant(np.array([2], dtype=np.int64))], 2, axis=1, largest=0)[1]
+    span = w.constant(np.arange(most, dtype=np.int64)[None, :, None])
+    first, second = (
+        w.shaped(w.add("Cast", [w.add("Equal", [w.rows(two, [i], 1), span])], to=FLOAT), C * most, -1) for i in (0, 1)
+    )
+    place = np.zeros((J + 1, C * most), dtype=np.float32)
+    place[[row for own in members for row in own], range(C * most)] = 1
+    place = place[:J]
+    active = w.constant(np.ones((switch.shape[1], 1), dtype=np.float32)) if on is None else on
+    binds = w.add("MatMul", [w.constant(np.repeat(switch[several], most, axis=0)), active])
+    first, second = w.add("Mul", [first, binds]), w.add("Mul", [second, binds])
+    single = np.zeros((J, len(clauses)), dtype=np.float32)
+    for c, clause in enumerate(clauses):
+        if len(clause) == 1:
+            single[clause[0], c] = 1
+    fixed = w.add("MatMul", [w.constant(single @ switch), active])
+    P = 1 + len(swapped)
+    keeps, turns = np.tile(place, (P, 1, 1)), np.zeros((P, *place.shape), dtype=np.float32)
+    for i, c in enumerate(swapped):
+        own = slice(most * several.index(c), most * (several.index(c) + 1))
+        keeps[i + 1, :, own], turns[i + 1, :, own] = 0, place[:, own]
+    count = w.add("Add", [w.add("MatMul", [w.constant(keeps), first]), w.add("MatMul", [w.constant(turns), second])])
+    return w.add("Greater", [w.add("Add", [count, fixed]), w.constant(np.float32(0.5))]), P
 
 
 def _bounds(w: Writer, block: Block, d: int) -> str:
@@ -151,19 +122,20 @@ def _bounds(w: Writer, block: Block, d: int) -> str:
     return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
 
 
-def _ranked(w: Writer, points: str, cost: str, P: int, k: int) -> list[str]:
-    """Return the points of least cost (rows, k), from points (P, rows, k) and costs (P, rows)."""
-    count = min(P, KEPT)
+def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
+    """Return the points of least cost (k, rows), from points (P, rows, k) and costs (P, rows)."""
     best = w.several("TopK", [cost, w.constant(np.array([count], dtype=np.int64))], 2, axis=0, largest=0)[1]
     index = w.add("Add", [w.shaped(best, count, -1, 1), w.constant(np.zeros((1, 1, k), dtype=np.int64))])
     chosen = w.add("GatherElements", [points, index], axis=0)
-    return [w.shaped(w.rows(chosen, [rank]), -1, k) for rank in range(count)]
+    listed = [chosen] if count == 1 else [w.rows(chosen, [rank]) for rank in range(count)]
+    return [w.add("Transpose", [w.shaped(point, -1, k)]) for point in listed]
 
 
-def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
+def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
     """Try every set of tight rows in every piece; of each piece the set with multipliers >= 0 and no row broken.
 
-    Which set it is, is found in float32. Points are moved inward by what a cast to float32 may do.
+    Which set it is, is found in float32. Points are moved inward by what a cast to float32 may do. Returns points
+    (P, rows, k) and their costs (P, rows), as do the functions below; of one piece the cost is not asked for.
     """
     N, (J, k) = block.N, block.N.shape
     tables, pulls = _sets(N)
@@ -180,11 +152,10 @@ def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -
     shift = w.shaped(w.add("MatMul", [pull, w.shaped(left, P, -1, J, 1)]), P, -1, k)
     points = w.add("Sub", [w.add("Transpose", [z]), shift])
     if P == 1:
-        return [w.add("Transpose", [w.shaped(points, -1, k)])]
+        return points, ""
     cost = w.reduced("ReduceSum", w.add("Mul", [shift, shift]), 2)
     fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-1e-5))])
-    cost = w.add("Where", [fine, cost, w.number(_FAR)])
-    return [w.add("Transpose", [point]) for point in _ranked(w, points, cost, P, k)]
+    return points, w.add("Where", [fine, cost, w.number(_FAR)])
 
 
 def _sets(N: Array) -> tuple[Array, Array]:
@@ -212,7 +183,7 @@ def _sets(N: Array) -> tuple[Array, Array]:
     return np.stack(tables), np.stack(pulls)
 
 
-def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[str]:
+def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
     """Rows over one output each: the nearest point between two ends."""
     k = block.N.shape[1]
     bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
@@ -234,59 +205,77 @@ def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> list[
         slack = w.add("Add", [w.add("Mul", [w.add("Abs", [end]), w.number(_ROUNDING)]), w.number(_TINY)])
         inner.append(w.add(op, [end, slack]))
     points = w.add("Min", [w.add("Max", [z, inner[0]]), inner[1]])  # (P, k, rows)
+    turned = w.add("Transpose", [points], perm=[0, 2, 1])
     if P == 1:
-        return [w.shaped(points, k, -1)]
+        return turned, ""
     far = w.add("Sub", [points, z])
     cost = w.add("Abs", [far]) if block.is_likely else w.add("Mul", [w.add("Mul", [far, far]), w.column(block.weight)])
     total = w.reduced("ReduceSum", cost, 1)
     fine = w.add("GreaterOrEqual", [w.reduced("ReduceMin", room, 1), w.number(0.0)])
-    total = w.add("Where", [fine, total, w.number(_FAR)])
-    points = w.add("Transpose", [points], perm=[0, 2, 1])
-    return [w.add("Transpose", [point]) for point in _ranked(w, points, total, P, k)]
+    return turned, w.add("Where", [fine, total, w.number(_FAR)])
 
 
-def _split(w: Writer, block: Block, z: str, b: str, on: str | None, clauses: list[Any], switch: Array) -> str:
-    """Many rows: of each clause the literal that is broken least; then steps of the alternating direction method."""
+def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
+    """Many rows: steps of the alternating direction method; then the point at which the rows that bind are tight."""
     N, (J, k) = block.N, block.N.shape
-    excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
-    single = np.zeros((J, len(clauses)), dtype=np.float32)
-    several = [c for c, clause in enumerate(clauses) if len(clause) > 1]
-    for c, clause in enumerate(clauses):
-        if len(clause) == 1:
-            single[clause[0], c] = 1
-    on = w.constant(np.ones((switch.shape[1], 1), dtype=np.float32)) if on is None else on
-    counts = w.add("MatMul", [w.constant(single @ switch), on])
-    if several:
-        most = max(len(clauses[c]) for c in several)
-        members = [[*clauses[c], *[clauses[c][0]] * (most - len(clauses[c]))] for c in several]
-        listed = w.shaped(w.rows(excess, [row for own in members for row in own]), len(several), most, -1)
-        best = w.add("Equal", [listed, w.reduced("ReduceMin", listed, 1, keep=True)])
-        chosen = w.shaped(w.add("Cast", [best], to=FLOAT), len(several) * most, -1)
-        spread = np.repeat(switch[several], most, axis=0)
-        active = w.add("MatMul", [w.constant(spread), on])
-        place = np.zeros((J, len(several) * most), dtype=np.float32)
-        place[[row for own in members for row in own], range(place.shape[1])] = 1
-        more = w.add("MatMul", [w.constant(place), w.add("Mul", [chosen, active])])
-        counts = w.add("Add", [counts, more])
-    imposed = w.add("Greater", [counts, w.constant(np.float32(0.5))])
     sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
-    limit = w.add("Where", [imposed, w.add("Sub", [b, floor]), w.number(_FAR)])
+    aim = w.add("Sub", [b, floor])
+    limit = w.add("Where", [imposed, aim, w.number(_FAR)])  # (P, J, rows)
+    value = w.add("MatMul", [w.constant(N), z])
+    start = w.add("Min", [value, limit])
     inverse = np.linalg.inv(np.eye(k) + _RHO * N.T @ N)
-    start = w.add("Min", [w.add("MatMul", [w.constant(N), z]), limit])
 
-    def body(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+    def step(inner: Writer, names: list[str]) -> tuple[list[str], None]:
         _, slack, dual = names
-        aim = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
-        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, aim])])
-        value = inner.add("MatMul", [w.constant(N), point])
-        mixed = inner.add("Mul", [value, w.number(_RELAXED)])
+        pulled = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
+        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, pulled])])
+        mixed = inner.add("Mul", [inner.add("MatMul", [w.constant(N), point]), w.number(_RELAXED)])
         mixed = inner.add("Add", [mixed, inner.add("Mul", [slack, w.number(1 - _RELAXED)])])
         summed = inner.add("Add", [mixed, dual])
         following = inner.add("Min", [summed, limit])
         return [point, following, inner.add("Sub", [summed, following])], None
 
-    return w.loop(_SPLITTING, [z, start, w.add("Sub", [start, start])], body)[0]
+    zero = w.add("Sub", [start, start])
+    around = w.add("Add", [z, w.constant(np.zeros((P, k, 1)))])
+    rough, _, dual = w.loop(_SPLITTING, [around, start, zero], step)
+    tight = w.add("Cast", [w.add("Greater", [dual, w.number(1e-9)])], to=DOUBLE)
+    excess = w.add("Mul", [w.add("Sub", [value, aim]), tight])
+    gram = N @ N.T
+
+    def descent(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+        """Conjugate gradients: multipliers at which the tight rows are so."""
+        multipliers, rest, way = names
+        curved = inner.add("Mul", [inner.add("MatMul", [w.constant(gram), way]), tight])
+        axes = w.constant(np.array([1], dtype=np.int64))
+
+        def dot(first: str, second: str) -> str:
+            return inner.add("ReduceSum", [inner.add("Mul", [first, second]), axes], keepdims=1)
+
+        before, small = dot(rest, rest), w.number(1e-300)
+        length = inner.add("Div", [before, inner.add("Add", [dot(way, curved), small])])
+        following = inner.add("Sub", [rest, inner.add("Mul", [length, curved])])
+        share = inner.add("Div", [dot(following, following), inner.add("Add", [before, small])])
+        moved = inner.add("Add", [multipliers, inner.add("Mul", [length, way])])
+        return [moved, following, inner.add("Add", [following, inner.add("Mul", [share, way])])], None
+
+    multipliers = w.loop(min(J, k) + 2, [zero, excess, excess], descent)[0]
+    exact = w.add("Sub", [z, w.add("MatMul", [w.constant(N.T), multipliers])])
+
+    def broken(points: str) -> str:
+        over = w.add("Sub", [w.add("MatMul", [w.constant(N), points]), limit])
+        return w.reduced("ReduceMax", over, 1, keep=True)  # (P, 1, rows)
+
+    over = broken(exact)
+    better = w.add("LessOrEqual", [over, w.add("Max", [broken(rough), w.number(1e-9)])])
+    points = w.add("Where", [better, exact, rough])
+    turned = w.add("Transpose", [points], perm=[0, 2, 1])
+    if P == 1:
+        return turned, ""
+    far = w.add("Sub", [points, z])
+    cost = w.reduced("ReduceSum", w.add("Mul", [far, far]), 1)
+    fine = w.shaped(w.add("Less", [broken(points), w.number(1e-4)]), P, -1)
+    return turned, w.add("Where", [fine, cost, w.number(_FAR)])
 
 
 # --- labels --------------------------------------------------------------------------------------------------------

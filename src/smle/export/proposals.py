@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate
 from smle.export.backbone import Backbone
-from smle.export.nearest import Writer, label_points, number_points
+from smle.export.nearest import label_points, number_points
+from smle.export.writer import Writer
 from smle.programs import Candidates
 from smle.programs.label_sets import Labels
+from smle_check.heads.clips import limits_of
 from smle_check.onnx.candidates import Table
 from smle_check.onnx.graph import DOUBLE, FLOAT
 from smle_check.onnx.program import PROPOSALS, Program
@@ -67,7 +69,8 @@ def _given(w: Writer, program: Candidates) -> str:
 def _rules_on(w: Writer, certificate: Certificate, program: Candidates, rules: int) -> str | None:
     """Return which of the first rules are on (rules, rows), by the bits of the check; None: all of them, always."""
     spec, gated = program.specification, certificate.document["gate"]["regions"]
-    table = Table(Program(), spec, gated, certificate.tensors)
+    limits = bool(limits_of(spec))
+    table = Table(Program(), spec, gated, certificate.tensors, bounded=limits)
     if not any(table.regions[g] for rule in spec.rules for g in rule.regions):
         return None
     bits = w.add("Gather", ["check/bits/float", "repair/chosen"], axis=1)

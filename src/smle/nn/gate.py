@@ -18,6 +18,8 @@ from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, Binary
+from smle_check.program import Comparison
+from smle_check.program import Gate as GateRows
 
 __all__ = ["Domain", "Gate"]
 
@@ -145,6 +147,7 @@ class Gate(_OfRules):
         self.register_buffer("signatures", signatures)
         # What follows is derived from the rules and not stored.
         derived = [guard[row].coefficients[0] for row in comparisons]
+        place = {row: i for i, row in enumerate(comparisons + oblique)}
         self.register_buffer("columns", torch.tensor([c for c, _ in derived], dtype=torch.long), persistent=False)
         self.register_buffer("negative", torch.tensor([v < 0 for _, v in derived], dtype=torch.bool), persistent=False)
         strict = torch.tensor([guard[row].strict for row in comparisons], dtype=torch.bool)
@@ -160,14 +163,22 @@ class Gate(_OfRules):
         places = {tuple(row): number for number, row in enumerate(bits)}
         self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
         self.has_oblique = bool(oblique)
+        self.rows = GateRows(
+            tuple(
+                Comparison(column, value < 0, guard[row].strict)
+                for row, (column, value) in zip(comparisons, derived, strict=True)
+            ),
+            len(oblique),
+            tuple(tuple(sorted(place[row] for row in arrangement.regions[region])) for region in arrangement.gated),
+        )
         self.is_trivial = len(arrangement.gated) == 0
         self.is_single = len(arrangement.gated) == 1
 
-    def active(self, x: Tensor) -> Tensor:
-        """Return which gated regions are active: (batch, regions) bool. x is clamped to the domain."""
+    def active(self, x: Tensor, wide: Tensor | None = None) -> Tensor:
+        """Return which gated regions are active: (batch, regions) bool. x is in the domain; wide: in float64."""
         outside = (~self._compared(x)).to(torch.float32) @ self.comparison_regions
         if self.has_oblique:
-            outside = outside + self._above(x).to(torch.float32) @ self.oblique_regions
+            outside = outside + self._above(x if wide is None else wide).to(torch.float32) @ self.oblique_regions
         return outside == 0
 
     def _compared(self, x: Tensor) -> Tensor:
@@ -275,11 +286,11 @@ class Gate(_OfRules):
             return cast(Tensor, exceeds).logical_not_() if holds is None else holds
         return holds > exceeds
 
-    def inside(self, x: Tensor) -> Tensor:
-        """Return whether the only region is active: (batch,) bool. x is clamped to the domain."""
+    def inside(self, x: Tensor, wide: Tensor | None = None) -> Tensor:
+        """Return whether the only region is active: (batch,) bool. x is clamped to the domain; wide: in float64."""
         if not self.has_oblique:
             return self._compared(x).all(dim=1)
-        below = ~self._above(x).any(dim=1)
+        below = ~self._above(x if wide is None else wide).any(dim=1)
         return self._compared(x).all(dim=1) & below if len(self.columns) else below
 
     def forward(self, x: Tensor) -> Tensor:
@@ -288,7 +299,11 @@ class Gate(_OfRules):
             yes, no = self.inside_outside
             inside = self.inside(x)
             return torch.full_like(inside, no, dtype=torch.long).masked_fill(inside, yes)
-        bits = self.active(x).to(torch.float32)
+        return self.cell(self.active(x))
+
+    def cell(self, bits: Tensor) -> Tensor:
+        """Return the index of the cell of some bits (batch, regions): (batch,)."""
+        bits = bits.to(torch.float32)
         signatures = self.signatures.to(torch.float32)
         # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
         match = bits @ (2 * signatures).T - self.targets == bits.sum(dim=1, keepdim=True)

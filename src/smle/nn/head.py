@@ -16,9 +16,11 @@ from smle.guarantees import AffineBounds, Arrangement, Bounds, ConstantBounds, H
 from smle.nn.clip import clip, eager, has_nan, is_traced
 from smle.nn.constant_heads import Places
 from smle.nn.gate import Domain, Gate
+from smle.nn.operations import joined, traced
 from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
 from smle.rules import Specification
 from smle.tables import WHOLE_FLOAT64, require_exact
+from smle_check.program import box_of, needed
 
 __all__ = ["DeployedHead"]
 
@@ -90,6 +92,10 @@ class _Free(FixedFormats):
         self.register_buffer("bias", torch.zeros(m))
 
 
+def _format(dtype: torch.dtype) -> str:
+    return "float64" if dtype is torch.float64 else "float32"
+
+
 def _buffers(module: nn.Module, child: str) -> dict[str, Tensor]:
     """Return the buffers of a part. Attributes of modules are slow to look up, and one row is quick."""
     return cast(dict[str, Tensor], module._modules[child]._buffers)  # type: ignore[union-attr]
@@ -147,10 +153,14 @@ class DeployedHead(FixedFormats):
         self.bounds = _Bounds(embedding, d, affine=affine, hidden=hidden)
         self.heads = _Heads(count, m, embedding, inputs=d if passthrough else None, fallback=not self.nan_safe_clip)
         self.free = _Free(m, embedding) if arrangement.free_cell else None
+        bounds = "network" if self.network else "affine" if affine else "constant"
+        names = {name for name, _ in self.named_buffers()}
+        self.ops = box_of(self.gate.rows, "where" if self.nan_safe_clip else "clamp", bounds, names)
+        self._functions: dict[Any, Callable[..., Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the views of single rows: in a copy they would show memory of their own."""
-        return {**self.__dict__, "_row": None}
+        """Leave out what holds on to stored tensors: in a copy it would show memory of its own."""
+        return {**self.__dict__, "_row": None, "_functions": {}}
 
     def limits(self, x32: Tensor) -> tuple[Tensor, Tensor]:
         """Return the stored bounds l(x), u(x) of the embedding, broadcastable to (batch, n)."""
@@ -192,10 +202,10 @@ class DeployedHead(FixedFormats):
             embedding = embedding.to(torch.float32)
         if single:
             return self._one_row(features, embedding)
-        stored, free = _buffers(self, "heads"), self._modules.get("free")
-        heads = (stored["weight"], stored["passthrough"], stored["bias"])
-        pair = None if free is None else cast(tuple[Tensor, Tensor], tuple(free._buffers.values()))
-        return self.outputs(features, embedding, limits=self.limits, heads=heads, free=pair)
+        if not len(_buffers(self, "heads")["weight"]):  # no rules: a plain network
+            free = _buffers(self, "free")
+            return _linear(embedding, free["weight"], free["bias"])
+        return self._served(features, embedding)
 
     def read(self, features: Tensor) -> Tensor:
         """Return features in a format of the gate, unchanged in value: whole numbers in float64.
@@ -269,40 +279,64 @@ class DeployedHead(FixedFormats):
         limits: Callable[[Tensor], tuple[Tensor, Tensor]],
         heads: tuple[Tensor, Tensor | None, Tensor],
         free: tuple[Tensor, Tensor] | None,
-        clipped_by: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+        clipped_by: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Apply domain, clip, heads and gate with the given parameters; `limits` maps x to l(x), u(x).
+        """Run the program in training, with given parameters; `limits` maps x to l(x), u(x).
 
-        `clipped_by` takes the place of the clip in training: the same values with another gradient.
+        `clipped_by` takes the place of the clip: the same values with another gradient. NaN is to be seen: it ends the
+        run.
         """
-        W, V, b = heads
-        count, m, n = W.shape
-        if count == 0 and free is not None:  # no rules: a plain network
-            return nn.functional.linear(z, *free)
-        gate, domain = cast(Gate, self._modules["gate"]), cast(Domain, self._modules["domain"])
-        inside = gate.inside_at(features, domain) if gate.is_single and eager(features) else None
-        # Without a gate, constant heads never look at the inputs.
-        x = features
-        if self.nan_safe_clip or (inside is None and not gate.is_trivial):
-            x = domain.clamp(features)
-        if self.nan_safe_clip:
-            x32 = x if x.dtype is torch.float32 else x.to(torch.float32)
-            clipped = (clipped_by or clip)(z, *limits(x32))
-        else:
-            clipped = (clipped_by or torch.clamp)(z, *limits(x))
-        # Outputs are few and rows are many: (heads * m, batch) is the faster way round.
-        y = torch.addmm(b.reshape(count * m, 1), W.reshape(count * m, n), clipped.T)
-        if V is not None:
-            y = torch.addmm(y, V.reshape(count * m, -1), x32.T)
-        choices = [y] if count == 1 else list(torch.split(y, m))
-        if free is not None:
-            choices.append(torch.addmm(free[1].unsqueeze(1), free[0], z.T))
-        picked = y.T if gate.is_trivial else self._pick(gate, x, choices, inside=inside)
-        # In training NaN is to be seen: it ends the run.
-        if self.nan_safe_clip or clipped_by is not None or (eager(picked) and not has_nan(picked)):
-            return picked
-        fallback = self._fallback(x if gate.is_trivial else domain.clamp(features))
-        return torch.where(picked.isnan().any(dim=1, keepdim=True), fallback, picked)
+        if len(heads[0]) == 0 and free is not None:  # no rules: a plain network
+            return _linear(z, *free)
+        x32, cell = self._in_front(features)
+        clipped = clipped_by(z, *limits(features if x32 is None else x32))
+        names = ("answer", "clipped", "x32", "cell", "heads.weight", "heads.passthrough", "heads.bias")
+        given = (*names, "free.weight", "free.bias")
+        run = self._run("behind", torch.float32, given, ("y",))
+        return cast(Tensor, run(z, clipped, x32, cell, *heads, *(free or (None, None))))
+
+    def _served(self, features: Tensor, z: Tensor) -> Tensor:
+        """Return the outputs of a batch."""
+        gate = cast(Gate, self._modules["gate"])
+        if gate.is_single and eager(features):
+            bits = gate.inside_at(features, cast(Domain, self._modules["domain"]))
+            if bits is not None:
+                run = self._run("bits", features.dtype, ("features", "answer", "bits"), (self.ops[-1].out,))
+                return run(features, z, bits)  # type: ignore[no-any-return]
+        run = self._run("all", features.dtype, ("features", "answer"), (self.ops[-1].out,))
+        return run(features, z)  # type: ignore[no-any-return]
+
+    def _in_front(self, features: Tensor) -> tuple[Tensor | None, Any]:
+        """Return x32 and cell: what a batch has in front of the bounds, None for what the program leaves out."""
+        gate, wanted = cast(Gate, self._modules["gate"]), ("x32", "cell")
+        if gate.is_single and eager(features):
+            bits = gate.inside_at(features, cast(Domain, self._modules["domain"]))
+            if bits is not None:
+                run = self._run("front, bits", features.dtype, ("features", "bits"), wanted)
+                return run(features, bits)  # type: ignore[no-any-return]
+        return self._run("front", features.dtype, ("features",), wanted)(features)  # type: ignore[no-any-return]
+
+    def _run(
+        self, part: str, dtype: torch.dtype, given: tuple[str, ...], wanted: tuple[str, ...]
+    ) -> Callable[..., Any]:
+        """Return the function that makes wanted values of given ones; it is kept under the name of the part."""
+        if torch.compiler.is_compiling():
+            return traced(self, needed(self.ops, wanted, given), _format(dtype), given, wanted)
+        known = self._functions.get((part, dtype))
+        if known is None:
+            known = joined(self, needed(self.ops, wanted, given), _format(dtype), given, wanted)
+            self._functions[part, dtype] = known
+        return known
+
+    def cells(self, features: Tensor) -> Tensor:
+        """Return the number of the cell of each input (batch,)."""
+        if self.gate.is_trivial:
+            return torch.zeros(len(features), dtype=torch.long, device=features.device)
+        return cast(Tensor, self.gate(self.domain(features)))
+
+    def clipped(self, features: Tensor, z: Tensor) -> Tensor:
+        """Return the embedding inside of the box at each input (batch, n)."""
+        return cast(Tensor, self._run("clipped", features.dtype, ("features", "answer"), ("clipped",))(features, z))
 
     def places(self, features: Tensor) -> Places | None:
         """Return which head serves each row, where there are at most two; None: more, or not to be looked up here."""
@@ -313,24 +347,6 @@ class DeployedHead(FixedFormats):
             return None
         inside = gate.inside_at(features, domain)
         return Places(gate.inside(domain.clamp(features)) if inside is None else inside, gate.inside_outside)
-
-    @staticmethod
-    def _pick(gate: Gate, x: Tensor, choices: list[Tensor], *, inside: Tensor | None) -> Tensor:
-        """Pick each row's outputs from those of all cells, (m, batch) each -> (batch, m)."""
-        if gate.is_single:
-            yes, no = gate.inside_outside
-            return torch.where(gate.inside(x) if inside is None else inside, choices[yes], choices[no]).T
-        return torch.stack(choices)[gate(x), :, torch.arange(len(x), device=x.device)]
-
-    def _fallback(self, x: Tensor) -> Tensor:
-        """Return each row's safe constant, NaN in the free cell: (batch, m) or (1, m)."""
-        fallback = self.heads.fallback
-        assert fallback is not None
-        if self.gate.is_trivial:
-            return fallback
-        if self.free is not None:
-            fallback = torch.cat([fallback, torch.full_like(fallback[:1], torch.nan)])
-        return fallback[self.gate(x)]
 
     @torch.no_grad()
     def store(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None) -> None:

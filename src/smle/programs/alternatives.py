@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.nearest_points import Box, Polyhedron
+from smle.programs.nearest_points import TINY, Box, Polyhedron
 
 __all__ = ["KEPT", "Block", "Found"]
 
@@ -34,31 +34,36 @@ class Found:
     `place` (n, ranks) says where they are among the nodes, -1 where there are fewer; None: each has its own node.
     """
 
-    def __init__(
-        self, block: Block, b: Array, active: Mask, nodes: _Nodes, there: Mask, place: Numbers | None = None
-    ) -> None:
-        self.there = there
+    def __init__(self, block: Block, b: Array, active: Mask, nodes: _Nodes, place: Numbers | None = None) -> None:
         self._block, self._b, self._active, self._nodes, self._place = block, b, active, nodes, place
 
-    def points(self, rank: int, rows: Numbers | slice = slice(None)) -> Array:
-        """Return allowed points of a rank (the best, where there are fewer) with room for a cast to float32.
+    def first(self) -> Array:
+        """Return the nearest points, NaN where none was found. Shape (n, k).
 
-        They are in the outputs' own units; NaN where there are none. Shape (rows, k).
+        Rows at their limits have room for a cast to float32. Others nearly always have it.
         """
-        place: Numbers | slice = rows
+        if self._place is None:
+            return self._block.moved_in(self._nodes, self._b)
+        place = self._place[:, 0]
+        y = self._block.moved_in(self._nodes.take(place), self._b)
+        if place.min(initial=0) < 0:
+            y[place < 0] = np.nan
+        return y
+
+    def points(self, rank: int, rows: Numbers) -> Array:
+        """Return points of a rank (the best, where there are fewer) on which every literal has room for a cast."""
+        place, b = rows, self._b if self._b.ndim == 1 else self._b[rows]
         if self._place is not None:
             ranks = self._place[rows]
             place = ranks[:, min(rank, ranks.shape[1] - 1)]
             place = np.where(place < 0, ranks[:, 0], place)
-        y = self._block.moved_in(self._nodes.take(place), self._b[rows], self._active[rows])
-        there = self.there[rows]
-        if not there.all():
-            y[~there] = np.nan
+        y = self._block.moved_in(self._nodes.take(place), b, self._active[rows])
+        y[place < 0] = np.nan
         return y
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey, in float64."""
-        return self._block.holds(y, self._b[rows], self._active[rows])
+        return self._block.holds(y, self._b if self._b.ndim == 1 else self._b[rows], self._active[rows])
 
 
 class _Nodes(NamedTuple):
@@ -68,7 +73,7 @@ class _Nodes(NamedTuple):
     imposed: Mask
     state: Any
 
-    def take(self, place: Numbers | slice) -> _Nodes:
+    def take(self, place: Numbers) -> _Nodes:
         return _Nodes(self.z[place], self.imposed[place], self.state[place])
 
 
@@ -83,26 +88,31 @@ class Block:
         self, g: Array, s: Array, h: Array, clauses: Sequence[Sequence[int]], parts: Numbers, scale: Array, labels: Mask
     ) -> None:
         self.outputs = np.flatnonzero(g.any(axis=0))
-        self.parts = parts
+        self._columns = _slice(self.outputs)
+        self.parts, self._parts = parts, _slice(parts)
         own = g[:, self.outputs]
         single = (own != 0).sum(axis=1) == 1
         scale = scale[self.outputs]
         self.is_box = bool(single.all())
-        self.unit = np.ones(len(scale)) if self.is_box else scale
-        scaled = own * self.unit
+        scaled = own if self.is_box else own * scale
         norm = np.abs(own).sum(axis=1) if self.is_box else np.sqrt((scaled**2).sum(axis=1))
         self._rows = (
             Box(np.abs(own).argmax(axis=1), np.sign(own.sum(axis=1)), own.shape[1])
             if self.is_box
-            else Polyhedron(scaled / norm[:, None], self.unit)
+            else Polyhedron(scaled / norm[:, None], scale)
         )
-        self.N = scaled / norm[:, None]
-        self.weight = (self.unit / scale) ** 2
+        self.unit = np.ones(len(scale)) if self.is_box else scale
+        self.N = scaled / norm[:, None]  # over outputs divided by their unit
+        self._over = own / norm[:, None]  # the same over outputs: an excess is a distance in units
+        self.weight = scale**-2.0
         self.is_likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
+        self._more = self.weight[np.abs(own).argmax(axis=1)] if self.is_box else np.ones(len(own))
         self._inputs = np.flatnonzero(s.any(axis=0))
         self._slope = s[:, self._inputs] / norm[:, None]
         exact = single & (np.abs(own).sum(axis=1) == 1)
         self._bound = (h - np.where(exact, 0.0, 2.0**-48 * np.abs(h))) / norm
+        if not self.is_box:
+            self._bound -= TINY * np.abs(self._over).sum(axis=1)
         lengths = np.array([len(clause) for clause in clauses], dtype=np.intp)
         self._members = np.concatenate([np.asarray(clause, dtype=np.intp) for clause in clauses])
         self._lengths = lengths
@@ -118,6 +128,7 @@ class Block:
                     imposes[c, i, row] = 1.0
         self._imposes = imposes.reshape(len(clauses), -1)  # [clause, piece and row]; without pieces, of single literals
         self._several = np.flatnonzero(lengths > 1)
+        self._direct = len(chosen) == 1 and np.array_equal(self._imposes, np.eye(len(own)))
 
     def members(self, clause: int) -> list[int]:
         """Return the rows of a clause: one of them has to hold."""
@@ -131,52 +142,49 @@ class Block:
         return self._bound, slope
 
     def bounds(self, X: Array) -> Array:
-        """Return b (n, J): N z <= b; what rounding of the inputs' terms may do is taken off."""
+        """Return b (n, J), or (J,): N z <= b; what rounding of the inputs' terms may do is taken off."""
         if not len(self._inputs):
-            return np.broadcast_to(self._bound, (len(X), len(self._bound)))
+            return np.asarray(self._bound)
         x = X[:, self._inputs]
         return np.asarray(self._bound - x @ self._slope.T - 2.0**-46 * (np.abs(x) @ np.abs(self._slope).T))
 
     def holds(self, y: Array, b: Array, active: Mask) -> Mask:
         """Return whether answers (n, m) satisfy the active clauses, in float64. Returns (n,)."""
-        excess = (y[:, self.outputs] / self.unit) @ self.N.T - b
+        excess = y[:, self._columns] @ self._over.T - b
         return np.asarray((~active | (self._least(excess) <= 0)).all(axis=1))
 
     def solve(self, active: Mask, X: Array, t: Array) -> Found:
         """Return allowed points near answers t (n, m), where parts of the rules are active."""
-        n, J = len(t), len(self.N)
-        p, b = t[:, self.outputs], self.bounds(X)
-        if not self.is_box:
-            p = p / self.unit
-        active = active[:, self.parts]
-        imposed = (active @ self._imposes) > 0
-        if self._pieces > _PIECES:
-            return self._search(p, b, active, imposed)
+        p, b, active = t[:, self._columns], self.bounds(X), active[:, self._parts]
+        imposed = active if self._direct else (active @ self._imposes) > 0
         if self._pieces == 1:
-            z, fine, state = self._rows.nearest(p, b, imposed)
-            return Found(self, b, active, _Nodes(z, imposed, state), fine)
-        P = self._pieces
-        imposed = imposed.reshape(n * P, J)
-        z, fine, state = self._rows.nearest(np.repeat(p, P, axis=0), np.repeat(b, P, axis=0), imposed)
+            z, _, state = self._rows.nearest(p, b, imposed)
+            return Found(self, b, active, _Nodes(z, imposed, state))
+        n, P = len(p), self._pieces
+        b = b if b.ndim > 1 else np.broadcast_to(b, (n, len(b)))
+        if P > _PIECES:
+            return self._search(p, b, active, imposed)
+        imposed = imposed.reshape(n * P, -1)
+        z, short, state = self._rows.nearest(np.repeat(p, P, axis=0), np.repeat(b, P, axis=0), imposed)
         cost = self._cost(z, np.repeat(p, P, axis=0))
-        cost[~fine] = np.inf
+        cost[short < 0] = np.inf
         order = cost.reshape(n, P).argsort(axis=1, kind="stable")[:, :KEPT] + P * np.arange(n)[:, None]
-        there = fine[order]
-        return Found(self, b, active, _Nodes(z, imposed, state), there[:, 0], np.where(there, order, order[:, :1]))
+        return Found(self, b, active, _Nodes(z, imposed, state), np.where(short[order] < 0, -1, order))
 
-    def moved_in(self, nodes: _Nodes, b: Array, active: Mask) -> Array:
-        """Return points in the outputs' own units, moved inward by what a cast to float32 may do."""
+    def moved_in(self, nodes: _Nodes, b: Array, active: Mask | None = None) -> Array:
+        """Return points in the outputs' own units, moved inward by what a cast to float32 may do.
+
+        With `active` every literal that a clause needs is looked after, not only rows that are at their limits.
+        """
         z, imposed, state = nodes
-        if self._pieces > _PIECES:
-            # Each clause keeps the literal that holds most clearly, so that the last move breaks none.
+        if active is not None and self._pieces > _PIECES:
             imposed = imposed.copy()
-            excess = (z @ self.N.T - b)[:, self._members]
-            for c in self._several:
+            excess = (z @ self._over.T - b)[:, self._members]
+            for c in self._several:  # the literal that holds most clearly
                 start, end = self._starts[c], self._starts[c] + self._lengths[c]
                 on = np.flatnonzero(active[:, c])
                 imposed[on, self._members[start + excess[on, start:end].argmin(axis=1)]] = True
-        z = self._rows.tighten(z, b, imposed, state)
-        return z if self.is_box else z * self.unit
+        return self._rows.tighten(z, b, imposed, state, thorough=active is not None)
 
     def _least(self, excess: Array) -> Array:
         """Return the excess of each clause's best literal. Shapes: (n, J) -> (n, C)."""
@@ -192,11 +200,11 @@ class Block:
         leaves: list[tuple[Numbers, Array, _Nodes]] = []
         state: Any = None
         for _ in range(_LEVELS):
-            z, fine, state = self._rows.nearest(p[row], b[row], imposed, state)
+            z, short, state = self._rows.nearest(p[row], b[row], imposed, state)
             cost = self._cost(z, p[row])
-            keep = np.flatnonzero(fine & (cost < best[row]))
+            keep = np.flatnonzero((short >= 0) & (cost < best[row]))
             row, cost, nodes = row[keep], cost[keep], _Nodes(z, imposed, state).take(keep)
-            excess = nodes.z @ self.N.T - b[row]
+            excess = nodes.z @ self._over.T - b[row]
             excess[nodes.imposed] = np.minimum(excess[nodes.imposed], 0.0)
             least = np.where(active[row], self._least(excess), 0.0)
             worst = least.argmax(axis=1)
@@ -213,7 +221,7 @@ class Block:
             offset = np.arange(len(parent)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             literal = self._members[self._starts[worst[parent]] + offset]
             more = excess[parent, literal]
-            bound = cost[parent] + (more if self.is_likely else more**2 * self._least_weight(literal))
+            bound = cost[parent] + (more if self.is_likely else more**2 * self._more[literal])
             kept = self._promising(row[parent], bound, best)
             parent, literal = parent[kept], literal[kept]
             row, imposed, state = row[parent], nodes.imposed[parent], nodes.state[parent]
@@ -221,7 +229,7 @@ class Block:
         if not leaves:
             nothing = np.zeros(b.shape, dtype=bool)
             z, _, state = self._rows.nearest(p, b, nothing)
-            return Found(self, b, active, _Nodes(z, nothing, state), np.zeros(n, dtype=bool))
+            return Found(self, b, active, _Nodes(z, nothing, state), np.full((n, 1), -1))
         row, cost = (np.concatenate([leaf[i] for leaf in leaves]) for i in (0, 1))
         nodes = _Nodes(*(np.concatenate(part) for part in zip(*(leaf[2] for leaf in leaves), strict=True)))
         order = np.lexsort((cost, row))
@@ -229,10 +237,7 @@ class Block:
         order, rank = order[rank < KEPT], rank[rank < KEPT]
         place = np.full((n, KEPT), -1)
         place[row[order], rank] = order
-        return Found(self, b, active, nodes, place[:, 0] >= 0, place)
-
-    def _least_weight(self, literal: Numbers) -> Array | float:
-        return self.weight[np.abs(self.N[literal]).argmax(axis=1)] if self.is_box else 1.0
+        return Found(self, b, active, nodes, place)
 
     def _promising(self, row: Numbers, bound: Array, best: Array) -> Numbers:
         """Return the nodes that may be better than what is known, at most `_BEAM` for each row."""
@@ -240,3 +245,10 @@ class Block:
         order = order[bound[order] < best[row[order]]]
         first = np.searchsorted(row[order], row[order], side="left")
         return np.asarray(order[np.arange(len(order)) - first < _BEAM])
+
+
+def _slice(columns: Numbers) -> Numbers | slice:
+    """Return columns that follow each other as a slice, which is read faster."""
+    if len(columns) and (np.diff(columns) == 1).all():
+        return slice(int(columns[0]), int(columns[-1]) + 1)
+    return columns

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = ["Candidates", "Served"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
 _WIDE = float(WIDE)
 _FEW_ROWS = 8  # answered one by one
 
@@ -67,6 +69,13 @@ class Candidates(ClipList):
         for i, rule in enumerate(spec.rules):
             switches[[self._place[region] for region in rule.regions], i] = 1
         self._switches = switches[:, self._clauses.parts]
+        single = (self._switches.sum(axis=0) == 1).all()
+        self._of_part = self._switches.argmax(axis=0) if single else None  # the one region of its rule
+        ends = [
+            [self._tensors[f"domain.{end}_{kind}"] for end in ("lower", "upper")] for kind in ("float32", "float64")
+        ]
+        self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
+        self._one_at_a_time = Lock()  # proposals remember what they prepare
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
@@ -78,53 +87,66 @@ class Candidates(ClipList):
             TypeError: If X has another kind of numbers.
             ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
         """
-        return self.explained(X, answers)[0]
+        return self._served(X, answers)[0]
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the answers, and by what each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
-        y, bad, bits = self._run(X, answers)
+        y, rows, served = self._served(X, answers)
         by = np.zeros(len(y), dtype=np.int8)
-        if len(bad):
-            rows = np.asarray(bad, dtype=np.intp)
-            y[rows], by[rows] = self._repaired(X[rows], np.asarray(answers)[rows], np.asarray(bits, dtype=bool))
-            safe = int((by == 2).sum())
-            self.served.repaired += len(rows) - safe
-            self.served.safe += safe
-        self.served.kept += len(y) - len(bad)
+        by[rows] = served
         return y, by
 
-    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return what serves rows that do not pass, and whether it is a proposal (1) or the safe answer (2)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            lower, upper = (self._tensors[f"domain.{end}_{X.dtype.name}"] for end in ("lower", "upper"))
-            x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
-            given = np.asarray(answers, dtype=np.float32).astype(np.float64)
-            usable = np.abs(given) <= _WIDE
-            if not usable.all():
-                given = np.where(usable, given, self._tensors["clips.default"])
-            y, by = np.empty(given.shape, dtype=np.float32), np.ones(len(given), dtype=np.int8)
-            left = np.arange(len(given))
+    def _served(self, X: Array, answers: Array) -> tuple[Array, Numbers, Any]:
+        """Return the answers, the rows whose answers did not pass, and by what these were served."""
+        y, bad, bits = self._run(X, answers)
+        rows, by = np.asarray(bad, dtype=np.intp), None
+        if len(bad):
+            with self._one_at_a_time:
+                y[rows], by = self._repaired(X[rows], np.asarray(answers)[rows], np.asarray(bits, dtype=bool))
+            safe = 0 if by is None else int((by == 2).sum())
+            self.served.repaired += len(rows) - safe
+            self.served.safe += safe
+        self.served.kept += len(y) - len(rows)
+        return y, rows, 1 if by is None else by
 
-            def safe() -> Array:
-                return self._safe(x, bits).astype(np.float64)
+    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
+        """Return what serves rows that do not pass: proposals (1) or safe answers (2); None: proposals all."""
+        lower, upper = self._domain[X.dtype.itemsize]
+        x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
+        proposals = self.proposals(
+            self._active(bits), x, self._usable(answers), lambda: self._safe(x, bits).astype(np.float64)
+        )
+        y, bad, _ = self._run(X, next(proposals).astype(np.float32))
+        if not len(bad):
+            return y, None
+        by = np.ones(len(y), dtype=np.int8)
+        left = np.arange(len(y))
+        while len(bad):
+            open_ = np.zeros(len(left), dtype=bool)
+            open_[bad] = True
+            left = left[open_]
+            try:
+                proposed = proposals.send(open_)
+            except StopIteration:
+                y[left], by[left] = self._safe(x[left], bits[left]), 2
+                break
+            y[left], bad, _ = self._run(X[left], proposed.astype(np.float32))
+        return y, by
 
-            proposals = self.proposals(bits.astype(np.float32) @ self._switches > 0, x, given, safe)
-            proposed = next(proposals)
-            while True:
-                settled, bad, _ = self._run(X[left], proposed.astype(np.float32))
-                y[left] = settled
-                if not len(bad):
-                    return y, by
-                bad = np.asarray(bad, dtype=np.intp)
-                open_ = np.zeros(len(left), dtype=bool)
-                open_[bad] = True
-                left = left[bad]
-                try:
-                    proposed = proposals.send(open_)
-                except StopIteration:
-                    break
-            y[left], by[left] = self._safe(x[left], bits[left]), 2
-            return y, by
+    def _active(self, bits: Mask) -> Mask:
+        """Return which parts of the rules bind: those of a rule with a region that is active."""
+        return bits[:, self._of_part] if self._of_part is not None else bits.astype(np.float32) @ self._switches > 0
+
+    def _usable(self, answers: Array) -> Array:
+        """Return answers as float32 numbers in float64, the default where they are NaN, infinite or far beyond."""
+        if answers.dtype != np.float32:
+            with np.errstate(over="ignore", invalid="ignore"):
+                answers = answers.astype(np.float32)
+        given = answers.astype(np.float64)
+        flat = given.ravel()
+        if flat.dot(flat) <= _WIDE**2:  # no square is larger than their sum
+            return given
+        return np.where(np.abs(given) <= _WIDE, given, self._tensors["clips.default"])
 
     @property
     def stored(self) -> Mapping[str, Array]:

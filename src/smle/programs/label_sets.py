@@ -101,7 +101,11 @@ class Turned:
     def __init__(self, y: Array, solved: Mask) -> None:
         self._y, self._solved = y, solved
 
-    def points(self, rank: int, rows: Numbers | slice = slice(None)) -> Array:
+    def first(self) -> Array:
+        """Return the logits."""
+        return self._y
+
+    def points(self, rank: int, rows: Numbers) -> Array:
         """Return the logits of some rows; there is one rank."""
         return self._y[rows]
 
@@ -153,7 +157,8 @@ class Labels:
         if self._block is not None and not solved.all():
             rest = np.flatnonzero(~solved)
             found = self._block.solve(active[rest], X[rest], t[rest])
-            on[rest], solved[rest] = found.points(0) >= 0, found.there
+            y = found.first()
+            on[rest], solved[rest] = y >= 0, ~np.isnan(y).any(axis=1)
         return Turned(np.where(on, np.maximum(logits, self.least), np.minimum(logits, self.most)), solved)
 
     def _sets(self, pattern: Mask) -> Mask | None:

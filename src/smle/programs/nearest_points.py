@@ -2,9 +2,10 @@
 
     minimize ||z - p||^2   subject to   N z <= b  for the rows that are imposed on the point; rows have norm 1
 
-z = p - N' u with u >= 0 on a set of tight rows. If there are few sets all are tried by one product; otherwise by the
-dual method of Goldfarb and Idnani: the row that is broken most joins the set, and rows whose multipliers would become
-negative leave it. Points share the solutions of small systems, which are prepared once for each set that occurs.
+Outputs are divided by their units first. z = p - N' u with u >= 0 on a set of tight rows. If there are few sets all
+are tried by one product; otherwise by the dual method of Goldfarb and Idnani: the row that is broken most joins the
+set, and rows whose multipliers would become negative leave it. Points share the solutions of small systems, which are
+prepared once for each set that occurs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Box", "Polyhedron", "upward"]
+__all__ = ["TINY", "Box", "Polyhedron", "upward"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -25,26 +26,27 @@ Numbers = npt.NDArray[np.intp]
 OFF = -1e200  # excess of a row that is not imposed
 _RIDGE = 1e-12  # keeps sets of dependent rows solvable
 _DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
+_FEASIBLE = 1e-8  # what may be short where all sets are tried
 _PREPARED_ROWS = 32
 _PREPARED_NUMBERS = 4_000_000  # of all prepared sets
 _TRIED_SETS = 500
 _TRIED_NUMBERS = 600_000  # points times sets times rows
 _RELATIVE = 2.0**-23  # twice the rounding of a float32
 _NOISE = 2.0**-44  # of float64, which other outputs leave in one that is near zero
-_TINY = 2.0**-125  # twice what becomes zero
+TINY = 2.0**-125  # twice what becomes zero: proposals keep it from bounds
 
 
 class Polyhedron:
-    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,), of the outputs.
+    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,), in which outputs are counted.
 
-    A state says which rows are tight: the number of a prepared set (n,), or multipliers (n, J) if there are many rows.
+    Points and bounds are those of outputs in their own units, N (z / unit) <= b. A state says which rows are tight: the
+    number of a prepared set (n,), or multipliers (n, J) if there are many rows.
     """
 
     def __init__(self, N: Array, unit: Array) -> None:
-        self.N = N
-        self._turned = np.ascontiguousarray(N.T)
-        self._sizes = _RELATIVE * np.abs(self._turned) + _NOISE
-        self._tiny = np.abs(N) @ (_TINY / unit)
+        self.N, self._moves = N, N * unit
+        self._turned, self._unit = np.ascontiguousarray((N / unit).T), unit
+        self._sizes = _RELATIVE * np.abs(self._turned) + _NOISE / unit[:, None]
         self._gram = N @ N.T
         self._gram[np.diag_indices(len(N))] += _RIDGE
         self._prepared = len(N) <= _PREPARED_ROWS
@@ -78,18 +80,18 @@ class Polyhedron:
         tables = tables + others - np.where(on, 0.0, 1.0)[:, :, None] * np.eye(J)
         self._all = np.ascontiguousarray(tables.transpose(2, 0, 1).reshape(J * count, J))  # rows, sets; from rows
 
-    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Mask, Any]:
-        """Return nearest points (n, k), whether they are what they should be (n,), and the state.
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Array, Any]:
+        """Return nearest points (n, k), by how much they are short if it is negative (n,), and the state.
 
         A state that is given is that of the same points under fewer rows.
         """
-        n, J = b.shape
+        n, J = imposed.shape
         excess = np.where(imposed, p @ self._turned - b, OFF)
-        tolerance = 1e-12 * (1.0 + np.abs(p).max(axis=1))
         if self._all is not None and n * len(self._all) <= _TRIED_NUMBERS:
             least = (self._all @ excess.T).reshape(J, len(self._all) // J, n).min(axis=0)
             number = least.argmax(axis=0)
-            return p - _product(excess, self._pulls[number]), least[number, np.arange(n)] >= -tolerance, number
+            return p - _product(excess, self._pulls[number]), least.max(axis=0) + _FEASIBLE, number
+        tolerance = 1e-12 * (1.0 + np.abs(p / self._unit).max(axis=1))
         if self._prepared:
             number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
             if state is None:
@@ -104,9 +106,9 @@ class Polyhedron:
             u = np.zeros((n, J)) if state is None else state.copy()
             number = None
             self._climb(np.where(imposed, excess - u @ self._gram, OFF), u, None, tolerance)
-        z = p - u @ self.N
-        fine = ((z @ self._turned - b <= 1e4 * tolerance[:, None]) | ~imposed).all(axis=1)
-        return z, fine, u if number is None else number
+        z = p - u @ self._moves
+        over = np.where(imposed, z @ self._turned - b, OFF).max(axis=1)
+        return z, 1e4 * tolerance - over, u if number is None else number
 
     def _climb(self, excess: Array, multipliers: Array, numbers: Numbers | None, tolerance: Array) -> None:
         """Let broken rows join, until none is left; changes multipliers and numbers of sets."""
@@ -190,7 +192,7 @@ class Polyhedron:
         inverse = np.linalg.inv(self._gram[np.ix_(on, on)])
         self._steps[number][:, on] = self._gram[:, on] @ inverse
         self._steps[number][np.ix_(on, on)] = inverse
-        self._pulls[number][on] = inverse @ self.N[on]
+        self._pulls[number][on] = inverse @ self._moves[on]
         self._tight[number][on] = True
         return number
 
@@ -206,23 +208,28 @@ class Polyhedron:
         np.put_along_axis(u, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
         return u
 
-    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
-        """Move points inward by what a cast to float32 may move them outward; leave those that were not moved."""
-        floor = np.abs(z) @ self._sizes + self._tiny
-        limit = b - floor
-        tight = self._tight[state] if self._prepared else state > 0
-        left = np.where(tight, z @ self._turned - limit, 0.0)
-        z = z - (_product(left, self._pulls[state]) if self._prepared else self._solve(left, tight) @ self.N)
-        broken = imposed & (z @ self._turned - limit > 0.5 * floor)
-        if not broken.any():
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
+        """Move points that were moved inward by what a cast to float32 may move them outward.
+
+        Unless `thorough`, rows beside the tight ones are not looked at.
+        """
+        floor = np.abs(z) @ self._sizes
+        left = z @ self._turned + floor - b
+        if self._prepared:
+            z = z - _product(left, self._pulls[state])  # which are 0 for rows that are not tight
+        else:
+            z = z - self._solve(np.where(state > 0, left, 0.0), state > 0) @ self._moves
+        if not thorough:
             return z
+        tight, limit = self._tight[state] if self._prepared else state > 0, b - floor
+        broken = imposed & (z @ self._turned - limit > 0.5 * floor)
         rows = np.flatnonzero(broken.any(axis=1) & tight.any(axis=1))
         on = tight[rows]
         for _ in range(3):  # rows beside the tight ones that the move broke, or that were as near
             if not len(rows):
                 break
             on |= broken[rows]
-            z[rows] -= self._solve(np.where(on, z[rows] @ self._turned - limit[rows], 0.0), on) @ self.N
+            z[rows] -= self._solve(np.where(on, z[rows] @ self._turned - limit[rows], 0.0), on) @ self._moves
             broken[rows] = imposed[rows] & (z[rows] @ self._turned - limit[rows] > 0.5 * floor[rows])
             keep = broken[rows].any(axis=1)
             rows, on = rows[keep], on[keep]
@@ -248,13 +255,13 @@ class Box:
             self._ends.append((side, rows, columns, starts))
         self._k = k
 
-    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Mask, Any]:
-        """Return nearest points (n, k), and whether there are any (n,)."""
+    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Array, Any]:
+        """Return nearest points (n, k), and by how much they are short if it is negative (n,)."""
         low, high = self._limits(b, imposed)
         z = np.minimum(np.maximum(p, low), high)
-        return z, np.asarray((low <= high).all(axis=1)), np.zeros(len(p), dtype=np.intp)
+        return z, (high - low).min(axis=1), np.zeros(len(p), dtype=np.intp)
 
-    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any) -> Array:
+    def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
         """Move points to float32 numbers inside."""
         low, high = self._limits(b, imposed)
         low, high = upward(low), -upward(-high)
@@ -263,9 +270,9 @@ class Box:
     def _limits(self, b: Array, imposed: Mask) -> tuple[Array, Array]:
         limits = []
         for side, rows, columns, starts in self._ends:
-            end = np.full((len(b), self._k), np.inf)
+            end = np.full((len(imposed), self._k), np.inf)
             if len(rows):
-                own = np.where(imposed[:, rows], b[:, rows], np.inf)
+                own = np.where(imposed[:, rows], b[..., rows], np.inf)
                 end[:, columns] = np.minimum.reduceat(own, starts, axis=1)
             limits.append(end * side)
         return limits[1], limits[0]

@@ -50,7 +50,8 @@ class Proposals:
             h_checked = np.where(clauses.strict, below, clauses.h)
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        self._reach = reach
+        self._reach = np.full(len(scale), float(np.finfo(np.float32).max)) if reach is None else reach
+        self._near = float(self._reach.min(initial=np.inf)) ** 2
         self.rules = clauses.parts
         self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
 
@@ -66,14 +67,20 @@ class Proposals:
         left to propose. Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
         with np.errstate(all="ignore"):
-            p = t if self._reach is None else np.minimum(np.maximum(t, -self._reach), self._reach)
+            flat = t.ravel()
+            p = t
+            if not flat.dot(flat) <= self._near:  # no square is larger than their sum
+                p = np.minimum(np.maximum(t, -self._reach), self._reach)
             solved = [part.solve(active, X, p) for part in self.parts]
-            y = p.copy()
-            for part, own in zip(self.parts, solved, strict=True):
-                y[:, part.outputs] = own.points(0)
+            if len(solved) == 1 and len(self.parts[0].outputs) == p.shape[1]:
+                y = solved[0].first()
+            else:
+                y = p.copy()
+                for part, own in zip(self.parts, solved, strict=True):
+                    y[:, part.outputs] = own.first()
         open_ = yield y
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
-        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)][1:]
+        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
         for rank, move in steps:
             rows, y = (rows, y) if open_ is None else (rows[open_], y[open_])
@@ -99,8 +106,11 @@ def _rounded(y: Array) -> Array:
 class _Solved(Protocol):
     """What was found for the rows of a call, for one part of the outputs."""
 
-    def points(self, rank: int, rows: Numbers | slice = ...) -> Array:
-        """Return the points of a rank for some rows, NaN where there are none. Shape (rows, k)."""
+    def first(self) -> Array:
+        """Return the nearest points, NaN where there are none. Shape (n, k)."""
+
+    def points(self, rank: int, rows: Numbers) -> Array:
+        """Return the points of a rank for some rows, made with more care. Shape (rows, k)."""
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey the clauses of this part."""
@@ -142,8 +152,8 @@ def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Number
     off = np.zeros((len(tied), rows.shape[1]))
     off[np.arange(len(tied)), tied] = 1.0
     off[:, -1] = -TINY
-    distinct, place = np.unique(np.concatenate([rows, off]), axis=0, return_inverse=True)
-    place = place.reshape(-1)
+    distinct, first, place = np.unique(np.concatenate([rows, off]), axis=0, return_index=True, return_inverse=True)
+    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]  # as stated
     listed = [place[: len(literals)][clauses.clause[literals] == c] for c in numbers]
     parts = [*numbers.tolist()]
     of_label = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))

@@ -58,7 +58,7 @@ def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dic
 def _program_text(program: Mapping[str, Any]) -> str:
     head, precision, bounds, clip = (text_of(program.get(part)) for part in ("head", "precision", "bounds", "clip"))
     if head == "rules":
-        return "rules: answers of the network are checked, and moved where they break a rule"
+        return "rules: answers of the model are checked, and moved where they break a rule"
     return f"{head}: {precision}, {bounds} bounds, clip by {clip}"
 
 

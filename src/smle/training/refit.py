@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from smle.guarantees import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
-from smle.nn.clip import clip
 from smle.nn.network import SafeNetwork
 
 __all__ = ["RefitResult", "refit_network"]
@@ -112,10 +111,8 @@ def _samples(
     for start in range(0, len(inputs[0]), _CHUNK):
         chunk = [value[start : start + _CHUNK] if isinstance(value, Tensor) else value for value in inputs]
         z = network.embed(*chunk).to(torch.float32)
-        x = head.domain(chunk[0])
-        x32 = x.to(torch.float32)
-        cell = torch.zeros(len(x), dtype=torch.long) if head.gate.is_trivial else head.gate(x)
-        parts.append((clip(z, *head.limits(x32)), z, x32, cell))
+        x32 = head.domain(chunk[0]).to(torch.float32)
+        parts.append((head.clipped(chunk[0], z), z, x32, head.cells(chunk[0])))
     stacked = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
     clipped, embedding, seen, cell = (part.astype(np.float64) for part in stacked)
     wanted = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)

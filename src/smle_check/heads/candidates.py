@@ -23,7 +23,7 @@ from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, require, values
 from smle_check.specification import Literal, Specification
 
-MAX_LEAVES, MAX_DEPTH, MAX_CHECKED, MAX_OBLIGATIONS = 1_000, 64, 200_000, 2_000_000
+MAX_LEAVES, MAX_DEPTH, MAX_CHECKED, MAX_WORK = 1_000, 64, 200_000, 300_000_000
 Form = dict[int, Fraction]
 
 
@@ -161,7 +161,7 @@ class Facts:
         self, form: Form, constant: Fraction, stated: int | None, seen: int | None, mu_data: Any
     ) -> Fraction | None:
         """Bound form.x + constant where a region holds as stated and another as the gate sees it; None: nowhere."""
-        spec, known = self.spec, self.rows(stated, seen)
+        spec, known = self.spec, self.rows(stated, seen) if mu_data else {}
         mu = multipliers_of(mu_data, set(known), "mu") if mu_data else {}
         regions = {*self.leaf.on, *(g for g in (stated, seen) if g is not None)}
         found = []
@@ -322,11 +322,13 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     ranges = values(tensors, "check.range", "F64", (len(spec.outputs),))
     require(all(0 < v <= WIDE for v in ranges), "check.range: expected numbers between 0 and 2^100")
     values(tensors, "check.scale", "F64", (len(spec.outputs),))  # of distances: proposals read it, no proof does
+    shape = tensors["check.outputs"].shape
+    require(shape == (len(checked.literals), len(spec.outputs)), "check.outputs is not what the rules prescribe")
     for name, prescribed in check_tensors(spec, checked, ranges).items():
         require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
     found = read_tree(tree, gated)
     work = sum(len(spec.rules[c.rule].regions) for c in checked.clauses) + len(clips)
-    require(work * len(found) <= MAX_OBLIGATIONS, "tree: too many obligations")
+    require(work * len(found) * (len(spec.rows) + len(spec.inputs)) <= MAX_WORK, "tree: too many obligations")
     stored, proofs, own = read_safe(spec, tensors, len(found)), read_safe_proofs(leaves), read_moves(moves)
     for number, leaf in enumerate(found):
         moved = {j: own.pop((number, j)) for j in range(len(clips)) if (number, j) in own}

@@ -6,13 +6,13 @@ literals read are inside of their ranges), so that one product serves; a batch i
 once. Rows that fail go through the program as it is stated, with all candidates, the answer itself first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from smle_check.floats import TINY
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import checked_of
-from smle_check.heads.clips import limits_of
+from smle_check.heads.clips import WIDE, limits_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import Limits
 from smle_check.onnx.operations import Tensors, active, half_spaces
@@ -31,9 +31,10 @@ class Condition(NamedTuple):
     need: int
 
 
-def some_of(bits: list[int], failing: list[int]) -> Condition:
+def some_of(bits: Iterable[int], failing: Iterable[int]) -> Condition:
     """Ask that one of some bits is set, or that one of some others is not."""
-    return Condition({**dict.fromkeys(bits, 1), **dict.fromkeys(failing, -1)}, 1 - len(failing))
+    others = set(failing)
+    return Condition({**dict.fromkeys(bits, 1), **dict.fromkeys(others, -1)}, 1 - len(others))
 
 
 class Table:
@@ -42,9 +43,14 @@ class Table:
     Literals come first, then the ends of the ranges of outputs that literals read, labels that exclude others (their
     bit: y >= 0), and the gate's half-spaces. `strict` are conditions on all rows; `exact` on rows where the bit of a
     literal is that of the program: set only where the outputs that it reads are inside of their ranges, by `inside`.
+
+    Answers that no clip has seen (not `bounded`) may be NaN or infinite. No bit of such a column is set, and a bit that
+    is not set may speak for an answer (a label that is off, a rule that is); so all outputs have ends, which fail.
     """
 
-    def __init__(self, program: Program, spec: Specification, gated: list[int], tensors: Tensors) -> None:
+    def __init__(
+        self, program: Program, spec: Specification, gated: list[int], tensors: Tensors, *, bounded: bool
+    ) -> None:
         checked, m, d = checked_of(spec), len(spec.outputs), len(spec.inputs)
         self.m, self.d, self.literals = m, d, len(checked.literals)
         gate = gate_of(spec, gated)
@@ -61,10 +67,12 @@ class Table:
         for k in range(self.literals):
             inputs = S[k * d : (k + 1) * d] if k < checked.moving else [0.0] * d
             self.rows.append([*G[k * m : (k + 1) * m], *inputs])
-        self.reads = [[i for i in range(m) if self.rows[k][i]] for k in range(self.literals)]
+        self.reads = [sorted(literal.y) for literal in checked.literals]  # also where a coefficient is stored as 0
+        read = {i for own in self.reads for i in own}
         ends: dict[int, list[int]] = {}
-        for i in sorted({i for own in self.reads for i in own}):
-            ends[i] = [self.row({i: 1.0}, ranges[i]), self.row({i: -1.0}, ranges[i])]
+        for i in sorted(read) if bounded else range(m):
+            end = ranges[i] if i in read else float(WIDE)
+            ends[i] = [self.row({i: 1.0}, end), self.row({i: -1.0}, end)]
         labels = {i for rule in checked.excluding for pair in spec.rules[rule].exclusions for i in pair}
         on = {i: self.row({i: -1.0}, 0.0) for i in sorted(labels)}
         first = len(self.rows)
@@ -75,7 +83,7 @@ class Table:
         self.exact: list[Condition] = []
         for clause in checked.clauses:
             regions = [place[g] for g in spec.rules[clause.rule].regions]
-            self.exact += [some_of(list(clause.literals), failing) for failing in regions]
+            self.exact += [some_of(clause.literals, failing) for failing in regions]
         for rule in checked.excluding:
             regions = [place[g] for g in spec.rules[rule].regions]
             self.exact += [
@@ -107,7 +115,7 @@ class Checked(Limits):
         ops = clip_list(spec, limits, gated)
         super().__init__(program, face, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
         self.spec, self.tree, self.count = spec, tree, count
-        self.table = Table(program, spec, gated, tensors)
+        self.table = Table(program, spec, gated, tensors, bounded=bool(self.stages))
         program.readable |= {"check/bits/float", "repair/chosen", "repair/answers", "repair/wide", "safe/single"}
 
     def kept(self) -> set[str]:
@@ -144,11 +152,11 @@ class Checked(Limits):
     # --- parts of both checks
 
     def settled(self, y: str, name: str) -> str:
-        """Turn float32 numbers nearer to 0 than normal ones into 0."""
+        """Turn float32 numbers nearer to 0 than normal ones into 0; NaN stays."""
         p = self.program
         size = p.add("Abs", [y], f"{name}/size")
-        normal = p.add("GreaterOrEqual", [size, p.floats("check.tiny", [float(TINY)], ())], f"{name}/normal")
-        return p.add("Where", [normal, y, p.floats("constants/none", [0], ())], f"{name}/settled")
+        tiny = p.add("Less", [size, p.floats("check.tiny", [float(TINY)], ())], f"{name}/tiny")
+        return p.add("Where", [tiny, p.floats("constants/none", [0], ()), y], f"{name}/settled")
 
     def compared(self, y: str, wide: str | None, name: str) -> str:
         """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32."""

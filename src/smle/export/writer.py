@@ -1,0 +1,88 @@
+"""Nodes and constants of ONNX, put down one after the other, for parts of a graph that nothing is proved of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.extras import require
+from smle_check.onnx.graph import BOOL, DOUBLE, INT64
+
+__all__ = ["Writer"]
+
+_PREFIX = "proposals/"
+
+
+class Writer:
+    """Nodes and constants under names of their own."""
+
+    def __init__(self, prefix: str = _PREFIX) -> None:
+        self._onnx = require("onnx", "ONNX export")
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self._prefix = prefix
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Append a node with one output; return its name."""
+        return self.last(op, inputs, f"{self._prefix}{len(self.nodes)}", **attributes)
+
+    def last(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Append a node whose output has a name."""
+        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), [output], **attributes))
+        return output
+
+    def several(self, op: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
+        """Append a node with several outputs."""
+        names = [f"{self._prefix}{len(self.nodes)}/{i}" for i in range(count)]
+        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), names, **attributes))
+        return names
+
+    def constant(self, values: npt.ArrayLike) -> str:
+        """Note a constant; return its name."""
+        array = np.ascontiguousarray(values)
+        key = (array.dtype.str, np.shape(values), array.tobytes())
+        if key not in self._known:
+            self._known[key] = f"{self._prefix}constant/{len(self._known)}"
+            stored = self._onnx.numpy_helper.from_array(array.reshape(np.shape(values)), self._known[key])
+            self.initializers.append(stored)
+        return self._known[key]
+
+    def number(self, value: float) -> str:
+        """Note a float64 number."""
+        return self.constant(np.float64(value))
+
+    def column(self, values: npt.ArrayLike) -> str:
+        """Note float64 numbers, one for each row of a value."""
+        return self.constant(np.asarray(values, dtype=np.float64).reshape(-1, 1))
+
+    def rows(self, source: str, places: Sequence[int], axis: int = 0) -> str:
+        """Pick rows."""
+        return self.add("Gather", [source, self.constant(np.array(places, dtype=np.int64))], axis=axis)
+
+    def shaped(self, source: str, *sizes: int) -> str:
+        """Reshape; -1 is the number of rows."""
+        return self.add("Reshape", [source, self.constant(np.array(sizes, dtype=np.int64))])
+
+    def reduced(self, op: str, source: str, axis: int, *, keep: bool = False) -> str:
+        """Reduce one axis."""
+        return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
+
+    def loop(self, steps: int, carried: Sequence[str], body: Any) -> list[str]:
+        """Run a body so many times: it returns the next values, and whether to go on (None: always)."""
+        helper = self._onnx.helper
+        inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/")
+        names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
+        following, going = body(inner, names)
+        going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
+        value = helper.make_tensor_value_info
+        values = [value(f"{inner._prefix}step", INT64, []), value(f"{inner._prefix}going", BOOL, [])]
+        values += [value(name, DOUBLE, None) for name in names]
+        outputs = [value(going, BOOL, []), *(value(name, DOUBLE, None) for name in following)]
+        self.initializers += inner.initializers
+        graph = helper.make_graph(inner.nodes, "step", values, outputs)
+        start = self.constant(np.array(True))
+        return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)

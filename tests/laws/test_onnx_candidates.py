@@ -1,0 +1,352 @@
+"""Checked candidates in onnxruntime: whatever is answered and proposed, every rule holds; the branch is certified."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import smle_check
+from smle.certificates.document import Certificate
+from smle.certificates.rules import certify_rules
+from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.export.backbone import Backbone
+from smle.programs import Candidates
+from smle.rules import Specification
+from smle_check.onnx.program import EMBEDDING, PROPOSALS
+from support.exported import Exported, accepted, columns_of, resealed, session
+from support.joined import asked, flushing, joined
+from support.random_rules import random_rules
+from support.rules_cases import COUPLED, LABELS
+from support.sampling import Judge, hard_points
+
+TWO = "inputs: {a: [0, 1], b: [-1, 1]}\noutputs: [p, q]\nrules:\n"
+CASES = {
+    "coupled": COUPLED,
+    "labels": LABELS,
+    "budget": TWO + "  - {name: n, then: p >= 0 and q >= 0}\n  - {name: s, when: a < 0.5, then: p + q <= 1 + b}\n",
+    "no gate": TWO + "  - {name: s, then: p + q <= 1 and p - q <= 0.5 and q - p < 0.5}\n",
+    "gap": TWO + "  - {name: g, when: a <= 0.5 and b > 0.1, then: p <= 0.2 or p >= 0.7}\n",
+    "strict": TWO + "  - {name: g, when: b > 0, then: p + q < 0}\n  - {name: h, when: b <= 0, then: p + q > 0}\n",
+    "leaves": TWO + "".join(f"  - {{name: r{i}, when: a {sign} 0.{i}5, then: p + 2 * q {sign} 3 * a}}\n"
+                            for i, sign in enumerate(("<=", ">="), 4)),
+    "many labels": "inputs: {a: [0, 1]}\nlabels: [" + ", ".join(f"l{i}" for i in range(70)) + "]\nrules:\n"
+    + "".join(f"  - {{name: r{i}, then: not (l{i} and l{i + 1})}}\n" for i in range(0, 60, 3)),
+    "many rows": "inputs: {a: [0, 1]}\noutputs: [" + ", ".join(f"y{i}" for i in range(6)) + "]\nrules:\n"
+    + "".join(f"  - {{name: r{i}, then: y{i % 6} + y{(i + 1) % 6} - 0.3 * y{(i + 3) % 6} <= 1.{i} or y{i % 5} >= 2}}\n"
+              for i in range(9)),
+}  # fmt: skip
+LAYOUTS = {"monitored": True, "not monitored": False}
+
+
+@cache
+def certified(name: str) -> tuple[Specification, Certificate]:
+    spec = Specification.from_yaml(CASES[name])
+    return spec, certify_rules(spec, files={"rules": spec.to_yaml().encode()})
+
+
+@cache
+def exported(name: str, monitor: bool = True) -> Exported:
+    return joined(*certified(name), monitor=monitor)
+
+
+def points(spec: Specification, rng: np.random.Generator, count: int) -> np.ndarray:
+    X = np.concatenate(list(hard_points(spec, rng, count, dtype=np.float32)))
+    X[(X != 0) & (np.abs(X) < 2.0**-126)] = 0  # so that the same points serve where these are read as zero
+    return X
+
+
+def answers(spec: Specification, rows: int, rng: np.random.Generator) -> np.ndarray:
+    Y = rng.normal(size=(rows, len(spec.targets))) * 10.0 ** rng.integers(-2, 3, size=(rows, 1))
+    odd = rng.random(Y.shape) < 0.05
+    Y[odd] = rng.choice([np.nan, np.inf, -np.inf, 1e38, -1e38, 0.0, -0.0, 1e-40, -1e-42], odd.sum())
+    return Y.astype(np.float32)
+
+
+@pytest.mark.parametrize("monitor", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_rule_holds_and_allowed_answers_stay(name, monitor):
+    spec, certificate = certified(name)
+    made = exported(name, monitor)
+    result = smle_check.check_onnx(made.onnx, made.companion)
+    assert len(result.proved) == len(certificate.proved)
+    rng, judge = np.random.default_rng(0), Judge(spec)
+    X = points(spec, rng, 1200)
+    Y = answers(spec, len(X), rng)
+    expected, by = Candidates(certificate).explained(X, Y)
+    for running in (session(made.onnx), flushing(made.onnx)):
+        served = columns_of(spec, asked(running, spec, X, Y))
+        assert judge.violations(X, served) == []
+        kept = by == 0
+        assert np.allclose(served[kept], expected[kept], rtol=1e-6)  # limits that move are rounded in another order
+        assert kept.any()
+        assert (by > 0).sum() > 5
+        for rows in (0, 1, 2):
+            few = columns_of(spec, asked(running, spec, X[:rows], Y[:rows]))
+            assert few.shape == (rows, len(spec.targets))
+            assert rows == 0 or judge.violations(X[:rows], few) == []
+
+
+@pytest.mark.parametrize("name", ["coupled", "labels", "budget", "no gate", "gap"])
+def test_repairs_are_as_near_as_those_in_numpy(name):
+    spec, certificate = certified(name)
+    rng, program = np.random.default_rng(1), Candidates(certificate)
+    X = points(spec, rng, 1000)
+    Y = rng.normal(size=(len(X), len(spec.targets))).astype(np.float32)
+    expected, by = program.explained(X, Y)
+    served = columns_of(spec, asked(session(exported(name).onnx), spec, X, Y))
+    scale = program.stored["check.scale"]
+    far, wanted = (np.linalg.norm((y - Y) / scale, axis=1) for y in (served, expected))
+    assert (by == 1).sum() > 20
+    assert (far <= 1.001 * wanted + 1e-4).mean() > 0.995
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_rules_hold(seed):
+    rng = np.random.default_rng(seed)
+    spec, unit, good = random_rules(rng)
+    try:
+        certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
+    except (ContradictionError, NotCertifiedError, RuleError):
+        pytest.skip("refused")
+    made = joined(spec, certificate, monitor=bool(seed % 2))
+    assert accepted(made.onnx, made.companion) is not None
+    X = points(spec, rng, 400)
+    Y = (good(X) + rng.normal(size=(len(X), len(unit))) * unit).astype(np.float32)
+    Y[::40, 0] = np.nan
+    for running in (session(made.onnx), flushing(made.onnx)):
+        assert Judge(spec).violations(X, columns_of(spec, asked(running, spec, X, Y))) == []
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_more_random_rules_hold(seed):
+    test_random_rules_hold(seed)
+
+
+# --- hostile proposals ----------------------------------------------------------------------------------------------
+
+
+def proposed(*nodes: onnx.NodeProto, constants=(), count: int = 1) -> tuple[Backbone, int]:
+    return Backbone(list(nodes), list(constants)), count
+
+
+HOSTILE = {
+    "the answers": proposed(helper.make_node("Identity", ["repair/answers"], [PROPOSALS])),
+    "nan": proposed(helper.make_node("Div", ["zero", "zero"], ["nan"]), helper.make_node(
+        "Add", ["repair/answers", "nan"], [PROPOSALS]), constants=[numpy_helper.from_array(np.float32(0), "zero")]),
+    "huge": proposed(helper.make_node("Add", ["safe/single", "huge"], [PROPOSALS]),
+                     constants=[numpy_helper.from_array(np.float32(3e38), "huge")]),
+    "tiny": proposed(helper.make_node("Mul", ["repair/answers", "tiny"], [PROPOSALS]),
+                     constants=[numpy_helper.from_array(np.float32(1e-42), "tiny")]),
+    "next to the safe answer": proposed(helper.make_node("Mul", ["safe/single", "near"], [PROPOSALS]),
+                                        constants=[numpy_helper.from_array(np.float32(1 + 2e-7), "near")]),
+    "three": proposed(helper.make_node("Neg", ["safe/single"], ["n"]), helper.make_node(
+        "Concat", ["n", "repair/answers", "safe/single"], [PROPOSALS], axis=1), count=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("name", ["coupled", "labels", "budget", "leaves"])
+def test_whatever_is_proposed_the_rules_hold(name, hostile):
+    spec, certificate = certified(name)
+    made = joined(spec, certificate, proposals=HOSTILE[hostile])
+    assert accepted(made.onnx, made.companion) is not None
+    rng = np.random.default_rng(2)
+    X = points(spec, rng, 800)
+    Y = answers(spec, len(X), rng)
+    for running in (session(made.onnx), flushing(made.onnx)):
+        assert Judge(spec).violations(X, columns_of(spec, asked(running, spec, X, Y))) == []
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2, 7])
+def test_proposals_of_another_number_are_never_served(columns):
+    spec, certificate = certified("budget")
+    fixed = numpy_helper.from_array(np.zeros((2, columns), dtype=np.float32), "fixed")
+    made = joined(spec, certificate, proposals=proposed(
+        helper.make_node("Identity", ["fixed"], [PROPOSALS]), constants=[fixed]))  # fmt: skip
+    assert accepted(made.onnx, made.companion) is not None
+    running, X = session(made.onnx), np.zeros((5, 2), dtype=np.float32)
+    for failing in (1, 2, 3, 5):
+        Y = np.zeros((5, 2), dtype=np.float32)
+        Y[:failing] = 5
+        if failing == columns:
+            assert Judge(spec).violations(X, columns_of(spec, asked(running, spec, X, Y))) == []
+            continue
+        with pytest.raises(Exception, match=r"[Rr]eshape"):
+            asked(running, spec, X, Y)
+
+
+# --- changed graphs -----------------------------------------------------------------------------------------------
+
+KINDS = ("operator", "input order", "input", "attribute", "removed")
+
+
+def branch(model: onnx.ModelProto, which: str = "then") -> onnx.GraphProto:
+    (node,) = (n for n in model.graph.node if n.op_type == "If")
+    return next(a.g for a in node.attribute if a.name == f"{which}_branch")
+
+
+def damaged(graph: onnx.GraphProto, place: int, kind: str) -> None:
+    target = graph.node[place]
+    if kind == "operator":
+        swaps = {"Max": "Min", "Min": "Max", "GreaterOrEqual": "Greater", "LessOrEqual": "Less", "ArgMax": "ArgMin"}
+        target.op_type = swaps.get(target.op_type, "Identity")
+    elif kind == "input order":
+        target.input[:] = list(target.input)[::-1] if len(set(target.input)) > 1 else ["inputs/features"]
+    elif kind == "input":
+        target.input[0] = "inputs/features" if target.input[0] == EMBEDDING else EMBEDDING
+    elif kind == "attribute":
+        target.attribute.append(helper.make_attribute("select_last_index", 1))
+    else:
+        del graph.node[place]
+
+
+def every_node_counts(made: Exported, at_once: int) -> None:
+    """Damage each node of the head, those in branches too, in so many ways, and make the digests new."""
+    tried = 0
+    for which in ("", "then", "else"):
+        model = onnx.load_from_string(made.onnx)
+        nodes = (branch(model, which) if which else model.graph).node
+        for place, node in enumerate(nodes):
+            if node.output[0].startswith(("proposals/", EMBEDDING)):
+                continue
+            for kind in (KINDS[(place + i) % len(KINDS)] for i in range(at_once)):
+                changed = onnx.load_from_string(made.onnx)
+                damaged(branch(changed, which) if which else changed.graph, place, kind)
+                data = changed.SerializeToString(deterministic=True)
+                if data == made.onnx:
+                    continue
+                assert accepted(data, resealed(made.companion, data)) is None, (which, node.output[0], kind)
+                tried += 1
+    assert tried > 50 * at_once
+
+
+@pytest.mark.parametrize("name", ["budget", "labels"])
+def test_every_node_counts(name):
+    every_node_counts(exported(name, False), 1)
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("name", ["coupled", "budget", "labels", "leaves", "gap"])
+def test_every_node_counts_in_every_way(name):
+    every_node_counts(exported(name), len(KINDS))
+
+
+@pytest.mark.parametrize("name", ["budget", "leaves"])
+def test_every_constant_counts(name):
+    made = exported(name, False)
+    model = onnx.load_from_string(made.onnx)
+    names = [t.name for t in model.graph.initializer if not t.name.startswith("proposals/")]
+    assert {"check.rows", "check.thresholds", "repair.proposals", "safe.offset"} <= set(names)
+    for name_of in names:
+        for kind in ("value", "shape", "removed"):
+            changed = onnx.load_from_string(made.onnx)
+            (found,) = (t for t in changed.graph.initializer if t.name == name_of)
+            array = numpy_helper.to_array(found)
+            if kind == "shape":
+                found.dims.append(1)
+            elif kind == "removed":
+                changed.graph.initializer.remove(found)
+            else:
+                moved = array.copy().ravel()
+                moved[-1] = (
+                    np.nextafter(moved[-1], moved.dtype.type(9e30)) if array.dtype.kind == "f" else 2 + moved[-1]
+                )
+                found.CopyFrom(numpy_helper.from_array(moved.reshape(array.shape), name_of))
+            data = changed.SerializeToString()
+            assert accepted(data, resealed(made.companion, data)) is None, (name_of, kind)
+
+
+def swap_branches(model):
+    (node,) = (n for n in model.graph.node if n.op_type == "If")
+    for attribute in node.attribute:
+        attribute.name = "else_branch" if attribute.name == "then_branch" else "then_branch"
+
+
+def keep_always(model):
+    """Both branches hand on the answers as they are."""
+    branch(model).CopyFrom(branch(model, "else"))
+
+
+def other_output(model):
+    branch(model).output[0].name = "repair/kept"
+
+
+def two_outputs(model):
+    branch(model).output.append(helper.make_tensor_value_info("repair/kept", TensorProto.FLOAT, None))
+
+
+def stated_shape(model):
+    """A size that the branch does not have: runtimes plan memory with it."""
+    branch(model).output[0].CopyFrom(helper.make_tensor_value_info("repair/served", TensorProto.FLOAT, [1, 1]))
+
+
+def stated_type(model):
+    branch(model).output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+def constant_in_the_branch(model):
+    branch(model).initializer.append(numpy_helper.from_array(np.float32(1), "proposals/own"))
+
+
+def input_of_the_branch(model):
+    branch(model).input.append(helper.make_tensor_value_info("proposals/in", TensorProto.FLOAT, None))
+
+
+def condition(model):
+    (node,) = (n for n in model.graph.node if n.op_type == "If")
+    node.input[0] = "in_domain"
+
+
+def proposals_behind_the_check(model):
+    branch(model).node.append(helper.make_node("Neg", ["repair/served"], ["proposals/late"]))
+
+
+def shadow_in_the_branch(model):
+    branch(model, "else").node.append(helper.make_node("Neg", ["check/settled"], ["check/bits"]))
+
+
+def read_in_a_loop(model):
+    """A subgraph inside the proposals reads what is not theirs to read."""
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["check.rows"], ["proposals/r"])], "g", [],
+        [helper.make_tensor_value_info("proposals/r", TensorProto.DOUBLE, None)],
+    )  # fmt: skip
+    node = helper.make_node("If", ["check/fails"], ["proposals/x"], then_branch=graph, else_branch=graph)
+    branch(model).node.insert(0, node)
+
+
+def no_proposals(model):
+    item = next(t for t in model.graph.initializer if t.name == "repair.proposals")
+    item.CopyFrom(numpy_helper.from_array(np.array([0]), "repair.proposals"))
+
+
+ATTACKS = [
+    swap_branches, keep_always, other_output, two_outputs, stated_shape, stated_type, constant_in_the_branch,
+    input_of_the_branch, condition, proposals_behind_the_check, shadow_in_the_branch, read_in_a_loop, no_proposals,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ATTACKS, ids=lambda change: change.__name__)
+def test_attacks_on_the_branch_are_rejected(change):
+    made = exported("budget")
+    model = onnx.load_from_string(made.onnx)
+    change(model)
+    data = model.SerializeToString()
+    assert accepted(data, resealed(made.companion, data)) is None
+
+
+def test_other_proposals_are_accepted():
+    """They are the exporter's word: the check sees to the rest."""
+    made = exported("budget")
+    model = onnx.load_from_string(made.onnx)
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("proposals/constant") and tensor.data_type == TensorProto.DOUBLE:
+            array = numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(array * 1.5, tensor.name))
+    data = model.SerializeToString()
+    assert accepted(data, resealed(made.companion, data)) is not None
