@@ -64,14 +64,17 @@ class Observer:
         always = {rule for r, rows in enumerate(bare.regions) if not rows for rule in bare.rules[r]}
         self._always = np.array([rule in always for rule in range(len(spec.rules))], dtype=bool)
 
+    def active(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return which rules are on for encoded rows: (rows, rules)."""
+        with torch.inference_mode():
+            bits = self._guard.active(self._domain(torch.tensor(encoded))).to(torch.float32)
+            return np.asarray((bits @ self._member > 0).numpy() | self._always)
+
     def look(self, encoded: npt.NDArray[Any]) -> Seen:
         """Return what is active, used, inside and clipped for encoded rows (rows, d)."""
         features = torch.tensor(encoded)
-        with torch.inference_mode():
-            bits = self._guard.active(self._domain(features)).to(torch.float32)
-            active = (bits @ self._member > 0).numpy() | self._always
         cell, clipped = self.network.cell_of(features), self.network.clipped(features)
-        return Seen(active, cell, in_domain(self.spec, encoded), clipped)
+        return Seen(self.active(encoded), cell, in_domain(self.spec, encoded), clipped)
 
 
 def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:

@@ -242,8 +242,8 @@ class _Run:
 
         spec = self.model.specification_
         plain: Any = None
-        if self.model.is_corrected:
-            pass  # what the estimator inside answers stands beside
+        if self.model.corrects:
+            pass  # what the estimator or network inside answers stands beside
         elif spec.rules and self.settings.twin:
             beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
             plain = kind(without_rules(spec), **parameters, checkpoint=beside).fit(kept, kept[self.targets])
@@ -330,7 +330,7 @@ class _Run:
         out.print(
             f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.", soft_wrap=True, markup=False
         )
-        if self.model.is_corrected:
+        if self.model.corrects:
             moved = self.model.description_["correction"]
             out.print(f"Moved to obey: {moved['moved']} of the answers to {moved['rows']} training rows.")
         unseen = [name for name, rows in self.model.description_["training"]["rules"].items() if not rows]

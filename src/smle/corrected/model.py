@@ -17,7 +17,7 @@ from smle.export.files import write_onnx
 from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.guarantees import active
-from smle.programs import program_of
+from smle.programs import explained, program_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
@@ -50,6 +50,29 @@ class Answered(NamedTuple):
         """By how much each answer was moved; NaN where it was replaced."""
         with np.errstate(invalid="ignore", over="ignore"):
             return np.where(self.replaced, np.nan, self.served - self.answers)
+
+    def information(self, spec: Specification, active: npt.NDArray[np.bool_]) -> dict[str, Any]:
+        """Return, row by row: names of the `active` rules (rows, rules), whether it is inside, and what was moved."""
+        titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
+        return {
+            "active_rules": [tuple(titles[row].tolist()) for row in active],
+            "in_domain": in_domain(spec, self.encoded).all(axis=1),
+            "moved": self.moved,
+            "replaced": self.replaced,
+            "safe": self.by == 2,
+        }
+
+    def warn_of_replaced(self, *, enforced: bool = True, stacklevel: int = 4) -> int:
+        """Warn of answers that are no numbers; return how many there are."""
+        replaced = int(self.replaced.sum())
+        if replaced:
+            instead = "the default answer, within the rules, takes their place"
+            warnings.warn(
+                f"{replaced} of {self.answers.size} answers of the model are NaN, infinite or beyond 1e30: "
+                f"{instead if enforced else 'they are served, for there are no rules'}.",
+                stacklevel=stacklevel,
+            )
+        return replaced
 
     def summary(self) -> dict[str, Any]:
         """Return in how many rows an answer was moved, by how much at most, replaced, or served by the safe answer."""
@@ -117,24 +140,13 @@ class CorrectedModel:
         apply_domain_policy(spec, encoded, out_of_domain)
         answers = self._answers(X, encoded)
         found = Answered(encoded, answers, *self._served(encoded, answers))
-        replaced = int(found.replaced.sum())
-        if replaced:
-            self.replaced_ += replaced
-            instead = "they are served, for there are no rules" if self._enforce is None else (
-                "the default answer, within the rules, takes their place"
-            )  # fmt: skip
-            warnings.warn(
-                f"{replaced} of {answers.size} answers of the model are NaN, infinite or beyond 1e30: {instead}.",
-                stacklevel=stacklevel - 1,
-            )
+        self.replaced_ += found.warn_of_replaced(enforced=self._enforce is not None, stacklevel=stacklevel)
         return found
 
     def _served(self, encoded: Array, answers: Array) -> tuple[Array, Array]:
-        if self._enforce is None or not hasattr(self._enforce, "explained"):
-            served = answers if self._enforce is None else self._enforce(encoded, answers)
-            return served, np.zeros(len(answers), dtype=np.int8)
-        served, by = self._enforce.explained(encoded, answers)
-        return served, by
+        if self._enforce is None:
+            return answers, np.zeros(len(answers), dtype=np.int8)
+        return explained(self._enforce, encoded, answers)
 
     def _answers(self, X: Any, encoded: Array) -> Array:
         """Return the model's own answers (n, m) in float32."""
@@ -162,14 +174,7 @@ class CorrectedModel:
 
     def information(self, found: Answered) -> dict[str, Any]:
         """Return the active rules per row, whether it is in the domain, and what was moved and replaced."""
-        titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
-        return {
-            "active_rules": [tuple(titles[row].tolist()) for row in self.active(found.encoded)],
-            "in_domain": in_domain(self.specification_, found.encoded).all(axis=1),
-            "moved": found.moved,
-            "replaced": found.replaced,
-            "safe": found.by == 2,
-        }
+        return found.information(self.specification_, self.active(found.encoded))
 
     # --- storing
 

@@ -269,6 +269,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             self._deploy_behind(folded(network), head)
         self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
         self._hold(None)
+        if head is not None:
+            self.description_["correction"] = self._answered(encoded).summary()
         if spec.rules:
             if self.compare:
                 scores = compare_held_out(self, encoded, targets, weight, share=self.validation_share, seed=seed)

@@ -20,6 +20,7 @@ from smle.estimators.inputs import plain_table
 from smle.guarantees import Arrangement, distinct
 from smle.monitor import Edges, Observer, Usage, column_edges
 from smle.nn.network import SafeNetwork
+from smle.programs import explained
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs
@@ -88,6 +89,15 @@ class FittedModel:
         return hasattr(self, "corrected_")
 
     @property
+    def corrects(self) -> bool:
+        """Whether a head of rules is behind the answers of an estimator or network, and moves those that break one."""
+        return self.is_corrected or isinstance(getattr(self, "network_", None), CorrectedNetwork)
+
+    def own_answers(self, X: Any) -> Array:
+        """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
+        return self._outputs(X, "raise").answers.astype(np.float64)
+
+    @property
     def _units(self) -> int:
         """Width of what the backbone computes: of the embedding, or of the answers."""
         layers = [layer for layer in self.network_.backbone.modules() if isinstance(layer, torch.nn.Linear)]
@@ -114,21 +124,30 @@ class FittedModel:
             return self.corrected_.answered(X, out_of_domain, stacklevel=5)
         encoded = encode_inputs(self.specification_, X)
         apply_domain_policy(self.specification_, encoded, out_of_domain)
-        outputs = self._evaluate(encoded)
-        return Answered(encoded, outputs, outputs, np.zeros(len(outputs), dtype=np.int8))
+        found = self._answered(encoded)
+        if self.corrects:
+            found.warn_of_replaced()
+        return found
 
-    def _evaluate(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        features = torch.tensor(encoded)
+    def _answered(self, encoded: npt.NDArray[Any]) -> Answered:
+        """Return what the network answers to encoded rows, and what is served."""
+        network, features = self.network_, torch.tensor(encoded)
+        run = network.answers if isinstance(network, CorrectedNetwork) else network
         with torch.inference_mode():
-            parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
-        return torch.cat(parts).numpy()
+            parts = [run(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
+        answers = torch.cat(parts).numpy()
+        if not isinstance(network, CorrectedNetwork):
+            return Answered(encoded, answers, answers, np.zeros(len(answers), dtype=np.int8))
+        return Answered(encoded, answers, *explained(network.head.program, encoded, answers))
 
     def _information(self, found: Answered) -> dict[str, Any]:
-        """Return active rules per row, whether it is in the domain, and its share of clipped units."""
+        """Return active rules per row, whether it is in the domain, and what was clipped, or moved and replaced."""
         if self.is_corrected:
             return self.corrected_.information(found)
-        encoded = found.encoded
-        seen = Observer(self.specification_, self.network_).look(encoded)
+        observer = Observer(self.specification_, self.network_)
+        if self.corrects:
+            return found.information(self.specification_, observer.active(found.encoded))
+        seen = observer.look(found.encoded)
         titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
         names = [tuple(titles[row].tolist()) for row in seen.active]
         return {"active_rules": names, "in_domain": seen.inside.all(axis=1), "clipped_share": seen.clipped}

@@ -64,11 +64,11 @@ def project_model(
         result._restore(model.description_)  # whether predictions are flat is as it was in training
         require_in_domain(spec, encoded, "rows")
     if isinstance(old, CorrectedNetwork):
-        head = _again(
-            old.head, spec, None if targets is None else (result._as_outputs(targets), result._frame(targets)[1])
-        )
+        head = _again(old.head, spec, None if targets is None else result._typical(targets))
         result._deploy_behind(old.backbone, head)
         result.description_ = _description(model, result, encoded)
+        if encoded is not None:
+            result.description_["correction"] = result._answered(encoded).summary()
         result._hold(result._bound(head))
         return result
     safe = project(_with_rules(model, old, spec))

@@ -80,8 +80,8 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         if plain.specification_.columns != spec.columns or plain.specification_.targets != spec.targets:
             raise DataError("Expected a plain twin with the inputs and outputs of the model. Got other ones.")
         answers["plain"] = plain.raw_outputs(rows)
-    elif model.is_corrected:
-        answers["plain"] = model.corrected_.answered(rows).answers.astype(np.float64)
+    elif model.corrects:
+        answers["plain"] = model.own_answers(rows)
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     cell_of, heads = np.zeros(len(X), dtype=np.int64), 0
