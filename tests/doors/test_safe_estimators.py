@@ -237,6 +237,8 @@ def test_errors_of_tables_are_clear(bank, doses, tmp_path):
         model.fit(X.assign(far=1e300), y)
     with pytest.raises(DataError, match=r"LGBMRegressor takes one output alone\. Wrap it: MultiOutputRegressor"):
         SafeRegressor(BANK, estimator=pipeline(lightgbm.LGBMRegressor(n_jobs=1))).fit(*bank)
+    with pytest.raises(DataError, match=r"HistGradientBoostingRegressor reads numbers, and column 'town' holds text"):
+        SafeRegressor(DOSE, estimator=HistGradientBoostingRegressor()).fit(X.assign(town="x"), y)
     towns = X.assign(town=np.where(X["age"] > 50, "x", "y"))
     strict = make_pipeline(make_column_transformer((OneHotEncoder(), ["town"]), remainder="passthrough"), Ridge())
     with pytest.raises(DataError, match=r"text \(town\) holds a value that did not occur in training"):

@@ -23,7 +23,7 @@ from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
 from smle.monitor import Edges, Usage
 from smle.tables import column_names, encode_inputs, require_in_domain
-from smle.tables.frames import frame_of
+from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
@@ -91,6 +91,13 @@ def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, 
     try:
         return inner.fit(frame, targets, **routed), classes
     except ValueError as error:
+        texts = [name for name in frame.columns if is_text(frame[name])]
+        if "could not convert string to float" in str(error) and texts:
+            raise DataError(
+                f"{_title(last)} reads numbers, and column '{texts[0]}' holds text. Put an encoder in front: "
+                f"make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), {texts}), "
+                f"remainder='passthrough'), {_title(last)}())."
+            ) from error
         if targets.ndim == 1 or ("1d" not in str(error) and "1D" not in str(error)):
             raise
         name, wrap = _title(last), "MultiOutputClassifier" if is_classifier(last) else "MultiOutputRegressor"
