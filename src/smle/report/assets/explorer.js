@@ -318,7 +318,7 @@ class Explorer {
     svg.append(element("circle", { cx: x, cy: this.py(Math.min(Math.max(here, low), high)), r: 5, class: "cursor" }));
     const reach = points.some((p) => p.reach) ? " Blue band: what the head can reach." : "";
     const limited = points.some((p) => p.limits.some(Number.isFinite) || p.gaps.length) ? " Red: forbidden." : "";
-    const lines = this.head ? "Line: what is served. Dashed: what the model answers." : "Line: prediction.";
+    const lines = this.head ? `Line: what is served.${own ? " Dashed: what the model answers." : ""}` : "Line: prediction.";
     chart.append(svg, element("p", { class: "legend" }, `${lines}${reach}${limited} The strip below marks regions. Drag in the drawing, or use the sliders.`));
   }
 
@@ -337,9 +337,10 @@ class Explorer {
   valueScale(points) {
     if (this.output < 0) return [-0.5, this.data.choices[-1 - this.output].options.length - 0.5];
     const all = points.flatMap((p) => [p.value, ...p.limits, ...p.gaps.flat(), ...(p.reach || []), ...(p.own === null ? [] : [p.own])]).filter(Number.isFinite);
+    if (this.head && this.data.outputs[this.output].kind === "label") all.push(0);
     let low = Infinity, high = -Infinity;
     for (const v of all) { low = Math.min(low, v); high = Math.max(high, v); }
-    const room = Math.max((high - low) * 0.08, Math.abs(high) * 1e-6, 1e-9);
+    const room = Math.max((high - low) * 0.08, Math.abs(high) * (this.head && high === low ? 0.2 : 1e-6), 1e-9);
     return [low - room, high + room];
   }
 
@@ -430,7 +431,11 @@ class Explorer {
     const answer = this.at(this.values), place = document.getElementById("readout");
     const rows = [];
     const say = (term, ...text) => rows.push(element("dt", {}, term), element("dd", {}, ...text));
-    for (const choice of this.data.choices) say(choice.name, choice.options[this.chosen(answer, choice)]);
+    for (const choice of this.data.choices) {
+      const served = choice.options[this.chosen(answer, choice)];
+      if (answer.own) say(`model: ${choice.name}`, choice.options[this.chosen({ y: answer.own }, choice)]);
+      say(answer.own ? `served: ${choice.name}` : choice.name, served);
+    }
     if (this.output >= 0) {
       const output = this.data.outputs[this.output], value = answer.y[this.output];
       const verdict = output.kind === "label" ? (value >= 0 ? " (predicted)" : " (not predicted)") : "";
