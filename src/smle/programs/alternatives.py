@@ -24,7 +24,8 @@ Numbers = npt.NDArray[np.intp]
 
 KEPT = 3  # points for each row
 _PIECES = 4  # up to so many choices of a literal per clause are all tried at once
-_BEAM = 16  # nodes of a level for each row
+_BEAM, _WIDE_BEAM = 16, 256  # nodes of a level for each row: many rows, few
+_NODES, _CLIPPED_NODES = 4_000, 20_000  # of a level, if rows are few; those that clips solve are quick
 _LEVELS = 60
 
 
@@ -197,6 +198,7 @@ class Block:
     def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> Found:
         n = len(p)
         row, best = np.arange(n), np.full(n, np.inf)
+        beam = min(max((_CLIPPED_NODES if self.is_box else _NODES) // max(n, 1), _BEAM), _WIDE_BEAM)
         leaves: list[tuple[Numbers, Array, _Nodes]] = []
         state: Any = None
         for _ in range(_LEVELS):
@@ -222,7 +224,7 @@ class Block:
             literal = self._members[self._starts[worst[parent]] + offset]
             more = excess[parent, literal]
             bound = cost[parent] + (more if self.is_likely else more**2 * self._more[literal])
-            kept = self._promising(row[parent], bound, best)
+            kept = _promising(row[parent], bound, best, beam)
             parent, literal = parent[kept], literal[kept]
             row, imposed, state = row[parent], nodes.imposed[parent], nodes.state[parent]
             imposed[np.arange(len(row)), literal] = True
@@ -239,12 +241,13 @@ class Block:
         place[row[order], rank] = order
         return Found(self, b, active, nodes, place)
 
-    def _promising(self, row: Numbers, bound: Array, best: Array) -> Numbers:
-        """Return the nodes that may be better than what is known, at most `_BEAM` for each row."""
-        order = np.lexsort((bound, row))
-        order = order[bound[order] < best[row[order]]]
-        first = np.searchsorted(row[order], row[order], side="left")
-        return np.asarray(order[np.arange(len(order)) - first < _BEAM])
+
+def _promising(row: Numbers, bound: Array, best: Array, beam: int) -> Numbers:
+    """Return the nodes that may be better than what is known, at most `beam` for each row."""
+    order = np.lexsort((bound, row))
+    order = order[bound[order] < best[row[order]]]
+    first = np.searchsorted(row[order], row[order], side="left")
+    return np.asarray(order[np.arange(len(order)) - first < beam])
 
 
 def _slice(columns: Numbers) -> Numbers | slice:
