@@ -12,6 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle.corrected import Answered
 from smle.errors import DataError
 
 QUICK = {"max_epochs": 20, "hidden": (16,), "embedding": 8}
@@ -90,7 +91,7 @@ def test_clone_search_pipeline(table):
     numeric = Specification.from_yaml(
         "inputs: {a: [0, 10], b: [-1, 1]}\noutputs: [u, v]\nrules:\n  - {name: order, then: u <= v}\n"
     )
-    model = clone(SafeRegressor(numeric, **QUICK, random_state=0))
+    model = clone(SafeRegressor(numeric, **QUICK, random_state=0, compare=False))
     assert len(cross_val_score(model, X[["a", "b"]], y, cv=2)) == 2
     search = GridSearchCV(model, {"embedding": [4, 8]}, cv=2).fit(X[["a", "b"]], y)
     assert search.best_estimator_.certificate_.check()
@@ -112,7 +113,11 @@ def test_info_and_domain_policies(table):
     assert [("cap" in names) for names in info["active_rules"]] == inside.tolist()
     assert all("order" in names for names in info["active_rules"])
     assert info["in_domain"].all()
-    assert ((info["clipped_share"] >= 0) & (info["clipped_share"] <= 1)).all()
+    assert info["moved"].shape == info["replaced"].shape == (400, 2)
+    assert 0 < (info["moved"] != 0).any(axis=1).sum() < 400
+    learned = SafeRegressor(SPEC, **QUICK, random_state=0, enforcement="gauge").fit(X, y)
+    share = learned.predict(X, return_info=True)[1]["clipped_share"]
+    assert ((share >= 0) & (share <= 1)).all()
     far = X.assign(a=99.0)
     with pytest.raises(DataError, match="'a' 400 rows outside"):
         model.predict(far)
@@ -206,7 +211,7 @@ def test_probabilities_never_tie_against_the_prediction():
     model = SafeClassifier()
     model._choice, model._sign = None, 1.0
     logits = np.array([[-1e-30, -0.0, 1e-30, -5e-17]], dtype=np.float32)
-    model._outputs = lambda X, policy: (X, logits)
+    model._outputs = lambda X, policy: Answered(X, logits, logits, np.zeros(1))
     assert (model.predict_proba(None) >= 0.5).tolist() == (logits >= 0).tolist()
 
 
