@@ -90,7 +90,7 @@ def test_a_function_is_attacked_in_vain():
         with pytest.warns(UserWarning, match="NaN, infinite or beyond 1e30"):
             answers = safe.predict(table)
         assert judge.violations(encode_inputs(spec, table), answers) == []
-    assert safe.replaced_ > 1000
+    assert safe.served_["replaced"] > 1000
 
 
 def test_the_median_answer_to_examples_takes_the_place_of_nan(table):

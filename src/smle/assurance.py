@@ -25,7 +25,7 @@ from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
-from smle.programs import Program, program_of
+from smle.programs import Program, program_of, served_by
 from smle_check.reading import BACKBONE
 
 __all__ = ["CorrectedNetwork", "DeployedNetwork", "RulesHead", "Seal", "certify", "project", "state_of", "verify"]
@@ -166,10 +166,10 @@ class CorrectedNetwork(nn.Module):
         return np.zeros(len(features), dtype=np.int64)
 
     @torch.inference_mode()
-    def clipped(self, features: Tensor) -> npt.NDArray[np.float32]:
-        """Return the share of each row's answers that are moved (batch,)."""
-        answers = self.backbone(features.to(torch.float32))
-        return _share(self.head(features, answers) != answers)
+    def explained(self, features: Tensor) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return what the module answers, what is served (batch, m), and by what (batch,): see `served_by`."""
+        answers = _computed(self.backbone, self._quick, features, ()).float().numpy()
+        return answers, *served_by(self.head.program, features.numpy(), answers)
 
 
 def _computed(backbone: nn.Module, quick: Quick | None, features: Tensor, others: tuple[Any, ...]) -> Any:

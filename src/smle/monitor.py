@@ -1,33 +1,26 @@
-"""What rows a model sees: which rules are on, which cells serve, what is outside the domain, how much is clipped.
+"""What rows a model sees: which rules are on, which cells serve, what is outside the domain, what its head does.
 
-`Observer` looks at rows as the deployed program does; `Usage` counts over any number of chunks; `compare` holds the
-counts of later rows against those of training. A share of k among n rows has Wilson's interval; the difference of
-two shares has Newcombe's, made of the two. Intervals hold together with 99 % (Bonferroni), for independent rows.
+`Usage` counts over any number of chunks; `compare` holds the counts of later rows against those of training. A share
+of k among n rows has Wilson's interval; the difference of two shares has Newcombe's, made of the two. Intervals hold
+together with 99 % (Bonferroni), for independent rows.
 """
 
 from __future__ import annotations
 
-import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
-
-# isort: split
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from smle.assurance import CorrectedNetwork, DeployedNetwork
 from smle.errors import ModelFormatError
-from smle.guarantees import distinct
-from smle.nn.gate import Domain, Gate
+from smle.programs import WAYS, Corrections
 from smle.rules import Specification
-from smle.tables import in_domain
 
-__all__ = ["Change", "Edges", "Observer", "Seen", "Usage", "column_edges", "compare", "wilson"]
+__all__ = ["Change", "Edges", "Seen", "Usage", "column_edges", "compare", "wilson"]
 
 Edges = dict[str, tuple[float, ...]]
 """For each input column the ascending ends of its bins: bin i holds edges[i-1] < x <= edges[i]."""
@@ -39,42 +32,14 @@ _BINS = 10
 class Seen(NamedTuple):
     """Rows as the deployed program sees them.
 
-    Shapes: active (rows, rules), cell (rows,), inside (rows, d), clipped (rows,): the share of clipped units or, behind
-    a head of rules, of answers that were moved.
+    Shapes: active (rows, rules), inside (rows, d); of networks behind a box also cell (rows,) and clipped (rows,): the
+    share of clipped units.
     """
 
     active: npt.NDArray[np.bool_]
-    cell: npt.NDArray[np.int64]
     inside: npt.NDArray[np.bool_]
-    clipped: npt.NDArray[np.float32]
-
-
-class Observer:
-    """Looks at encoded rows as a deployed network does. Every rule is judged at its own region, gated or not."""
-
-    def __init__(self, spec: Specification, network: DeployedNetwork | CorrectedNetwork) -> None:
-        self.spec, self.network = spec, network
-        bare = distinct(spec)
-        stated = tuple(r for r, rows in enumerate(bare.regions) if rows)
-        self._domain, self._guard = Domain(spec), Gate(spec, replace(bare, gated=stated))
-        member = np.zeros((len(stated), len(spec.rules)), dtype=np.float32)
-        for position, region in enumerate(stated):
-            member[position, list(bare.rules[region])] = 1.0
-        self._member = torch.from_numpy(member)
-        always = {rule for r, rows in enumerate(bare.regions) if not rows for rule in bare.rules[r]}
-        self._always = np.array([rule in always for rule in range(len(spec.rules))], dtype=bool)
-
-    def active(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return which rules are on for encoded rows: (rows, rules)."""
-        with torch.inference_mode():
-            bits = self._guard.active(self._domain(torch.tensor(encoded))).to(torch.float32)
-            return np.asarray((bits @ self._member > 0).numpy() | self._always)
-
-    def look(self, encoded: npt.NDArray[Any]) -> Seen:
-        """Return what is active, used, inside and clipped for encoded rows (rows, d)."""
-        features = torch.tensor(encoded)
-        cell, clipped = self.network.cell_of(features), self.network.clipped(features)
-        return Seen(self.active(encoded), cell, in_domain(self.spec, encoded), clipped)
+    cell: npt.NDArray[np.int64] | None = None
+    clipped: npt.NDArray[np.float32] | None = None
 
 
 def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
@@ -98,6 +63,7 @@ class Usage:
     * `outside`: rows outside the range of each column; `outside_rows`: rows outside in any.
     * `clipped`, `clipped_squares`: sums over rows of the share of clipped units, and of its square.
     * `edges`, `bins`: for each column the ends of its bins and the rows in each.
+    * `head`: what a head of rules did to the answers. It has no cells and clips no units.
     """
 
     rows: int
@@ -111,18 +77,21 @@ class Usage:
     highest: dict[str, float]
     edges: Edges = field(default_factory=dict)
     bins: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, observer: Observer, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
-        """Count over encoded rows (rows, d)."""
-        return cls.count(observer.spec, encoded, observer.look(encoded), edges, heads=observer.network.cells)
+    head: Corrections | None = None
 
     @classmethod
     def count(
-        cls, spec: Specification, encoded: npt.NDArray[Any], seen: Seen, edges: Edges, *, heads: int = 0
+        cls,
+        spec: Specification,
+        encoded: npt.NDArray[Any],
+        seen: Seen,
+        edges: Edges,
+        *,
+        heads: int = 0,
+        head: Corrections | None = None,
     ) -> Usage:
-        """Count over encoded rows (rows, d) that were seen so. Models behind a head of rules have no cells."""
-        clipped = seen.clipped.astype(np.float64)
+        """Count over encoded rows (rows, d) that were seen so."""
+        clipped = np.zeros(0) if seen.clipped is None else seen.clipped.astype(np.float64)
         bins = {}
         for i, name in enumerate(spec.columns):
             if name in edges:
@@ -131,7 +100,7 @@ class Usage:
         return cls(
             rows=len(encoded),
             rules=dict(zip((r.name for r in spec.rules), seen.active.sum(axis=0).tolist(), strict=True)),
-            cells=tuple(np.bincount(seen.cell, minlength=heads).tolist()) if heads else (),
+            cells=() if seen.cell is None else tuple(np.bincount(seen.cell, minlength=heads).tolist()),
             outside=dict(zip(spec.columns, (~seen.inside).sum(axis=0).tolist(), strict=True)),
             outside_rows=int((~seen.inside.all(axis=1)).sum()),
             clipped=float(clipped.sum()),
@@ -140,6 +109,7 @@ class Usage:
             highest=dict(zip(spec.columns, encoded.max(axis=0).astype(float).tolist(), strict=True)),
             edges=edges,
             bins=bins,
+            head=head,
         )
 
     def __add__(self, other: Usage) -> Usage:
@@ -161,6 +131,7 @@ class Usage:
             highest={name: max(v, other.highest[name]) for name, v in self.highest.items()},
             edges=self.edges,
             bins={name: paired(counts, other.bins[name]) for name, counts in self.bins.items()},
+            head=None if self.head is None or other.head is None else self.head + other.head,
         )
 
     @property
@@ -187,6 +158,7 @@ class Usage:
             "outside_rows": self.outside_rows,
             "clipped": {"sum": self.clipped, "squares": self.clipped_squares},
             "columns": columns,
+            **({} if self.head is None else {"head": self.head.to_json()}),
         }
 
     @classmethod
@@ -210,6 +182,7 @@ class Usage:
                 highest={k: float(v["highest"]) for k, v in columns.items()},
                 edges={k: tuple(float(e) for e in v["edges"]) for k, v in columns.items()},
                 bins={k: tuple(int(e) for e in v["bins"]) for k, v in columns.items()},
+                head=Corrections.from_json(data["head"]) if "head" in data else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None
@@ -231,7 +204,10 @@ class Change(NamedTuple):
 
 
 def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Change, ...]:
-    """Return how each share changed since training: rows outside, clipped units, rules, cells, bins of columns.
+    """Return how each share changed since training.
+
+    Rows outside; units clipped by a box, or how a head of rules served, and which rules answers broke before it; rules
+    that are on; cells; bins of columns.
 
     Args:
         training: Counts of the training rows.
@@ -239,6 +215,10 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Ch
         tolerance: Differences of shares up to this do not matter.
     """
     pairs: list[tuple[str, str, int, int]] = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
+    before, after = training.head, now.head
+    if before is not None and after is not None:
+        pairs += [("served", way, before.ways[way], after.ways[way]) for way in WAYS]
+        pairs += [("broken", name, k, after.broken[name]) for name, k in before.broken.items() if name in after.broken]
     pairs += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
     if len(training.cells) == len(now.cells) > 1:
         pairs += [("cell", str(i), *k) for i, k in enumerate(zip(training.cells, now.cells, strict=True))]
@@ -247,17 +227,19 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Ch
         if len(later) == len(counts) > 1:
             labels = _bin_labels(training.edges[name])
             pairs += [("input", f"{name} {label}", a, b) for label, a, b in zip(labels, counts, later, strict=True)]
-    z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / (2 * (len(pairs) + 1)))
+    boxed = bool(training.cells and now.cells)
+    z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / (2 * (len(pairs) + boxed)))
     changes = []
     for kind, name, k1, k2 in pairs:
         low, high = _difference(k1, training.rows, k2, now.rows, z)
         share1, share2 = k1 / training.rows, k2 / now.rows
         changes.append(Change(kind, name, share1, share2, low, high, _verdict(low, high, tolerance)))
+    if not boxed:
+        return tuple(changes)
     half = z * math.hypot(_error(training), _error(now))
     moved = now.clipped_share - training.clipped_share
-    what = "units clipped" if training.cells else "answers moved"
     clip = Change(
-        "clip", what, training.clipped_share, now.clipped_share, moved - half, moved + half,
+        "clip", "units clipped", training.clipped_share, now.clipped_share, moved - half, moved + half,
         _verdict(moved - half, moved + half, tolerance),
     )  # fmt: skip
     return (changes[0], clip, *changes[1:])

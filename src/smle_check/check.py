@@ -78,7 +78,7 @@ def check_certificate(
         settled = HEADS[program["head"]](Claim(spec, own, gated, program, document["proof"], block))
     except Unproved as failure:
         raise Rejected(failed_text(spec, failure.obligation, str(failure))) from None
-    return [described(spec, *item) for item in settled]
+    return [described(spec, *item, program["head"]) for item in settled]
 
 
 def gated_regions(data: object, spec: Specification) -> list[int]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from smle_check.claims import Obligation
 from smle_check.digits import decimal, margin_text
+from smle_check.heads.clips import is_limit
 from smle_check.names import escaped, is_plain, term, visible
 from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
@@ -84,7 +85,8 @@ def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] |
 
 HEADS = {
     "box": "a box: an embedding is clipped into it, and mapped by the head of the active regions",
-    "rules": "read off the rules: limits, a check of candidates, and stored safe answers",
+    "rules": "read off the rules: a limit of one output is a clip; what else the rules ask is a check, and an answer "
+    "that fails it gives way to one that passes, or to a stored safe answer",
 }
 
 
@@ -100,17 +102,22 @@ def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> li
 
 
 class Proved(NamedTuple):
-    """One proved clause (or block of exclusions) in words: head, rule, where it binds, what holds, by which margin."""
+    """One proved clause (or block of exclusions) in words: head, rule, where it binds, what holds, by which margin.
+
+    `by` is what enforces it in a head of rules: a `clip` or a `check`. Such a head lets answers go up to the limits, so
+    that its margins say nothing.
+    """
 
     head: int
     rule: str
     where: str
     sentence: str
     margin: Fraction
+    by: str = ""
 
 
-def described(spec: Specification, obligation: Obligation, margin: Fraction) -> Proved:
-    """Say what was proved."""
+def described(spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box") -> Proved:
+    """Say what was proved of a kind of head."""
     rule = spec.rules[obligation.rule]
     rows = " and ".join(sentence_of_row(spec, row) for row in obligation.rows)
     if obligation.clause is not None:
@@ -119,7 +126,10 @@ def described(spec: Specification, obligation: Obligation, margin: Fraction) -> 
         names = [f"not ({spec.outputs[h]} and {spec.outputs[k]})" for h, k in rule.exclusions[:3]]
         more = f" and {len(rule.exclusions) - 3:,} more exclusions" if len(rule.exclusions) > 3 else ""
         sentence = "; ".join(names) + more
-    return Proved(obligation.head, rule.name, f"where {rows}" if rows else "everywhere", sentence, margin)
+    by = ""
+    if kind == "rules":
+        by = "clip" if obligation.clause is not None and is_limit(rule.clauses[obligation.clause]) else "check"
+    return Proved(obligation.head, rule.name, f"where {rows}" if rows else "everywhere", sentence, margin, by)
 
 
 def failed_text(spec: Specification, obligation: Obligation, reason: str) -> str:
@@ -131,7 +141,8 @@ def failed_text(spec: Specification, obligation: Obligation, reason: str) -> str
 def proved_text(item: Proved) -> str:
     """Print one proved statement."""
     rule = item.rule.replace("'", escaped("'"))
-    return f"proved: rule '{rule}': {item.where}: {item.sentence}   (margin {margin_text(item.margin)})"
+    how = f"by a {item.by}" if item.by else f"margin {margin_text(item.margin)}"
+    return f"proved: rule '{rule}': {item.where}: {item.sentence}   ({how})"
 
 
 def print_lines(lines: Iterable[str]) -> None:

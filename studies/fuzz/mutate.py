@@ -142,7 +142,8 @@ def mutated_onnx(data: bytes, rng: random.Random, others: Sequence[bytes] = (b""
 def _change_graph(model: Any, rng: random.Random) -> None:
     import onnx
 
-    nodes, constants = model.graph.node, model.graph.initializer
+    graphs = [a.g for n in model.graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH and a.g.node]
+    nodes, constants = rng.choice([model.graph, *graphs]).node, model.graph.initializer
     node, other, tensor = rng.choice(nodes), rng.choice(nodes), rng.choice(constants)
     kind = rng.randrange(9)
     if kind == 0:

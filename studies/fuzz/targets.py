@@ -29,7 +29,7 @@ from smle.errors import DataError, RuleError
 from smle.export.files import companion, write_onnx
 from smle.nn.backbones import MLP
 from smle.nn.network import SafeNetwork
-from smle.programs import ClipList
+from smle.programs import program_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.files import read_table
@@ -243,6 +243,14 @@ _SMALL = {
 }
 
 
+_COUPLED = """
+inputs: {a: [0, 1], b: [-1, 1]}
+outputs: [p, q]
+rules:
+  - {name: positive, then: p >= 0}
+  - {name: budget, when: a <= 0.5, then: p + q <= 1 + 0.3 * b}
+  - {name: gap, then: q <= 0.2 or q >= 0.7}
+"""
 _LIMITS = """
 inputs: {a: [0, 1], b: [-5, 5]}
 outputs: [y]
@@ -267,11 +275,25 @@ def _records() -> dict[str, ModelRecord]:
         files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({})}
         certificate = certify(network, tensors=tensors_of(weights), files=files)
         made[name] = ModelRecord(weights, {}, spec.to_yaml(), certificate)
-    spec, onnx = Specification.from_yaml(_LIMITS), b"nothing reads this"
-    record = ModelRecord({}, {}, spec.to_yaml(), None, onnx)
-    certificate = certify_rules(spec, files=record.bound_files())
-    made["limits"] = replace(record, weights=arrays_of(certificate.tensors), certificate=certificate)
+    for name, text in (("limits", _LIMITS), ("coupled", _COUPLED)):
+        spec = Specification.from_yaml(text)
+        record = ModelRecord({}, {}, spec.to_yaml(), None, _linear(len(spec.columns), len(spec.targets)))
+        certificate = certify_rules(spec, files=record.bound_files())
+        made[name] = replace(record, weights=arrays_of(certificate.tensors), certificate=certificate)
     return made
+
+
+def _linear(d: int, m: int) -> bytes:
+    """A model of all inputs at once, whose answers break rules."""
+    import onnx
+
+    helper = onnx.helper
+    weights = np.random.default_rng(0).normal(size=(d, m)).astype(np.float32) * 30
+    ends = [helper.make_tensor_value_info(name, 1, ["N", size]) for name, size in (("X", d), ("y", m))]
+    nodes = [helper.make_node("MatMul", ["X", "W"], ["y"])]
+    graph = helper.make_graph(nodes, "linear", ends[:1], ends[1:], [onnx.numpy_helper.from_array(weights, "W")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 @cache
@@ -288,8 +310,6 @@ def _folders() -> dict[str, dict[str, bytes]]:
 def _exported() -> dict[str, tuple[bytes, bytes]]:
     made = {}
     for name, record in _records().items():
-        if name in ("network", "limits"):  # are not exported
-            continue
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "model.onnx"
             write_onnx(record, place)
@@ -349,7 +369,7 @@ def _sampled(certificate: Certificate, name: str) -> None:
     rng = np.random.default_rng(0)
     program: Any
     if certificate.document["program"]["head"] == "rules":
-        program, width = ClipList(certificate), len(spec.targets)
+        program, width = program_of(certificate), len(spec.targets)
     else:
         if "bounds.lower" not in certificate.tensors:
             raise Defect("accepted without bounds")

@@ -47,7 +47,8 @@ def place(tmp_path_factory):
                  "--model", "hist-gradient-boosting", "--ignore", "id")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "the estimator inside" in result.output
-    assert "Moved to obey:" in result.output
+    assert "moved to obey" in result.output
+    assert "Worst margin" not in result.output
     return folder
 
 
@@ -59,14 +60,21 @@ def violations(folder, predictions):
 
 
 def test_every_command_takes_it(place):
-    assert run("verify", place / "model").exit_code == 0
+    result = run("verify", place / "model")
+    assert result.exit_code == 0
+    assert "enforced by" in result.output
     result = run("predict", place / "model", place / "bank.csv", "-o", place / "p.csv", "--info")
     assert result.exit_code == 0, result.output
     assert not violations(place, place / "p.csv")
-    assert pd.read_csv(place / "p.csv")["moved"].any()
+    ways = pd.read_csv(place / "p.csv")["served"].value_counts()
+    assert set(ways.index) == {"kept", "moved"}
     result = run("monitor", place / "model", place / "bank.csv", "--json")
     assert result.exit_code == 0, result.output
-    assert [c["name"] for c in json.loads(result.output)["changes"] if c["kind"] == "clip"] == ["answers moved"]
+    served = {c["name"]: c["now"] for c in json.loads(result.output)["changes"] if c["kind"] == "served"}
+    assert served == {"kept": ways["kept"] / ways.sum(), "moved": ways["moved"] / ways.sum(), "replaced": 0, "safe": 0}
+    result = run("monitor", place / "model", place / "bank.csv")
+    assert "answers moved to obey" in result.output
+    assert "the model alone breaks" in result.output
     result = run("report", place / "model", "--data", place / "bank.csv", "-o", place / "report.html")
     assert result.exit_code == 0, result.output
     page = (place / "report.html").read_text()

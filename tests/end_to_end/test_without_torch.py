@@ -49,7 +49,7 @@ NEEDS_TORCH = [
     ["demo", "-o", "demo"],
 ]
 PUBLIC = ["SafeRegressor", "SafeClassifier", "load", "certify", "verify", "project"]
-ROOMS = ["nn", "nn.network", "training", "training.loop", "estimators", "assurance", "monitor", "report", "demo"]
+ROOMS = ["nn", "nn.network", "training", "training.loop", "estimators", "assurance", "report", "demo"]
 
 
 @pytest.fixture

@@ -115,10 +115,10 @@ def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Pa
     assert 0 < (~allowed).sum() < len(X) / 2
     np.testing.assert_array_equal(served[allowed], own[allowed])
     usage = model.usage(X)
-    assert usage.clipped_share == pytest.approx((~allowed).mean(), abs=1e-6)
+    assert usage.head.ways == {"kept": allowed.sum(), "moved": (~allowed).sum(), "replaced": 0, "safe": 0}
     found = write_report(model, pd.DataFrame({"weight": X[:, 0], "severity": X[:, 1], "dose": y}), tmp_path / "r.html")
     assert found.verdict == "proved"
-    assert "answers are corrected behind the network" in found.path.read_text(encoding="utf-8")
+    assert "How answers are served" in found.path.read_text(encoding="utf-8")
 
 
 def test_exports(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from smle.assurance import DeployedNetwork, certify, project, state_of, verify
-from smle.errors import ModelFormatError, NotCertifiedError
+from smle.errors import NotCertifiedError
 from smle.estimators import SafeRegressor, load
+from smle.export import check_onnx, load_onnx
 from smle.guarantees.proof.network_boxes import cut_region
 from smle.guarantees.proof.overapproximation import Layer
 from smle.guarantees.proof.relaxation import HiddenLayer
@@ -227,7 +229,7 @@ def test_state_dict_and_copies_keep_the_program() -> None:
     }  # fmt: skip
 
 
-def test_estimator_stores_loads_and_refuses_onnx(tmp_path: Path) -> None:
+def test_estimator_stores_loads_and_exports(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform([0, 0, 0.1], [200, 40, 1.0], (120, 3))
     y = np.stack([X[:, 1] / 40, X[:, 0] / 200], axis=1)
@@ -237,8 +239,11 @@ def test_estimator_stores_loads_and_refuses_onnx(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert np.array_equal(again.predict(X[:5]), model.predict(X[:5]))
-    with pytest.raises(ModelFormatError, match="network bounds"):
-        model.to_onnx(tmp_path / "model.onnx")
+    model.to_onnx(tmp_path / "model.onnx")
+    table = pd.DataFrame(X.astype(np.float32), columns=["distance", "speed", "friction"])
+    assert len(check_onnx(tmp_path / "model.onnx").proved) == len(model.certificate_.proved)
+    found = load_onnx(tmp_path / "model.onnx").predict(table)
+    assert np.allclose(found.to_numpy(), model.predict(table), atol=1e-4)
 
 
 def test_unknown_bounds_are_named() -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from smle.guarantees import active, nearest_outputs
+from smle.programs.label_chains import best_sets, planned
+from smle.programs.label_sets import allowed_sets
 from smle.programs.proposals import Proposals
 from smle.rules import Specification
 from smle.rules.arrays import ClauseArrays
@@ -84,3 +86,34 @@ def test_open_rows_are_proposed_again_and_others_not():
     assert second.shape == (2, 2)
     *_, last = candidates  # nothing passes: at last the safe answer
     np.testing.assert_array_equal(last, safe[[0, 2]].astype(np.float32))
+
+
+def test_trees_of_labels_are_settled_exactly():
+    """All sets of 12 labels are tried; larger rules of few ties each get the same answer, label by label."""
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        k = int(rng.integers(1, 9))
+        clauses = [
+            [(int(label), bool(rng.random() < 0.5)) for label in rng.choice(k, min(k, int(rng.integers(1, 4))), False)]
+            for _ in range(int(rng.integers(0, 10)))
+        ]
+        sets, steps = allowed_sets(k, clauses), planned(k, clauses)
+        if not len(sets):
+            assert steps is None
+            continue
+        scores = rng.normal(size=(20, k))
+        found = best_sets(steps, scores)
+        assert all(any((sets == row).all(axis=1)) for row in found)
+        np.testing.assert_allclose((scores * found).sum(axis=1), (scores @ sets.T).max(axis=1))
+
+
+def test_a_deep_tree_of_labels():
+    names = [f"a{i}" for i in range(40)]
+    spec = labels(names, *(f"a{i} implies a{(i - 1) // 2}" for i in range(1, 40)))
+    rng = np.random.default_rng(0)
+    X, t = rng.random((20, 1)), rng.normal(0, 2, (20, 40)).astype(np.float32).astype(np.float64)
+    clauses, checked, binds, proposals = setting(spec, X, np.ones(40))
+    y, step = served(proposals, clauses, checked, binds, X, t, np.full(t.shape, np.nan))
+    assert (step == 1).all()
+    best = nearest_outputs(spec, X, 1 / (1 + np.exp(-t))) > 0
+    np.testing.assert_allclose((t * (y >= 0)).sum(axis=1), (t * best).sum(axis=1), atol=1e-3)

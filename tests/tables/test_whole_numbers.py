@@ -15,7 +15,7 @@ from smle import SafeRegressor, Specification
 from smle.assurance import DeployedNetwork
 from smle.cli import app
 from smle.errors import DataError
-from smle.monitor import Observer
+from smle.estimators.observer import Observer
 from smle.nn import SafeNetwork
 from smle.tables import encode_inputs
 from smle.tables.files import read_chunks, read_table

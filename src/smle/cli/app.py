@@ -193,26 +193,38 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
-    """Print one line per rule with its smallest margin."""
+    """Print one line per rule with its smallest margin, or with what enforces it."""
     rows = []
     for rule in spec.rules:
         name = visible(rule.name)
-        margins = [item.margin for item in proved if item.rule == name]
-        smallest = margin_text(min(margins)) if margins else "never active"
-        rows.append((name, visible(rule.when or "always"), visible(rule.then), smallest))
-    print_rows("Proved rules", ("rule", "when", "then", "margin"), rows)
+        last = how_proved([item for item in proved if item.rule == name])
+        rows.append((name, visible(rule.when or "always"), visible(rule.then), last))
+    print_rows("Proved rules", ("rule", "when", "then", _column(proved)), rows)
 
 
 def print_statements(proved: Sequence[Proved]) -> None:
     """Print one line per proved statement."""
-    rows = [(p.rule, p.where.removeprefix("where "), p.sentence, margin_text(p.margin)) for p in proved]
-    print_rows("Proved statements", ("rule", "when", "then", "margin"), rows)
+    rows = [(p.rule, p.where.removeprefix("where "), p.sentence, how_proved([p])) for p in proved]
+    print_rows("Proved statements", ("rule", "when", "then", _column(proved)), rows)
+
+
+def how_proved(proved: Sequence[Proved]) -> str:
+    """Return the smallest margin of statements about one rule, or what enforces it in a head of rules."""
+    if not proved:
+        return "never active"
+    enforced = sorted({item.by for item in proved if item.by}, reverse=True)
+    return ", ".join(enforced) or margin_text(min(item.margin for item in proved))
+
+
+def _column(proved: Sequence[Proved]) -> str:
+    return "enforced by" if any(item.by for item in proved) else "margin"
 
 
 def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:
     """Return the proved statements as plain data."""
     return [
         {"rule": p.rule, "head": p.head, "where": p.where, "holds": p.sentence, "margin": float_below(p.margin)}
+        | ({"by": p.by} if p.by else {})
         for p in proved
     ]
 

@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["monitor"]
 
+_TITLES = {
+    "domain": "{}",
+    "clip": "{}",
+    "served": "{}",
+    "broken": "the model alone breaks '{}'",
+    "rule": "rule '{}' is on",
+    "cell": "cell {}",
+    "input": "{}",
+}
+_WAYS = {
+    "kept": "answers kept",
+    "moved": "answers moved to obey",
+    "replaced": "answers replaced (NaN)",
+    "safe": "stored safe answers",
+}
+
 
 @app.command(rich_help_panel=MODELS)
 def monitor(
@@ -25,7 +41,9 @@ def monitor(
     require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:
-    """Count which rules are on, what lies outside the domain and what is clipped, against the training rows.
+    """Count which rules are on, what lies outside the domain and what the head does, against the training rows.
+
+    A head of rules keeps, moves or replaces answers: its counts, and the rules that the model alone broke, are shown.
 
     A share counts as changed if a 99 % interval of the difference (for all shares together, rows being independent)
     lies beyond the tolerance. The exit code is 0 whether something changed or not.
@@ -85,20 +103,23 @@ def _finite(value: Any) -> Any:
 
 def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], tolerance: float) -> None:
     if training is None:
-        shares = [
-            ("rows outside the domain", now.outside_rows / now.rows),
-            ("units clipped" if now.cells else "answers moved", now.clipped_share),
-        ]
-        shares += [(f"rule '{name}' is on", count / now.rows) for name, count in now.rules.items()]
+        shares = [("rows outside the domain", now.outside_rows / now.rows)]
+        if now.head is None:
+            shares.append(("units clipped", now.clipped_share))
+        else:
+            shares += [(_TITLES["served"].format(_WAYS[way]), k / now.rows) for way, k in now.head.ways.items()]
+            shares += [(_TITLES["broken"].format(name), k / now.rows) for name, k in now.head.broken.items()]
+        shares += [(_TITLES["rule"].format(name), count / now.rows) for name, count in now.rules.items()]
         print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
         out.print("The model says nothing about its training rows: there is nothing to compare with.", soft_wrap=True)
+        _warn(now)
         return
-    # Bins and cells are many: those that changed are shown, the rest is in the JSON.
-    shown = [c for c in changes if c.kind in ("domain", "clip", "rule") or c.verdict == "changed"]
-    titles = {"domain": "{}", "clip": "{}", "rule": "rule '{}' is on", "cell": "cell {}", "input": "{}"}
+    # Bins and cells are many: those that changed are shown, the rest is in the JSON. So are rules that are always on.
+    shown = [c for c in changes if c.kind not in ("cell", "input") or c.verdict == "changed"]
+    shown = [c for c in shown if not (c.kind == "rule" and c.training == c.now == 1)]
     rows = [
         (
-            titles[c.kind].format(c.name),
+            _TITLES[c.kind].format(_WAYS.get(c.name, c.name) if c.kind == "served" else c.name),
             f"{c.training:.2%}",
             f"{c.now:.2%}",
             f"{c.low:+.2%} to {c.high:+.2%}",
@@ -120,3 +141,9 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], toler
         "to tell. Intervals hold together with 99 %, for independent rows.",
         soft_wrap=True,
     )
+    _warn(now)
+
+
+def _warn(now: Usage) -> None:
+    if now.head is not None and now.head.concern:
+        out.print(f"WARNING: {now.head.concern}", style="bold red", soft_wrap=True, markup=False)

@@ -24,7 +24,7 @@ __all__ = ["predict"]
 _LISTED = 5  # row numbers in a warning
 _COLUMNS = 20  # column names in a message
 _REMEDY = "Drop these rows, or let --out-of-domain warn clamp them to it."
-_INFO = ("active_rules", "in_domain", "clipped_share", "moved")
+_INFO = ("active_rules", "in_domain", "clipped_share", "served")
 
 
 @app.command(rich_help_panel=MODELS)
@@ -40,7 +40,8 @@ def predict(
     info: Annotated[
         bool,
         typer.Option(
-            "--info", help="Add active rules, whether the row is in the domain, and what was clipped or moved."
+            "--info",
+            help="Add active rules, whether the row is in the domain, and what was clipped or how it was served.",
         ),
     ] = False,
     keep: Annotated[
@@ -208,8 +209,9 @@ def _answers(
             table = pd.DataFrame(dict(zip(names, columns, strict=True)))
         if info:
             table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]
-            for name in _INFO[1:]:  # networks tell what was clipped, other models what was moved, ONNX files neither
+            for name in _INFO[
+                1:
+            ]:  # boxes tell what was clipped, heads of rules how a row was served, ONNX files neither
                 if name in facts:
-                    values = np.asarray(facts[name])
-                    table[name] = values if values.ndim == 1 else (values != 0).any(axis=1)
+                    table[name] = facts[name]
         yield table

@@ -242,7 +242,7 @@ class _Run:
 
         spec = self.model.specification_
         plain: Any = None
-        if self.model.corrects:
+        if self.model.has_head_of_rules:
             pass  # what the estimator or network inside answers stands beside
         elif spec.rules and self.settings.twin:
             beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
@@ -330,10 +330,15 @@ class _Run:
         out.print(
             f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.", soft_wrap=True, markup=False
         )
-        if self.model.corrects:
-            moved = self.model.description_["correction"]
-            out.print(f"Moved to obey: {moved['moved']} of the answers to {moved['rows']} training rows.")
-        unseen = [name for name, rows in self.model.description_["training"]["rules"].items() if not rows]
+        training = self.model.description_["training"]
+        if "head" in training:
+            rows, ways = training["rows"], training["head"]["ways"]
+            out.print(
+                f"Answers to {rows} training rows: {ways['kept']} kept, {ways['moved']} moved to obey, "
+                f"{ways['replaced']} replaced (NaN or infinite), {ways['safe']} by the stored safe answer.",
+                soft_wrap=True,
+            )
+        unseen = [name for name, rows in training["rules"].items() if not rows]
         if unseen:
             out.print(
                 f"Note: no training row is where these rules apply: {', '.join(unseen)}. They hold, but what is "
@@ -341,7 +346,7 @@ class _Run:
                 soft_wrap=True,
                 markup=False,
             )
-        if self.proved:
+        if self.proved and not self.model.has_head_of_rules:
             out.print(f"Worst margin: {margin_text(min(item.margin for item in self.proved))}")
         place = f"{output} (the one there was replaced)" if self.replaced else str(output)
         check = f"check again: smle verify {quoted(output)}" if self.proved else "no rules, so nothing is proved"

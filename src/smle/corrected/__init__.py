@@ -22,7 +22,7 @@ import smle
 from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
 from smle.corrected.answers import answers_of, stored_form
-from smle.corrected.model import WIDE, Answered, CorrectedModel
+from smle.corrected.model import WIDE, Answered, CorrectedModel, count_ways
 from smle.errors import ModelFormatError, SmleError
 from smle.export.stored import StoredModel
 from smle.programs import program_of
@@ -31,7 +31,16 @@ from smle.storage import FORMAT, VERSION, ModelRecord
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
 
-__all__ = ["Answered", "CorrectedModel", "answers_of", "certify_rules", "correct", "program_of", "stored_form"]
+__all__ = [
+    "Answered",
+    "CorrectedModel",
+    "answers_of",
+    "certify_rules",
+    "correct",
+    "count_ways",
+    "program_of",
+    "stored_form",
+]
 
 _KINDS = {"numbers": "SafeRegressor", "labels": "SafeClassifier", "choice": "SafeClassifier"}
 

@@ -17,13 +17,14 @@ from smle.export.files import write_onnx
 from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.guarantees import active
-from smle.programs import explained, program_of
+from smle.monitor import Edges, Seen, Usage, column_edges
+from smle.programs import MUCH, WAYS, Corrections, program_of, served_by, ways_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
 from smle.tables.frames import frame_of
 
-__all__ = ["WIDE", "Answered", "CorrectedModel"]
+__all__ = ["WIDE", "Answered", "CorrectedModel", "count_ways"]
 
 Array = npt.NDArray[Any]
 WIDE = 2.0**100  # answers beyond are replaced
@@ -51,39 +52,46 @@ class Answered(NamedTuple):
         with np.errstate(invalid="ignore", over="ignore"):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
-    def information(self, spec: Specification, active: npt.NDArray[np.bool_]) -> dict[str, Any]:
-        """Return, row by row: names of the `active` rules (rows, rules), whether it is inside, and what was moved."""
+    def information(self, spec: Specification) -> dict[str, Any]:
+        """Return the active rules per row, whether it is in the domain, how it was served, and by how much moved."""
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
+        ways = ways_of(spec, self.answers, self.served, self.by)
         return {
-            "active_rules": [tuple(titles[row].tolist()) for row in active],
+            "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
             "in_domain": in_domain(spec, self.encoded).all(axis=1),
+            "served": np.asarray(WAYS, dtype=object)[ways],
             "moved": self.moved,
             "replaced": self.replaced,
-            "safe": self.by == 2,
         }
 
-    def warn_of_replaced(self, *, enforced: bool = True, stacklevel: int = 4) -> int:
-        """Warn of answers that are no numbers; return how many there are."""
-        replaced = int(self.replaced.sum())
-        if replaced:
-            instead = "the default answer, within the rules, takes their place"
-            warnings.warn(
-                f"{replaced} of {self.answers.size} answers of the model are NaN, infinite or beyond 1e30: "
-                f"{instead if enforced else 'they are served, for there are no rules'}.",
-                stacklevel=stacklevel,
-            )
-        return replaced
+    def usage(self, spec: Specification, edges: Edges | None = None) -> Usage:
+        """Count which rules are on, what lies outside the domain, and what the head did."""
+        edges = column_edges(spec, self.encoded) if edges is None else edges
+        seen = Seen(active_rules(spec, self.encoded), in_domain(spec, self.encoded))
+        head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
+        return Usage.count(spec, self.encoded, seen, edges, head=head)
 
-    def summary(self) -> dict[str, Any]:
-        """Return in how many rows an answer was moved, by how much at most, replaced, or served by the safe answer."""
-        moved = np.nan_to_num(np.abs(self.moved.astype(np.float64)))
-        return {
-            "rows": len(self.answers),
-            "moved": int((moved > 0).any(axis=1).sum()),
-            "largest": moved.max(axis=0, initial=0.0).tolist(),
-            "replaced": int(self.replaced.any(axis=1).sum()),
-            "safe": int((self.by == 2).sum()),
-        }
+
+def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
+    """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
+    lower, upper = (np.array([float(v) for v in side], dtype=encoded.dtype) for side in (spec.lower, spec.upper))
+    clamped = np.clip(encoded, lower, upper)
+    found = [active(rule, clamped) for rule in spec.rules]
+    return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
+
+
+def count_ways(totals: dict[str, int], spec: Specification, found: Answered, *, stacklevel: int) -> None:
+    """Add to the totals how rows were served; warn if the stored safe answer serves too many of them."""
+    ways = np.bincount(ways_of(spec, found.answers, found.served, found.by), minlength=len(WAYS)).tolist()
+    for way, count in zip(WAYS, ways, strict=True):
+        totals[way] += count
+    rows = sum(totals.values())
+    if ways[WAYS.index("safe")] and totals["safe"] > MUCH * rows:
+        warnings.warn(
+            f"The stored safe answer served {totals['safe']} of {rows} rows so far, more than a tenth of a percent. It "
+            "obeys the rules, but says little about the row: see served_ and return_info=True.",
+            stacklevel=stacklevel,
+        )
 
 
 class CorrectedModel:
@@ -94,7 +102,8 @@ class CorrectedModel:
         specification_: The rules.
         certificate_: The proof, for whatever the model answers; None without rules.
         description_: What model.json says, where it can be stored.
-        replaced_: How many answers so far were NaN or infinite, and were replaced by the default.
+        served_: How many rows were served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN, infinite or
+            beyond 1e30) or `safe` (the stored safe answer).
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class CorrectedModel:
     ) -> None:
         self.model, self.specification_, self.certificate_ = model, spec, certificate
         self.description_: dict[str, Any] = {} if description is None else description
-        self.replaced_ = 0
+        self.served_ = dict.fromkeys(WAYS, 0)
         self._unstored = unstored
         self._enforce = None if certificate is None else program_of(certificate)
 
@@ -122,7 +131,8 @@ class CorrectedModel:
 
         Args:
             X: A table with the inputs that the rules name, beside whatever else the model reads.
-            return_info: Also return a dict: `moved` (n, m), by how much each answer was moved, and `replaced` (n, m).
+            return_info: Also return a dict: `served` (n,), how each row was served (see `served_`); `moved` (n, m), by
+                how much each answer was moved; `replaced` (n, m); `active_rules` and `in_domain` per row.
             out_of_domain: "raise"; or "clip": rows outside the domain are answered, and the rules hold at the input
                 that is clamped to it; or "warn": the same with a warning.
 
@@ -131,7 +141,7 @@ class CorrectedModel:
         """
         found = self.answered(X, out_of_domain)
         result = decided(self.specification_, found.served)
-        return (result, {"moved": found.moved, "replaced": found.replaced}) if return_info else result
+        return (result, found.information(self.specification_)) if return_info else result
 
     def answered(self, X: Any, out_of_domain: str = "raise", *, stacklevel: int = 4) -> Answered:
         """Return what the model answers to a table, and what is served; answers that are replaced are counted."""
@@ -140,13 +150,22 @@ class CorrectedModel:
         apply_domain_policy(spec, encoded, out_of_domain)
         answers = self._answers(X, encoded)
         found = Answered(encoded, answers, *self._served(encoded, answers))
-        self.replaced_ += found.warn_of_replaced(enforced=self._enforce is not None, stacklevel=stacklevel)
+        count_ways(self.served_, spec, found, stacklevel=stacklevel)
+        replaced = int(found.replaced.sum())
+        if replaced:
+            instead = "they are served, for there are no rules" if self._enforce is None else (
+                "the default answer, within the rules, takes their place"
+            )  # fmt: skip
+            warnings.warn(
+                f"{replaced} of {answers.size} answers of the model are NaN, infinite or beyond 1e30: {instead}.",
+                stacklevel=stacklevel - 1,
+            )
         return found
 
     def _served(self, encoded: Array, answers: Array) -> tuple[Array, Array]:
         if self._enforce is None:
             return answers, np.zeros(len(answers), dtype=np.int8)
-        return explained(self._enforce, encoded, answers)
+        return served_by(self._enforce, encoded, answers)
 
     def _answers(self, X: Any, encoded: Array) -> Array:
         """Return the model's own answers (n, m) in float32."""
@@ -163,18 +182,6 @@ class CorrectedModel:
             scores = scores_of(self.specification_, model)
             found = scores.answers(scores.predicted(model, X))
         return answers_of(self.specification_, found, len(encoded))
-
-    def active(self, encoded: Array) -> npt.NDArray[np.bool_]:
-        """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
-        spec = self.specification_
-        lower, upper = (np.array([float(v) for v in side], dtype=encoded.dtype) for side in (spec.lower, spec.upper))
-        clamped = np.clip(encoded, lower, upper)
-        found = [active(rule, clamped) for rule in spec.rules]
-        return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
-
-    def information(self, found: Answered) -> dict[str, Any]:
-        """Return the active rules per row, whether it is in the domain, and what was moved and replaced."""
-        return found.information(self.specification_, self.active(found.encoded))
 
     # --- storing
 

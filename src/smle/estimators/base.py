@@ -29,6 +29,7 @@ from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, folded, rebuild
 from smle.guarantees import Arrangement, arrange, conflicts_explained, distinct
+from smle.monitor import Usage
 from smle.nn.backbones import MLP
 from smle.nn.gate import Gate
 from smle.nn.head_parameters import Frame
@@ -75,8 +76,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             rows held out), 0 for labels and choices.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
             that break a rule to the nearest allowed ones. `refit` and `enforce_targets` have no meaning then, and
-            other values of `bounds` and `gate` are refused. Or heads that are learned under the rules: `gauge` (safe at every step, no solver), `pdcg`
-            (the paper's), `exact`, or an object.
+            other values of `bounds` and `gate` are refused. Or heads that are learned under the rules: `gauge` (safe
+            at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
         enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to half a standard
@@ -198,7 +199,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         """Tell scikit-learn what an inner estimator reads."""
         tags = super().__sklearn_tags__()
         if self.estimator is not None:
-            tags.input_tags = get_tags(self.estimator).input_tags
+            tags.input_tags = replace(get_tags(self.estimator).input_tags, sparse=False)
+            tags.input_tags.allow_nan &= self.specification is not None
         return tags
 
     def get_metadata_routing(self) -> Any:
@@ -241,9 +243,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             with float32_by_default():
                 fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
-        concern = self.description_["scores"].get("concern")
-        if concern:
-            warnings.warn(concern, AccuracyWarning, stacklevel=2)
+        head = Usage.from_json(self.description_["training"]).head
+        for concern in (self.description_["scores"].get("concern"), "" if head is None else head.concern):
+            if concern:
+                warnings.warn(concern, AccuracyWarning, stacklevel=2)
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -269,8 +272,6 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             self._deploy_behind(folded(network), head)
         self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
         self._hold(None)
-        if head is not None:
-            self.description_["correction"] = self._answered(encoded).summary()
         if spec.rules:
             if self.compare:
                 scores = compare_held_out(self, encoded, targets, weight, share=self.validation_share, seed=seed)

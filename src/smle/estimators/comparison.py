@@ -145,7 +145,7 @@ def compare_models(
     elif plain is not None:
         outputs["plain"] = plain.raw_outputs(X)
         seconds["plain"] = plain.history_.seconds
-    elif safe.corrects:
+    elif safe.has_head_of_rules:
         outputs["plain"], kind = safe.own_answers(X), "estimator" if safe.is_corrected else "network"
     started = time.monotonic()
     found = compare(spec, encoded, truth, outputs, plain=kind)

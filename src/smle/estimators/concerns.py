@@ -77,7 +77,7 @@ def concern_about(found: Compared, model: FittedModel, *, where: str = "validati
     )
     if others:
         text += f" {others} more output{'s are' if others > 1 else ' is'} far behind as well."
-    if model.corrects and found.plain != "quick":
+    if model.has_head_of_rules and found.plain != "quick":
         return f"{text} Its head moves answers further than that, or answers with a stored safe one."
     return f"{text} {_explained(gap, found, model)}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -13,14 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 from smle.assurance import CorrectedNetwork, DeployedNetwork, RulesHead, Seal, state_of
 from smle.certificates.document import Certificate, shortened, tensors_of
 from smle.certificates.issue import rebind
-from smle.corrected import Answered, CorrectedModel
+from smle.corrected import Answered, CorrectedModel, count_ways
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.inner import usage_of
 from smle.estimators.inputs import plain_table
+from smle.estimators.observer import Observer
 from smle.guarantees import Arrangement, distinct
-from smle.monitor import Edges, Observer, Usage, column_edges
+from smle.monitor import Edges, Usage, column_edges
 from smle.nn.network import SafeNetwork
-from smle.programs import explained
+from smle.programs import WAYS
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs
@@ -52,6 +55,10 @@ class FittedModel:
         """Take over the frozen form of a network."""
         self._arrangement = network.arrangement
         self.network_ = DeployedNetwork.of(network)
+
+    @cached_property
+    def _totals(self) -> dict[str, int]:
+        return dict.fromkeys(WAYS, 0)
 
     def _deploy_behind(self, backbone: torch.nn.Module, head: RulesHead) -> None:
         """Take over a network that was trained without rules, and the proved step behind its answers."""
@@ -89,13 +96,14 @@ class FittedModel:
         return hasattr(self, "corrected_")
 
     @property
-    def corrects(self) -> bool:
-        """Whether a head of rules is behind the answers of an estimator or network, and moves those that break one."""
-        return self.is_corrected or isinstance(getattr(self, "network_", None), CorrectedNetwork)
+    def has_head_of_rules(self) -> bool:
+        """Whether rules are enforced on the answers themselves, of an estimator or a network, and not by a box."""
+        return bool(self.specification_.rules) and (self.is_corrected or isinstance(self.network_, CorrectedNetwork))
 
-    def own_answers(self, X: Any) -> Array:
-        """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
-        return self._outputs(X, "raise").answers.astype(np.float64)
+    @property
+    def served_(self) -> dict[str, int]:
+        """How many rows a head of rules served so far, by how: see `CorrectedModel.served_`."""
+        return self.corrected_.served_ if self.is_corrected else self._totals
 
     @property
     def _units(self) -> int:
@@ -125,29 +133,35 @@ class FittedModel:
         encoded = encode_inputs(self.specification_, X)
         apply_domain_policy(self.specification_, encoded, out_of_domain)
         found = self._answered(encoded)
-        if self.corrects:
-            found.warn_of_replaced()
+        if self.has_head_of_rules:
+            count_ways(self._totals, self.specification_, found, stacklevel=5)
         return found
 
     def _answered(self, encoded: npt.NDArray[Any]) -> Answered:
-        """Return what the network answers to encoded rows, and what is served."""
-        network, features = self.network_, torch.tensor(encoded)
-        run = network.answers if isinstance(network, CorrectedNetwork) else network
+        """Return what a network makes of encoded rows; behind a box its own answers are what is served."""
+        if not isinstance(self.network_, CorrectedNetwork):
+            outputs = self._evaluate(encoded)
+            return Answered(encoded, outputs, outputs, np.zeros(len(outputs), dtype=np.int8))
+        features = torch.tensor(encoded)
+        parts = [self.network_.explained(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
+        return Answered(encoded, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _evaluate(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        features = torch.tensor(encoded)
         with torch.inference_mode():
-            parts = [run(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
-        answers = torch.cat(parts).numpy()
-        if not isinstance(network, CorrectedNetwork):
-            return Answered(encoded, answers, answers, np.zeros(len(answers), dtype=np.int8))
-        return Answered(encoded, answers, *explained(network.head.program, encoded, answers))
+            parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
+        return torch.cat(parts).numpy()
+
+    def own_answers(self, X: Any) -> Array:
+        """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
+        return self._outputs(X, "raise").answers.astype(np.float64)
 
     def _information(self, found: Answered) -> dict[str, Any]:
-        """Return active rules per row, whether it is in the domain, and what was clipped, or moved and replaced."""
-        if self.is_corrected:
-            return self.corrected_.information(found)
-        observer = Observer(self.specification_, self.network_)
-        if self.corrects:
-            return found.information(self.specification_, observer.active(found.encoded))
-        seen = observer.look(found.encoded)
+        """Return active rules per row, whether it is in the domain, and what is clipped, or how it was served."""
+        if self.is_corrected or isinstance(self.network_, CorrectedNetwork):
+            return found.information(self.specification_)
+        encoded = found.encoded
+        seen = Observer(self.specification_, self.network_).look(encoded)
         titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
         names = [tuple(titles[row].tolist()) for row in seen.active]
         return {"active_rules": names, "in_domain": seen.inside.all(axis=1), "clipped_share": seen.clipped}
@@ -164,15 +178,30 @@ class FittedModel:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
         X = plain_table(X, self.specification_)
-        encoded = encode_inputs(self.specification_, X)
-        return usage_of(self.corrected_, X, encoded, edges) if self.is_corrected else self.usage_of(encoded, edges)
+        if self.is_corrected:
+            return usage_of(self.corrected_, X, edges)
+        return self.usage_of(encode_inputs(self.specification_, X), edges)
 
     def usage_of(self, encoded: npt.NDArray[Any], edges: Edges | None = None) -> Usage:
         """Count over encoded rows, a chunk at a time; by default in bins of about equal numbers of these rows."""
         edges = column_edges(self.specification_, encoded) if edges is None else edges
-        observer = Observer(self.specification_, self.network_)
-        first, *others = (Usage.of(observer, encoded[i : i + _CHUNK], edges) for i in range(0, len(encoded), _CHUNK))
+        first, *others = (self._usage_of(encoded[i : i + _CHUNK], edges) for i in range(0, len(encoded), _CHUNK))
         return sum(others, first)
+
+    def _usage_of(self, encoded: npt.NDArray[Any], edges: Edges) -> Usage:
+        if isinstance(self.network_, CorrectedNetwork):
+            return self._answered(encoded).usage(self.specification_, edges)
+        seen = Observer(self.specification_, self.network_).look(encoded)
+        return Usage.count(self.specification_, encoded, seen, edges, heads=self.network_.cells)
+
+    def answered(self, X: Any) -> Answered:
+        """Return rows with what the model in front of a head of rules answers, and what is served; nobody is."""
+        totals = dict(self.served_)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = self._outputs(X, "raise")
+        self.served_.update(totals)
+        return found
 
     def raw_outputs(self, X: Any) -> Array:
         """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""

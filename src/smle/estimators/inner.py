@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -21,10 +21,9 @@ from smle.errors import DataError
 from smle.estimators.description import describe
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
-from smle.guarantees import conflicts_explained
-from smle.monitor import Seen, Usage, column_edges
-from smle.tables import column_names, encode_inputs, in_domain, require_in_domain
-from smle.tables.frames import frame_of
+from smle.monitor import Edges, Usage
+from smle.tables import column_names, encode_inputs, require_in_domain
+from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
@@ -42,13 +41,9 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         Other errors: As of `SafeEstimator.fit`, and whatever the estimator raises.
     """
     require_parameters({"estimator": model.estimator})
-    spec = model._given()
-    if spec is None:
-        raise ValueError(
-            "Expected a specification beside estimator=...: it names the inputs and outputs. Without rules use the "
-            "estimator itself."
-        )
-    X = plain_table(X, spec)
+    given = model._given()
+    X = plain_table(X, given)
+    spec = model._observed(X, y) if given is None else given
     model._read_outputs(spec, y)
     encoded, targets = encode_inputs(spec, X), model._encode_targets(spec, y)
     if len(encoded) != len(targets):
@@ -59,8 +54,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     certificate = None
     if spec.rules:  # first: rules that cannot be proved are better known before an hour of training
         default, scale = model._typical(targets)
-        with conflicts_explained(spec):
-            certificate = certify_rules(spec, default=default, scale=scale)
+        certificate = certify_rules(spec, default=default, scale=scale)
         program_of(certificate)
     frame = frame_of(X, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
     routed = _routed(model, sample_weight, params)
@@ -73,15 +67,11 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     if column_names(X) is not None:
         model.feature_names_in_ = np.asarray(frame.columns, dtype=object)
     corrected = CorrectedModel(stored, spec, certificate)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = corrected.answered(frame)
-    usage = usage_of(corrected, frame, encoded)
+    usage = usage_of(corrected, frame)
     architecture = {"backbone": "onnx", "estimator": _title(inner), "columns": list(stored.columns or ())}
     model.description_ = {
         **describe(spec, encoded, targets, kind=type(model).__name__, architecture=architecture, seed=None,
                    history={"seconds": round(seconds, 3)}, usage=usage),
-        "correction": found.summary(),
         **model._facts(),
     }  # fmt: skip
     model.corrected_ = corrected
@@ -101,11 +91,18 @@ def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, 
     try:
         return inner.fit(frame, targets, **routed), classes
     except ValueError as error:
+        texts = [name for name in frame.columns if is_text(frame[name])]
+        if "could not convert string to float" in str(error) and texts:
+            raise DataError(
+                f"{_title(last)} reads numbers, and column '{texts[0]}' holds text. Put an encoder in front: "
+                f"make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), {texts}), "
+                f"remainder='passthrough'), {_title(last)}())."
+            ) from error
         if targets.ndim == 1 or ("1d" not in str(error) and "1D" not in str(error)):
             raise
-        name = _title(last)
+        name, wrap = _title(last), "MultiOutputClassifier" if is_classifier(last) else "MultiOutputRegressor"
         raise DataError(
-            f"{name} takes one output alone. Wrap it: MultiOutputRegressor({name}()) fits one for each output."
+            f"{name} takes one output alone. Wrap it: {wrap}({name}()) fits one for each output."
         ) from error
 
 
@@ -145,13 +142,11 @@ def _title(estimator: Any) -> str:
     return type(estimator).__name__ if inside is None else f"{type(estimator).__name__}({_title(inside)})"
 
 
-def usage_of(corrected: CorrectedModel, table: Any, encoded: Array, edges: Any = None) -> Usage:
-    """Count over the rows of a table which rules are on, what lies outside, and which answers are moved."""
-    spec = corrected.specification_
-    edges = column_edges(spec, encoded) if edges is None else edges
+def usage_of(corrected: CorrectedModel, table: Any, edges: Edges | None = None) -> Usage:
+    """Count over the rows of a table which rules are on, what lies outside, and what the head does."""
+    totals = dict(corrected.served_)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # counted here
         found = corrected.answered(table, "clip")
-    moved = (~(found.served == found.answers)).mean(axis=1, dtype=np.float32)
-    cell = np.zeros(len(encoded), dtype=np.int64)
-    return Usage.count(spec, encoded, Seen(corrected.active(encoded), cell, in_domain(spec, encoded), moved), edges)
+    corrected.served_.update(totals)  # nobody was served
+    return found.usage(corrected.specification_, edges)

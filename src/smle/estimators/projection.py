@@ -67,8 +67,6 @@ def project_model(
         head = _again(old.head, spec, None if targets is None else result._typical(targets))
         result._deploy_behind(old.backbone, head)
         result.description_ = _description(model, result, encoded)
-        if encoded is not None:
-            result.description_["correction"] = result._answered(encoded).summary()
         result._hold(result._bound(head))
         return result
     safe = project(_with_rules(model, old, spec))
@@ -96,10 +94,8 @@ def _corrected_again(model: SafeEstimator, spec: Specification, X: Any) -> SafeE
     result._restore(model.description_)
     result.description_ = _description(model, result, None)
     if X is not None:
-        encoded = encode_inputs(spec, X)
-        require_in_domain(spec, encoded, "rows")
-        result.description_["training"] = usage_of(corrected, X, encoded).to_json()
-        result.description_["correction"] = corrected.answered(X).summary()
+        require_in_domain(spec, encode_inputs(spec, X), "rows")
+        result.description_["training"] = usage_of(corrected, X).to_json()
     result._hold(rebind(certificate, result._bound_files()))
     return result
 
@@ -217,7 +213,7 @@ def _rule_names(spec: Specification, arrangement: Arrangement) -> list[set[str]]
 def _description(model: SafeEstimator, result: SafeEstimator, encoded: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Return the old description with the origin noted; what was measured under the old rules is left out."""
     origin = model.certificate_
-    measured = ("correction", "scores", "training")
+    measured = ("scores", "training")
     description = {key: value for key, value in model.description_.items() if key not in measured}
     provenance = {**description["provenance"], "projected_from": origin.document["digest"] if origin else None}
     description |= {"provenance": provenance, "scores": {}}

@@ -9,7 +9,7 @@ from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.wording import point_text
-from smle.guarantees.answers.membership import active, broken
+from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
 from smle.guarantees.box import (
     Center,
@@ -109,6 +109,7 @@ __all__ = [
     "binding_rules",
     "bisected",
     "broken",
+    "clause_holds",
     "compare",
     "conflicts_explained",
     "diagnose",

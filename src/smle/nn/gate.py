@@ -6,29 +6,21 @@ The buffers of both are, name by name, tensors that docs/certificate-format.md p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 from operator import ge, gt, mul
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from smle.guarantees import Arrangement, domain_box, guard_rows
+from smle.certificates.gate import domain_arrays, gate_and_arrays
+from smle.guarantees import Arrangement
 from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
-from smle_check.floats import BINARY32, BINARY64, Binary
-from smle_check.program import Comparison
-from smle_check.program import Gate as GateRows
 
 __all__ = ["Domain", "Gate"]
 
-_TYPES: tuple[tuple[Binary, torch.dtype], ...] = ((BINARY32, torch.float32), (BINARY64, torch.float64))
 _FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
-
-
-def _column(values: list[Fraction], dtype: torch.dtype) -> Tensor:
-    return torch.tensor([float(v) for v in values], dtype=dtype)
 
 
 class _OfRules(FixedFormats):
@@ -57,10 +49,8 @@ class Domain(_OfRules):
 
     def __init__(self, spec: Specification) -> None:
         super().__init__()
-        for fmt, dtype in _TYPES:
-            lower, upper = domain_box(spec, fmt)
-            self.register_buffer(f"lower_{fmt.name}", _column(list(lower), dtype))
-            self.register_buffer(f"upper_{fmt.name}", _column(list(upper), dtype))
+        for name, array in domain_arrays(spec).items():
+            self.register_buffer(name.removeprefix("domain."), torch.from_numpy(array))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x clamped to the domain, same shape and type (batch, d)."""
@@ -128,33 +118,24 @@ class Gate(_OfRules):
     def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
         super().__init__()
         self._numbers: dict[str, _Numbers] = {}
-        guard = guard_rows(arrangement, spec)
-        used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
-        comparisons = [row for row in used if guard[row].is_comparison]
-        oblique = [row for row in used if not guard[row].is_comparison]
-        for position, (fmt, dtype) in enumerate(_TYPES):
-            constants = [guard[row].constants[position] for row in comparisons]
-            self.register_buffer(f"constants_{fmt.name}", _column(constants, dtype))
-        coefficients = torch.zeros(len(oblique), len(spec.columns), dtype=torch.float64)
-        for position, row in enumerate(oblique):
-            for (column, _), value in zip(guard[row].coefficients, guard[row].stored, strict=True):
-                coefficients[position, column] = float(value)
-        self.register_buffer("coefficients", coefficients)
-        thresholds = [guard[row].threshold or Fraction(0) for row in oblique]
-        self.register_buffer("thresholds", _column(thresholds, torch.float64))
+        self.rows, arrays = gate_and_arrays(spec, arrangement)
+        for name, array in arrays.items():
+            self.register_buffer(name.removeprefix("gate."), torch.from_numpy(array))
         bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
         signatures = torch.tensor(bits, dtype=torch.uint8).reshape(len(arrangement.cells), len(arrangement.gated))
         self.register_buffer("signatures", signatures)
         # What follows is derived from the rules and not stored.
-        derived = [guard[row].coefficients[0] for row in comparisons]
-        place = {row: i for i, row in enumerate(comparisons + oblique)}
-        self.register_buffer("columns", torch.tensor([c for c, _ in derived], dtype=torch.long), persistent=False)
-        self.register_buffer("negative", torch.tensor([v < 0 for _, v in derived], dtype=torch.bool), persistent=False)
-        strict = torch.tensor([guard[row].strict for row in comparisons], dtype=torch.bool)
-        self.register_buffer("strict", strict, persistent=False)
-        self.has_strict = bool(strict.any())
-        for name, rows in (("comparison_regions", comparisons), ("oblique_regions", oblique)):
-            member = [[float(row in arrangement.regions[region]) for region in arrangement.gated] for row in rows]
+        columns, negative, strict = zip(*self.rows.comparisons, strict=True) if self.rows.comparisons else ((), (), ())
+        self.register_buffer("columns", torch.tensor(columns, dtype=torch.long), persistent=False)
+        self.register_buffer("negative", torch.tensor(negative, dtype=torch.bool), persistent=False)
+        self.register_buffer("strict", torch.tensor(strict, dtype=torch.bool), persistent=False)
+        self.has_strict = any(strict)
+        first = len(columns)  # of the oblique rows
+        for name, rows in (
+            ("comparison_regions", range(first)),
+            ("oblique_regions", range(first, first + self.rows.oblique)),
+        ):
+            member = [[float(row in own) for own in self.rows.members] for row in rows]
             matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(arrangement.gated))
             self.register_buffer(name, matrix, persistent=False)
         self.register_buffer("targets", signatures.sum(dim=1).to(torch.float32), persistent=False)
@@ -162,15 +143,7 @@ class Gate(_OfRules):
         # With one region the gate has two answers: the cell inside and the cell outside.
         places = {tuple(row): number for number, row in enumerate(bits)}
         self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
-        self.has_oblique = bool(oblique)
-        self.rows = GateRows(
-            tuple(
-                Comparison(column, value < 0, guard[row].strict)
-                for row, (column, value) in zip(comparisons, derived, strict=True)
-            ),
-            len(oblique),
-            tuple(tuple(sorted(place[row] for row in arrangement.regions[region])) for region in arrangement.gated),
-        )
+        self.has_oblique = bool(self.rows.oblique)
         self.is_trivial = len(arrangement.gated) == 0
         self.is_single = len(arrangement.gated) == 1
 

@@ -1,19 +1,21 @@
 """Which labels to turn on or off: the allowed set of labels that gives up the least log-likelihood.
 
-A label's score is its logit: turning it costs |score|. Where few sets are allowed all of them are tried; where the
+A label's score is its logit: turning it costs |score|. Where few sets are allowed all of them are tried. Where the
 rules are exclusions the labels that exclude each other are tried in all ways, or (many of them) kept from the highest
-score down.
+score down. Where each label is tied to few others they are settled one by one (`label_chains`), else by search.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.programs.alternatives import Block
+from smle.programs.label_chains import MOST_SETS, best_sets, planned
 
 __all__ = ["Labels", "allowed_sets", "kept_labels"]
 
@@ -22,9 +24,11 @@ Mask = npt.NDArray[np.bool_]
 Pairs = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.intp]
 
-_MOST_SETS = 4096
 _MOST_TRIED = 10
 _AT_ONCE = 1024
+_MOST_PAIRS = 2_016  # exclusions that are read as clauses
+_MOST_WAYS, _MOST_LARGE_WAYS = 256, 8
+Way = Callable[[Array], Mask]  # from scores to which labels are on
 
 
 def allowed_sets(k: int, clauses: Sequence[Sequence[tuple[int, bool]]]) -> Mask | None:
@@ -38,13 +42,14 @@ def allowed_sets(k: int, clauses: Sequence[Sequence[tuple[int, bool]]]) -> Mask 
         sets = np.concatenate([wider, np.tile([[True], [False]], (len(sets), 1))], axis=1)
         for clause in own:
             sets = sets[np.any([sets[:, label] == on for label, on in clause], axis=0)]
-        if len(sets) > _MOST_SETS:
+        if len(sets) > MOST_SETS:
             return None
     return sets
 
 
-def kept_labels(scores: Array, on: Mask, conflicts: Mask) -> Mask:
-    """Return a set of the labels that are on without a conflict in it, for each row. Shapes: (n, k), (n, k), (k, k)."""
+def kept_labels(conflicts: Mask, scores: Array) -> Mask:
+    """Return for each row labels that are on and do not exclude each other. Shapes: (k, k), (n, k) -> (n, k)."""
+    on = scores >= 0
     kept = on.copy()
     count = on.astype(np.float32) @ conflicts.astype(np.float32)
     tied = on & (count > 0)
@@ -135,8 +140,7 @@ class Labels:
         self.outputs = outputs
         self.words, self.pairs, self.parts = clauses, exclusions, parts
         self.least, self.most, self._block = least, most, block
-        self._known: OrderedDict[bytes, Mask | None] = OrderedDict()
-        self._graphs: OrderedDict[bytes, Mask] = OrderedDict()
+        self._known: OrderedDict[bytes, Way | None] = OrderedDict()
 
     def solve(self, active: Mask, X: Array, t: Array) -> Turned:
         """Return logits near those of answers t (n, m), where parts of the rules are active."""
@@ -144,16 +148,10 @@ class Labels:
         on, solved = logits >= 0, np.zeros(len(t), dtype=bool)
         patterns, place = np.unique(binds, axis=0, return_inverse=True)
         for number, pattern in enumerate(patterns):
-            rows = np.flatnonzero(place.reshape(-1) == number)
-            sets = self._sets(pattern)
-            if sets is not None and len(sets):
-                for start in range(0, len(rows), _AT_ONCE):
-                    part = rows[start : start + _AT_ONCE]
-                    on[part] = sets[(logits[part] @ sets.T).argmax(axis=1)]
-                solved[rows] = True
-            elif sets is None and not pattern[: len(self.words)].any():
-                on[rows] = kept_labels(logits[rows], on[rows], self._graph(pattern))
-                solved[rows] = True
+            rows, way = np.flatnonzero(place.reshape(-1) == number), self._way(pattern)
+            for start in range(0, len(rows) if way is not None else 0, _AT_ONCE):
+                part = rows[start : start + _AT_ONCE]
+                on[part], solved[part] = way(logits[part]), True  # type: ignore[misc]
         if self._block is not None and not solved.all():
             rest = np.flatnonzero(~solved)
             found = self._block.solve(active[rest], X[rest], t[rest])
@@ -161,29 +159,35 @@ class Labels:
             on[rest], solved[rest] = y >= 0, ~np.isnan(y).any(axis=1)
         return Turned(np.where(on, np.maximum(logits, self.least), np.minimum(logits, self.most)), solved)
 
-    def _sets(self, pattern: Mask) -> Mask | None:
+    def _way(self, pattern: Mask) -> Way | None:
+        """Return how labels are turned where these parts of the rules bind; None: by search."""
         key = pattern.tobytes()
         if key not in self._known:
-            if len(self._known) >= 256:
+            if len(self._known) >= (_MOST_WAYS if len(self.outputs) <= 64 else _MOST_LARGE_WAYS):
                 self._known.popitem(last=False)
-            count = len(self.words)
-            binding = [clause for clause, own in zip(self.words, pattern, strict=False) if own]
-            pairs = [list_ for list_, own in zip(self.pairs, pattern[count:], strict=True) if own]
-            k = len(self.outputs)
-            few = k <= 64 and sum(map(len, pairs)) <= 2016
-            both = [[(int(a), False), (int(b), False)] for list_ in pairs for a, b in list_] if few else []
-            self._known[key] = allowed_sets(k, [*binding, *both]) if few else None
+            self._known[key] = self._made(pattern)
         return self._known[key]
 
-    def _graph(self, pattern: Mask) -> Mask:
-        own = pattern[len(self.words) :]
-        key = own.tobytes()
-        if key not in self._graphs:
-            if len(self._graphs) >= 4:
-                self._graphs.popitem(last=False)
-            graph = np.zeros((len(self.outputs),) * 2, dtype=bool)
-            for pairs, binds in zip(self.pairs, own, strict=True):
-                if binds:
-                    graph[pairs[:, 0], pairs[:, 1]] = graph[pairs[:, 1], pairs[:, 0]] = True
-            self._graphs[key] = graph
-        return self._graphs[key]
+    def _made(self, pattern: Mask) -> Way | None:
+        count, k = len(self.words), len(self.outputs)
+        clauses = [clause for clause, own in zip(self.words, pattern, strict=False) if own]
+        lists = [pairs for pairs, own in zip(self.pairs, pattern[count:], strict=True) if own]
+        pairs = np.concatenate([np.empty((0, 2), dtype=np.int32), *lists])
+        alone = not clauses
+        if len(pairs) <= _MOST_PAIRS:
+            both = [[(a, False), (b, False)] for a, b in pairs.tolist()]
+            sets = allowed_sets(k, [*clauses, *both]) if k <= 64 else None
+            if sets is not None:
+                return partial(_best_of, sets) if len(sets) else None
+            steps = None if alone else planned(k, [*clauses, *both])
+            if steps is not None:
+                return partial(best_sets, steps)
+        if not alone:
+            return None
+        graph = np.zeros((k, k), dtype=bool)
+        graph[pairs[:, 0], pairs[:, 1]] = graph[pairs[:, 1], pairs[:, 0]] = True
+        return partial(kept_labels, graph)
+
+
+def _best_of(sets: Mask, scores: Array) -> Mask:
+    return np.asarray(sets[(scores @ sets.T).argmax(axis=1)])

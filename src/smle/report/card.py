@@ -31,7 +31,6 @@ def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dic
     facts = [
         ("Kind", text_of(description.get("kind"))),
         ("Model", _network_text(description, record)),
-        ("Answers moved in training", _correction_text(description.get("correction"))),
         ("Trained on", f"{provenance['rows']:,} rows" if isinstance(provenance.get("rows"), int) else ""),
         ("Data digest", text_of(provenance.get("data_sha256"))),
         ("Seed", text_of(provenance.get("seed"))),
@@ -45,8 +44,6 @@ def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dic
         program = _document(certificate).get("program")
         if isinstance(program, Mapping):
             facts.insert(2, ("Certified program", _program_text(program)))
-    if "correction" not in description:
-        facts = [fact for fact in facts if fact[0] != "Answers moved in training"]
     subtitle = facts[0][1] or "model"
     return {
         "card": [(term, value or "not recorded") for term, value in facts],
@@ -58,7 +55,7 @@ def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dic
 def _program_text(program: Mapping[str, Any]) -> str:
     head, precision, bounds, clip = (text_of(program.get(part)) for part in ("head", "precision", "bounds", "clip"))
     if head == "rules":
-        return "rules: answers of the model are checked, and moved where they break a rule"
+        return "head of rules, behind the model: answers that the rules allow pass, others are moved or replaced"
     return f"{head}: {precision}, {bounds} bounds, clip by {clip}"
 
 
@@ -78,16 +75,6 @@ def _network_text(description: Mapping[str, Any], record: ModelRecord | None) ->
     program = {} if record is None or record.certificate is None else _document(record.certificate).get("program", {})
     last = f"{width} outputs" if program.get("head") == "rules" else f"clipped embedding of {width}"
     return f"{kind}, hidden layers {layers}, {last}{size}"
-
-
-def _correction_text(correction: Any) -> str:
-    """Say how often the head of a corrected model moved an answer, and how often its default served."""
-    if not isinstance(correction, Mapping):
-        return ""
-    rows, moved, replaced = (correction.get(name) for name in ("rows", "moved", "replaced"))
-    if not all(isinstance(count, int) for count in (rows, moved, replaced)):
-        return ""
-    return f"{moved:,} of {rows:,} rows; {replaced:,} answers were NaN or infinite and replaced"
 
 
 def require_same_files(record: ModelRecord, place: Path) -> None:

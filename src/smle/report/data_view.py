@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from smle.report import svg
 from smle.report.measured import Measured
-from smle.report.recorded import METHODS, RecordedScores, outputs_of, scores_of, training_of
+from smle.report.recorded import INSIDE, METHODS, RecordedScores, outputs_of, scores_of, training_of
 from smle.report.wording import number, share, short
 from smle.rules import Choice, Label, Specification
 from smle_check.names import visible
@@ -86,7 +86,7 @@ def accuracy_view(description: Mapping[str, Any], measured: Measured | None) -> 
     metric, score, outputs, where = next((source for source in sources if source[1]), sources[0])
     quick = (
         " The plain model is a quick one: ridge regression and trees."
-        if score is recorded.score and recorded.quick
+        if score is recorded.score and recorded.plain == "quick"
         else ""
     )
     columns: list[tuple[str, Mapping[str, float]]] = [(metric_title(metric), score)]
@@ -103,7 +103,7 @@ def accuracy_view(description: Mapping[str, Any], measured: Measured | None) -> 
         "titles": [title for title, _ in columns],
         "rows": [
             (name, [f"{values[method]:.3f}" if method in values else "–" for _, values in columns])
-            for method, name in METHODS.items()
+            for method, name in _titles(recorded, measured).items()
             if method in score
         ],
         "where": f"Measured on {where}, not proved.{quick}" if score else "",
@@ -147,10 +147,10 @@ def _comparison(recorded: RecordedScores, measured: Measured | None) -> dict[str
         titles.append("Rows that break a rule, given table")
         columns.append({k: share(v) for k, v in measured.violations.items()})
     rows = []
-    for method, name in {"data": "data", **METHODS}.items():
+    for method, name in {"data": "data", **_titles(recorded, measured)}.items():
         if any(method in column for column in columns):
             cells = [column.get(method, "–") for column in columns]
-            hint = _QUICK if method == "plain" and recorded.quick else _HINTS.get(method, "")
+            hint = _QUICK if method == "plain" and recorded.plain == "quick" else _HINTS.get(method, "")
             rows.append({"name": name, "hint": hint, "cells": cells})
     if not rows and recorded.others:
         titles = ["Recorded score"]
@@ -159,6 +159,12 @@ def _comparison(recorded: RecordedScores, measured: Measured | None) -> dict[str
     if measured is not None and 0 < measured.sampled < measured.inside:
         caption += f" Best that obeys and post-processing on the table: {measured.sampled:,} rows drawn at random."
     return {"titles": titles, "rows": rows, "caption": caption}
+
+
+def _titles(recorded: RecordedScores, measured: Measured | None) -> Mapping[str, str]:
+    """Return what the methods are called: the plain model may be the one in front of a head of rules."""
+    own = measured is not None and measured.alone
+    return INSIDE if recorded.plain == "estimator" or (own and recorded.plain != "quick") else METHODS
 
 
 def recorded_rows(recorded: RecordedScores) -> str:
@@ -192,13 +198,13 @@ def _by_output(recorded: RecordedScores, measured: Measured | None) -> dict[str,
     ]
     return {
         "caption": "On the given table." if known else f"On {recorded_rows(recorded)}.",
-        "titles": [METHODS[method] for method in shown],
+        "titles": [_titles(recorded, measured)[method] for method in shown],
         "rows": rows,
     }
 
 
 def _rule_table(spec: Specification, measured: Measured) -> dict[str, Any]:
-    titles = {"data": "data", "plain": "plain model", "safe": "safe model"}
+    titles = {"data": "data", "plain": "model alone" if measured.alone else "plain model", "safe": "safe model"}
     shown = [name for name in titles if name in measured.broken]
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.assurance import CorrectedNetwork, DeployedNetwork
+from smle.assurance import DeployedNetwork
 from smle.guarantees import Arrangement
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.head import DeployedHead
 from smle.rules import Categorical, Choice, Clause, Label, Row, Specification
 
-__all__ = ["explorer_data"]
+__all__ = ["NUMBERS", "backbone_data", "described", "explorer_data"]
 
-_NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base64
+NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base64
 _LITERALS = 3_000  # literals and excluded pairs, over all rules
 _OUTPUTS = 16  # outputs on a grid
 _ONE, _TWO = 8, 4  # inputs with a grid along them, alone and in pairs
@@ -30,18 +30,11 @@ _POINTS, _SIDE = 61, 25
 
 
 def explorer_data(
-    network: DeployedNetwork | CorrectedNetwork,
-    spec: Specification,
-    arrangement: Arrangement,
-    *,
-    medians: dict[str, float],
+    network: DeployedNetwork, spec: Specification, arrangement: Arrangement, *, medians: dict[str, float]
 ) -> dict[str, Any]:
     """Return what the page needs to draw slices, as plain data. `medians`: where to start, by input column."""
-    data: dict[str, Any] = {
-        "inputs": _inputs(spec, medians),
-        "outputs": _outputs(spec),
-        "choices": _choices(spec),
-        "rules": _rules(spec),
+    data = {
+        **described(spec, medians),
         "gated": [list(arrangement.rules[region]) for region in arrangement.gated],
         "ungated": [
             {"rows": [_row(arrangement.rows[row]) for row in rows], "rules": list(arrangement.rules[region])}
@@ -52,13 +45,21 @@ def explorer_data(
     numbers = sum(value.numel() for value in network.state_dict().values())
     if not isinstance(network.backbone, MLP):
         reason = "the backbone is not a multi-layer perceptron"
-    elif numbers > _NUMBERS:
+    elif numbers > NUMBERS:
         reason = "the backbone is too large to embed"
-    elif isinstance(network, CorrectedNetwork):
-        reason = "answers are corrected behind the network"
     else:
         return {**data, "program": _program(network.backbone, network.head)}
     return {**data, "grid": {"reason": reason, **_grid(network, data)}}
+
+
+def described(spec: Specification, medians: dict[str, float]) -> dict[str, Any]:
+    """Return inputs, outputs and rules as plain data."""
+    return {
+        "inputs": _inputs(spec, medians),
+        "outputs": _outputs(spec),
+        "choices": _choices(spec),
+        "rules": _rules(spec),
+    }
 
 
 def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, Any]]:
@@ -152,15 +153,22 @@ def _pack(values: torch.Tensor | npt.NDArray[Any] | None) -> dict[str, Any] | No
     return {"shape": list(array.shape), "data": text}
 
 
-def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
+def backbone_data(backbone: MLP) -> dict[str, Any]:
+    """Return the numbers of a multi-layer perceptron."""
     standardize = backbone[0]
     assert isinstance(standardize, Standardize)
-    gate, bounds, heads, free = head.gate, head.bounds, head.heads, head.free
     layers = [module for module in backbone if isinstance(module, nn.Linear)]
     return {
         "shift": _pack(standardize.shift),
         "scale": _pack(standardize.scale),
         "layers": [{"weight": _pack(layer.weight), "bias": _pack(layer.bias)} for layer in layers],
+    }
+
+
+def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
+    gate, bounds, heads, free = head.gate, head.bounds, head.heads, head.free
+    return {
+        **backbone_data(backbone),
         "domain": {"low": head.domain.lower_float64.tolist(), "high": head.domain.upper_float64.tolist()},
         "gate": {
             "columns": gate.columns.tolist(),
@@ -183,7 +191,7 @@ def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
     }
 
 
-def _grid(network: DeployedNetwork | CorrectedNetwork, data: dict[str, Any]) -> dict[str, Any]:
+def _grid(network: DeployedNetwork, data: dict[str, Any]) -> dict[str, Any]:
     """Return answers along single inputs and pairs of them; all other inputs stay at their start."""
     inputs = data["inputs"]
     width = sum(len(item["columns"]) for item in inputs)
@@ -215,7 +223,7 @@ def _place(x: npt.NDArray[Any], item: dict[str, Any], value: float) -> None:
 
 
 def _slice(
-    network: DeployedNetwork | CorrectedNetwork,
+    network: DeployedNetwork,
     inputs: list[dict[str, Any]],
     start: npt.NDArray[Any],
     axes: list[int],
@@ -229,7 +237,5 @@ def _slice(
     features = torch.tensor(X)
     with torch.inference_mode():
         y = network(features)[:, :_OUTPUTS]
-        bits = torch.zeros(len(y), 0)
-        if isinstance(network, DeployedNetwork):
-            bits = network.head.gate.active(network.head.domain(features))
+        bits = network.head.gate.active(network.head.domain(features))
     return {"axes": axes, "ticks": ticks, "y": _pack(y), "active": bits.to(torch.uint8).tolist()}

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from smle.assurance import DeployedNetwork
 from smle.errors import DataError
 from smle.estimators import SafeEstimator
 from smle.estimators.comparison import compare
 from smle.estimators.concerns import concern_about
 from smle.estimators.scores import decided, losses, metric_of, output_entries, total_score
 from smle.guarantees import active, broken, to_scores
+from smle.programs import Corrections
 from smle.rules import Choice, Specification
 from smle.tables import column_names, encode_choices, encode_inputs, in_domain
 
@@ -36,6 +38,8 @@ class Measured:
     * `sampled`: rows behind the scores of oracle and post-processing.
     * `concern`: why the safe model is of little use, if it is far behind the post-processed plain one.
     * `targets`, `outputs`: true and predicted values (inside, m); targets None where the table has none.
+    * `head`, `own`: what a head of rules did, and what the model in front of it answers (inside, m); `alone`: that
+      model is the plain one that the safe one is compared with.
     """
 
     rows: int
@@ -56,6 +60,9 @@ class Measured:
     targets: Array | None
     outputs: Array
     medians: dict[str, float]
+    head: Corrections | None = None
+    own: Array | None = None
+    alone: bool = False
 
 
 def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = None) -> Measured:
@@ -74,19 +81,24 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     targets = _targets(spec, table)
     rows = _rows(table, np.asarray(kept))
     X, targets = X[kept], None if targets is None else targets[kept]
-    Y = model.raw_outputs(rows)
+    found = model.answered(rows)
+    Y = found.served.astype(np.float64)
+    head, own = None, None
+    if model.has_head_of_rules:
+        head = Corrections.of(spec, found.encoded, found.answers, found.served, found.by)
+        own = found.answers.astype(np.float64)
     answers = {"safe": Y}
     if plain is not None:
         if plain.specification_.columns != spec.columns or plain.specification_.targets != spec.targets:
             raise DataError("Expected a plain twin with the inputs and outputs of the model. Got other ones.")
         answers["plain"] = plain.raw_outputs(rows)
-    elif model.corrects:
-        answers["plain"] = model.own_answers(rows)
+    elif own is not None and not found.replaced.any():  # NaN has no score
+        answers["plain"] = own
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     cell_of, heads = np.zeros(len(X), dtype=np.int64), 0
-    if not model.is_corrected:
-        cell_of, heads = model.network_.cell_of(torch.tensor(X)), model.network_.cells
+    if isinstance(network := getattr(model, "network_", None), DeployedNetwork):
+        cell_of, heads = network.cell_of(torch.tensor(X)), network.cells
     scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),
@@ -107,6 +119,9 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         targets=targets,
         outputs=Y,
         medians={name: float(np.median(X[:, i])) for i, name in enumerate(spec.columns)},
+        head=head,
+        own=own,
+        alone=plain is None and "plain" in answers,
     )
 
 

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from smle.programs import Corrections
+
 __all__ = [
+    "INSIDE",
     "METHODS",
     "History",
     "OutputScores",
     "RecordedScores",
     "Training",
+    "corrections_of",
     "history_of",
     "outputs_of",
     "scores_of",
@@ -27,6 +31,8 @@ METHODS = {
     "oracle": "best that obeys",
 }
 """What is compared, in the order of the table."""
+INSIDE = METHODS | {"plain": "model alone, without rules", "postprocess": "model alone, then nearest allowed"}
+"""The same where the plain model is the one in front of a head of rules."""
 _OUTPUTS = 100
 
 
@@ -34,8 +40,9 @@ _OUTPUTS = 100
 class RecordedScores:
     """Scores and violation rates by method, on `rows` rows that were held out of training (None: not known).
 
-    `where`: which rows, `test` or `validation`; `quick`: the plain model is no network; `outputs`: scores by output;
-    `concern`, `cost`: sentences about a model that is no good, and about rules that the data contradict.
+    `where`: which rows, `test` or `validation`; `plain`: what the plain model is, `network`, `quick` or `estimator`;
+    `outputs`: scores by output; `concern`, `cost`: sentences about a model that is no good, and about rules that the
+    data contradict.
     """
 
     metric: str
@@ -44,7 +51,7 @@ class RecordedScores:
     violations: dict[str, float]
     others: dict[str, float]
     where: str = ""
-    quick: bool = False
+    plain: str = ""
     outputs: tuple[OutputScores, ...] = ()
     concern: str = ""
     cost: str = ""
@@ -97,7 +104,7 @@ def scores_of(description: Mapping[str, Any]) -> RecordedScores:
         _numbers(scores.get("violations")),
         others,
         text_of(scores.get("where")),
-        scores.get("plain") == "quick",
+        text_of(scores.get("plain")),
         outputs_of(scores.get("outputs")),
         _sentence(scores.get("concern")),
         _sentence(scores.get("cost")),
@@ -139,6 +146,14 @@ def history_of(description: Mapping[str, Any]) -> History | None:
         text_of(history.get("stopped")),
         final if 0 < final < epoch[-1] else 0,
     )
+
+
+def corrections_of(description: Mapping[str, Any]) -> Corrections | None:
+    """Return what a head of rules did to the answers to the training rows, if that is recorded."""
+    try:
+        return Corrections.from_json(_mapping(description.get("training"))["head"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
 
 
 def training_of(description: Mapping[str, Any]) -> Training:

@@ -35,7 +35,18 @@ from smle.rules import Clause, Specification
 from smle_check.names import term, visible
 from smle_check.words import comparison_text
 
-__all__ = ["Corner", "Key", "Reader", "RuleVerdict", "Witnesses", "keyed", "keys_of", "plain_verdicts", "rule_verdicts"]
+__all__ = [
+    "Corner",
+    "Key",
+    "Reader",
+    "RuleVerdict",
+    "Witnesses",
+    "enforced_text",
+    "keyed",
+    "keys_of",
+    "plain_verdicts",
+    "rule_verdicts",
+]
 
 Array = npt.NDArray[np.float64]
 _LOCATED_RULES = 200  # rules for which the corner is computed
@@ -78,7 +89,7 @@ class Corner:
 class RuleVerdict:
     """One rule: how many statements prove it, the one with the smallest margin, and its corner (None: not computed).
 
-    `where` and `sentence` are the worst statement for readers.
+    `where` and `sentence` are the worst statement for readers; `enforced` tells what enforces it in a head of rules.
     """
 
     rule: int
@@ -87,6 +98,7 @@ class RuleVerdict:
     corner: Corner | None
     where: str = ""
     sentence: str = ""
+    enforced: str = ""
 
     @property
     def margin(self) -> float | None:
@@ -143,8 +155,14 @@ def plain_verdicts(proved: Sequence[Proved], spec: Specification) -> list[RuleVe
         items = [item for item in proved if item.rule == visible(rule.name)]
         worst = min(items, key=lambda item: item.margin, default=None)
         told = ("", "") if worst is None else (worst.where, worst.sentence)
-        result.append(RuleVerdict(index, len(items), worst, None, *told))
+        result.append(RuleVerdict(index, len(items), worst, None, *told, enforced_text(items)))
     return result
+
+
+def enforced_text(proved: Sequence[Proved]) -> str:
+    """Return what enforces statements in a head of rules: `2 clips and 1 check`."""
+    counts = [(sum(item.by == kind for item in proved), kind) for kind in ("clip", "check")]
+    return " and ".join(f"{count:,} {kind}{'s' if count > 1 else ''}" for count, kind in counts if count)
 
 
 def keyed(

@@ -199,11 +199,16 @@ def scatter(actual: Array, predicted: Array, name: str) -> Markup:
 
 def residual_bars(residuals: Array, name: str) -> Markup:
     """Draw a histogram of prediction minus truth."""
-    low, high = np.quantile(residuals, (0.005, 0.995))
+    return histogram(residuals, f"predicted − true {name}", f"Histogram of the residuals of {name}")
+
+
+def histogram(values: Array, label: str, title: str) -> Markup:
+    """Draw a histogram around 0."""
+    low, high = np.quantile(values, (0.005, 0.995))
     size = max(abs(float(low)), abs(float(high)), 1e-12)
-    counts, edges = np.histogram(np.clip(residuals, -size, size), bins=31, range=(-size, size))
+    counts, edges = np.histogram(np.clip(values, -size, size), bins=31, range=(-size, size))
     axes = _Axes((-size, size), (0.0, float(counts.max())))
-    parts = axes.frame(f"predicted − true {name}", "rows")
+    parts = axes.frame(label, "rows")
     for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         top = axes.at_y(count)
         width = axes.at_x(right) - axes.at_x(left) - 1
@@ -212,7 +217,7 @@ def residual_bars(residuals: Array, name: str) -> Markup:
         )
     x = round(axes.at_x(0.0), 1)
     parts.append(_tag("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="marker"))
-    return _figure(f"Histogram of the residuals of {name}; the outermost bars hold everything beyond", *parts)
+    return _figure(f"{title}; the outermost bars hold everything beyond", *parts)
 
 
 def calibration(chance: Array, truth: Array) -> Markup:

@@ -17,7 +17,7 @@ from smle.report.measured import Measured
 from smle.report.ranges import OutputRanges
 from smle.report.recorded import history_of
 from smle.report.sentences import words
-from smle.report.statements import Corner, Key, Reader, RuleVerdict
+from smle.report.statements import Corner, Key, Reader, RuleVerdict, enforced_text
 from smle.report.wording import (
     about,
     domain_text,
@@ -49,8 +49,13 @@ __all__ = [
 _RULES, _STATEMENTS = 400, 200
 
 
-def verdict_view(judgement: Judgement, verdicts: Sequence[RuleVerdict], measured: Measured | None) -> dict[str, Any]:
-    """Return the first thing to read: the verdict, for what, and how it was reached."""
+def verdict_view(
+    judgement: Judgement,
+    verdicts: Sequence[RuleVerdict],
+    measured: Measured | None,
+    more: Sequence[tuple[str, str, str]] = (),
+) -> dict[str, Any]:
+    """Return the first thing to read: the verdict, for what, and how it was reached; `more` facts are added to it."""
     spec = judgement.spec
     count = len(spec.rules) if spec is not None else 0
     if judgement.verdict == NO_RULES:
@@ -84,7 +89,7 @@ def verdict_view(judgement: Judgement, verdicts: Sequence[RuleVerdict], measured
             f"Checked again while this report was written: {len(judgement.proved):,} statements in exact arithmetic, "
             f"{judgement.seconds:.2f} s, without a solver and without tolerance."
         ],
-        "facts": _verdict_facts(judgement, verdicts, measured),
+        "facts": [*_verdict_facts(judgement, verdicts, measured), *more],
     }
 
 
@@ -96,7 +101,9 @@ def _verdict_facts(
     inputs = len(spec.inputs)
     facts = [("Rules proved", f"{len(spec.rules):,} of {len(spec.rules):,}", "")]
     known = [v for v in verdicts if v.worst is not None]
-    if known:
+    if known and any(item.by for item in judgement.proved):
+        facts.append(("Enforced by", enforced_text(judgement.proved), "answers may lie on a limit, never beyond"))
+    elif known:
         least = min(known, key=lambda v: v.margin or 0.0)
         facts.append(
             (
@@ -130,6 +137,7 @@ def rules_view(spec: Specification, verdicts: Sequence[RuleVerdict], measured: M
             "bar": None,
             "where": "",
             "margin": "",
+            "enforced": "",
         }
         row.update(_rule_verdict(by_rule.get(index), spec, measured))
         rows.append(row)
@@ -138,7 +146,7 @@ def rules_view(spec: Specification, verdicts: Sequence[RuleVerdict], measured: M
         "rules_left_out": len(spec.rules) - len(rows),
         "labels": any(isinstance(output, Label) for output in spec.outputs),
         "constants": [(name, decimal(value)) for name, value in spec.constants],
-        "small_margin": any(v.margin is not None and v.margin < 1e-4 for v in verdicts),
+        "small_margin": any(v.margin is not None and v.margin < 1e-4 and not v.enforced for v in verdicts),
     }
 
 
@@ -159,16 +167,16 @@ def statements_view(stated: Sequence[tuple[Key, Proved]], reader: Reader) -> dic
 
 
 def proved_view(proved: Sequence[Proved]) -> dict[str, Any]:
-    """Return the statements with the smallest margins in the words of the checker."""
+    """Return the statements about a head of rules in the words of the checker."""
     rows = [
         {
             "rule": item.rule,
             "head": item.head,
             "where": item.where,
             "sentence": item.sentence,
-            "margin": margin_text(item.margin),
+            "margin": f"by a {item.by}",
         }
-        for item in sorted(proved, key=lambda item: item.margin)[:_STATEMENTS]
+        for item in proved[:_STATEMENTS]
     ]
     return {"statements": rows, "statements_total": len(proved)}
 
@@ -186,7 +194,8 @@ def _rule_verdict(verdict: RuleVerdict | None, spec: Specification, measured: Me
         "badge": "proved",
         "badge_kind": "",
         "statements": verdict.statements,
-        "margin": margin_text(verdict.worst.margin),
+        "margin": "" if verdict.enforced else margin_text(verdict.worst.margin),
+        "enforced": verdict.enforced,
         "seen": seen,
     }
     corner = verdict.corner
@@ -289,4 +298,10 @@ def history_view(description: Mapping[str, Any]) -> dict[str, Any]:
                 f"the last {record.final} went on from the best, on all rows with none held out, and were kept"
             )
         caption = "; ".join(parts) + "."
+    elif isinstance(seconds := _mapping_of(description.get("history")).get("seconds"), int | float):
+        caption = f"Fitted in {seconds:.1f} s."
     return {"history": drawing, "history_caption": caption}
+
+
+def _mapping_of(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

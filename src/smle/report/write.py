@@ -15,21 +15,23 @@ import numpy as np
 
 import smle
 import smle_check
-from smle.assurance import CorrectedNetwork, state_of
+from smle.assurance import DeployedNetwork, state_of
 from smle.certificates.agreement import arrangement_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
-from smle.guarantees import Arrangement, arrange, binding_rules, distinct
+from smle.guarantees import Arrangement, arrange, binding_rules
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import Cells, accuracy_view, cell_name, data_view
 from smle.report.explorer import explorer_data
+from smle.report.head_explorer import head_explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
 from smle.report.measured import Measured, measure
 from smle.report.page import render
 from smle.report.ranges import output_ranges
-from smle.report.recorded import training_of
+from smle.report.recorded import corrections_of, training_of
+from smle.report.served_view import served_facts, served_view
 from smle.report.statements import Reader, RuleVerdict, Witnesses, keyed, plain_verdicts, rule_verdicts
 from smle.rules import Specification
 from smle.storage import ModelRecord, model_files, read_record
@@ -215,43 +217,49 @@ def _view(
     measured = None if model is None or table is None else measure(model, table, plain=twin)
     verdicts: list[RuleVerdict] = []
     view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
-    view["corrected"] = False
+    view |= {"head_of_rules": False, "served": None}
     view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
     explorer = None
-    if model is not None and spec is not None and model.is_corrected:
-        if judgement.verdict == PROVED:
-            verdicts = plain_verdicts(judgement.proved, spec)
-            view |= views.proved_view(judgement.proved)
+    trained = None
+    if model is not None and spec is not None and model.has_head_of_rules:
+        view |= {"head_of_rules": True, **views.proved_view(judgement.proved)}
+        verdicts = plain_verdicts(judgement.proved, spec)
+        trained = corrections_of(description)
+        view["served"] = served_view(spec, trained, measured)
+        medians = training_of(description).medians if measured is None else measured.medians
+        assert record is not None
+        assert record.certificate is not None
+        backbone = None if model.is_corrected else model.network_.backbone
+        explorer = head_explorer_data(record.certificate, spec, backbone, medians=medians)
+        view["explorer_note"] = _HEAD_NOTE
         view |= data_view(description, spec, Cells((), ()), measured)
         view["accuracy"] = accuracy_view(description, measured)
     elif model is not None and spec is not None:
         arrangement = _arrangement(record, spec)
         cells = _cells(arrangement, spec)
+        network = model.network_
+        assert isinstance(network, DeployedNetwork)
         if judgement.verdict == PROVED:
             assert record is not None
             assert record.certificate is not None
-            if isinstance(model.network_, CorrectedNetwork):
-                verdicts = plain_verdicts(judgement.proved, spec)
-                view |= {"corrected": True, **views.proved_view(judgement.proved)}
-            else:
-                over = model.network_.head.overapproximation()
-                verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
-                stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
-                view |= views.statements_view(stated, Reader(spec, arrangement))
-                witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
-                ranges, view["outputs_left_out"] = output_ranges(witnesses)
-                seen = {} if measured is None else _seen(measured)
-                view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
+            over = network.head.overapproximation()
+            verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
+            stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
+            view |= views.statements_view(stated, Reader(spec, arrangement))
+            witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
+            ranges, view["outputs_left_out"] = output_ranges(witnesses)
+            seen = {} if measured is None else _seen(measured)
+            view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
         view |= data_view(description, spec, cells, measured)
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
-        explorer = explorer_data(model.network_, spec, arrangement, medians=medians)
+        explorer = explorer_data(network, spec, arrangement, medians=medians)
         view["explorer_note"] = _explorer_note(explorer)
     if spec is not None:
         view |= views.rules_view(spec, verdicts, measured)
         view |= views.guarantee_view(spec)
     view |= views.history_view(description)
-    view |= {"verdict": views.verdict_view(judgement, verdicts, measured)}
+    view |= {"verdict": views.verdict_view(judgement, verdicts, measured, served_facts(trained, measured))}
     view |= card_view(description, record) | files_view(record, judgement, place)
     view["contents"] = _contents(view, explorer)
     return view, explorer
@@ -260,8 +268,7 @@ def _view(
 def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement:
     if record is None or record.certificate is None:
         return arrange(spec)
-    is_box = record.certificate.document["program"]["head"] == "box"
-    return arrangement_of(record.certificate, spec) if is_box else distinct(spec)
+    return arrangement_of(record.certificate, spec)
 
 
 def _cells(arrangement: Arrangement, spec: Specification) -> Cells:
@@ -285,6 +292,12 @@ def _seen(measured: Measured) -> dict[tuple[int, int], tuple[float, float]]:
     return result
 
 
+_HEAD_NOTE = (
+    "The head runs in your browser, operation by operation as deployed. Where its check refuses an answer, the page "
+    "looks for the nearest allowed one in its own way; what is deployed may differ from that in small digits."
+)
+
+
 def _explorer_note(explorer: Mapping[str, Any]) -> str:
     if "program" in explorer:
         return "It is drawn in your browser, in double arithmetic, from the embedded float32 weights."
@@ -296,6 +309,7 @@ def _contents(view: Mapping[str, Any], explorer: object) -> list[tuple[str, str]
     entries = [
         ("rules", "Rules and verdicts", view["rules"] is not None),
         ("scope", "What is guaranteed", bool(view["rules"])),
+        ("served", "How answers are served", view["served"] is not None),
         ("ranges", "Output ranges", bool(view["ranges"])),
         ("explorer", "Explorer", explorer is not None),
         ("data", "Data and accuracy", view["data_section"]),

@@ -1,0 +1,159 @@
+"""What a head of rules did to answers, for the page: kept, moved, replaced, and in which parts of what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from smle.programs import Corrections, Moves, Parts, alternatives_of
+from smle.report import svg
+from smle.report.measured import Measured
+from smle.report.wording import clause_text, name_text, number, share
+from smle.rules import Choice, Clause, Label, Literal, Specification
+from smle_check.names import visible
+
+__all__ = ["served_facts", "served_view"]
+
+_WAYS = {
+    "kept": ("kept", "the model's own answer: the rules allow it"),
+    "moved": ("moved", "to the nearest allowed answer that was found"),
+    "replaced": ("replaced", "the model answered NaN, infinity or beyond 1e30: a stored default took its place"),
+    "safe": ("stored safe answer", "nothing nearer passed the check"),
+}
+_FIGURES, _TABLES = 6, 24
+
+
+def served_view(spec: Specification, trained: Corrections | None, measured: Measured | None) -> dict[str, Any] | None:
+    """Return how rows were served: those of training, as recorded, and those of the given table."""
+    found: list[tuple[str, Corrections]] = []
+    if trained is not None and trained.rows:
+        found.append(("training rows", trained))
+    if measured is not None and measured.head is not None:
+        found.append(("rows of the table", measured.head))
+    if not found:
+        return None
+    parts = _parts(spec, found)
+    counted = max(len(counts.parts) for _, counts in found)
+    return {
+        "titles": [f"{where}: {counts.rows:,}" for where, counts in found],
+        "ways": [
+            {"name": name, "hint": hint, "cells": [_share(counts.ways[way], counts.rows) for _, counts in found]}
+            for way, (name, hint) in _WAYS.items()
+        ],
+        "concerns": [f"{where.capitalize()}: {counts.concern}" for where, counts in found if counts.concern],
+        "moves": _moves(spec, found),
+        "figures": [] if measured is None else _figures(spec, measured),
+        "parts": parts[:_TABLES],
+        "parts_left_out": counted - len(parts[:_TABLES]),
+        "parts_titles": [title for where, _ in found for title in (f"Served, {where}", f"Model alone, {where}")],
+    }
+
+
+def served_facts(trained: Corrections | None, measured: Measured | None) -> list[tuple[str, str, str]]:
+    """Return the fact for the first screen: how many answers were kept."""
+    table = None if measured is None else measured.head
+    counts, where = (table, "rows of the table") if table is not None else (trained, "training rows")
+    if counts is None or not counts.rows:
+        return []
+    ways = counts.ways
+    others = [f"{ways['moved']:,} moved to obey"]
+    others += [f"{ways['replaced']:,} replaced (NaN or infinite)"] if ways["replaced"] else []
+    others.append(f"{ways['safe'] or 'none'} served by the stored safe answer")
+    more = f"of {counts.rows:,} {where}; {', '.join(others)}"
+    return [("Answers kept", share(ways["kept"] / counts.rows), more)]
+
+
+def _share(count: int, rows: int) -> tuple[Markup, str]:
+    part = count / rows if rows else 0.0
+    return svg.share_bar(part, title=share(part)), f"{count:,} ({share(part)})" if rows else "–"
+
+
+def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dict[str, Any] | None:
+    """Return which outputs changed and by how much, where any did. Of labels and choices the decision counts."""
+    if not any(moves.rows for _, counts in found for moves in counts.moves.values()):
+        return None
+    numbers = any(not isinstance(output, Label | Choice) for output in spec.outputs)
+    rows = []
+    for output in spec.outputs:
+        cells = []
+        for _, counts in found:
+            moves = counts.moves.get(output.name, Moves(0, 0.0, 0.0))
+            far = [moves.total / moves.rows, moves.largest] if moves.rows and moves.largest else []
+            cells += [f"{moves.rows:,}", *(([number(v) for v in far] or ["–", "–"]) if numbers else [])]
+        rows.append({"name": visible(output.name), "cells": cells})
+    what = ("Rows changed", "Mean distance", "Largest") if numbers else ("Rows changed",)
+    titles = [f"{title}, {where}" for where, _ in found for title in what]
+    return {"title": "By how much" if numbers else "Which outputs", "titles": titles, "rows": rows}
+
+
+def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]]:
+    """Return how far numbers were moved in the given table."""
+    if measured.head is None or measured.own is None:
+        return []
+    figures, column = [], 0
+    for output in spec.outputs:
+        width = len(output.options) if isinstance(output, Choice) else 1
+        if not isinstance(output, Label | Choice):
+            distance = measured.outputs[:, column] - measured.own[:, column]
+            distance = distance[np.isfinite(distance) & (distance != 0)]
+            if len(distance) >= 5:
+                name = visible(output.name)
+                caption = f"{name}: {len(distance):,} answers that were moved; half of them by at most "
+                caption += number(float(np.median(np.abs(distance))))
+                figures.append((caption, svg.histogram(distance, f"served − answered {name}", f"Moves of {name}")))
+        column += width
+    return figures[:_FIGURES]
+
+
+def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[dict[str, Any]]:
+    """Return a table for each clause with alternatives; where they overlap, only if some answer was in none."""
+    known: list[Mapping[tuple[str, int], Parts]] = [
+        {(parts.rule, parts.clause): parts for parts in counts.parts} for _, counts in found
+    ]
+    result = []
+    for rule, place, clause in alternatives_of(spec):
+        counted = [entries.get((spec.rules[rule].name, place)) for entries in known]
+        counted = [
+            p if p is not None and len(p.served) == len(p.own) == len(clause.literals) else None for p in counted
+        ]
+        if not any(p is not None and (p.outside or sum(p.served) == p.on) for p in counted):
+            continue
+        rows = []
+        cells: list[tuple[Markup | str, str]]
+        for k, literal in enumerate(clause.literals):
+            cells = []
+            for parts in counted:
+                cells += [("", "–")] * 2 if parts is None else [
+                    _share(parts.served[k], parts.on), _share(parts.own[k], parts.on)
+                ]  # fmt: skip
+            rows.append({"name": _part(literal, spec), "cells": cells})
+        cells = []
+        for parts in counted:
+            cells += [("", "–")] * 2 if parts is None else [("", "0"), _share(parts.outside, parts.on)]
+        rows.append({"name": "in none of them", "cells": cells})
+        overlap = any(parts is not None and sum(parts.served) > parts.on for parts in counted)
+        on = ", ".join(
+            f"{parts.on:,} {where}" for (where, _), parts in zip(found, counted, strict=True) if parts is not None
+        )
+        result.append(
+            {
+                "rule": visible(spec.rules[rule].name),
+                "text": " or ".join(_part(literal, spec) for literal in clause.literals),
+                "on": f"The rule is on in {on}." + (" A row may lie in several parts." if overlap else ""),
+                "rows": rows,
+            }
+        )
+    return result
+
+
+def _part(literal: Literal, spec: Specification) -> str:
+    """Return an alternative as a formula; that a label is on or off in words."""
+    labels = {output.name for output in spec.outputs if isinstance(output, Label)}
+    if len(literal.outputs) == 1 and not literal.inputs and literal.bound == 0:
+        ((column, value),) = literal.outputs
+        if spec.targets[column] in labels:
+            return f"{name_text(spec.targets[column])} is {'on' if value < 0 else 'off'}"
+    return clause_text(Clause((literal,)), spec)
