@@ -182,7 +182,7 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     X, Y = data_for(spec, 400 if quick else 2000)
     options: dict[str, Any] = {
         "hidden": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30, "refit": not quick,
-        "random_state": 0, "progress": False, "compare": False,
+        "random_state": 0, "progress": False, "compare": False, "enforcement": "gauge",
     }  # fmt: skip
     first = spec.outputs[0]
     model: Any

@@ -142,6 +142,12 @@ def test_edited_rules_are_proved_behind_the_same_network() -> None:
     assert other.certificate_.check()
 
 
+@pytest.mark.parametrize(("name", "value"), [("gate", False), ("bounds", "network")])
+def test_parameters_of_learned_heads_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"Expected {name} to be .*For learned heads pass enforcement='gauge'"):
+        SafeRegressor(CAPPED, **{**OPTIONS, name: value}).fit(*doses(20))
+
+
 def test_rules_that_cannot_be_met_are_refused_before_training() -> None:
     X, y = doses(200)
     text = CAPPED.to_yaml() + "  - {name: enough, when: severity >= 0.9, then: dose >= 1}\n"

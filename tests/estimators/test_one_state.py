@@ -29,6 +29,7 @@ from smle.tables import encode_inputs, option_values
 from smle.training.enforcement.base import Enforcement
 
 QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0, "compare": False}
+LEARNED = {**QUICK, "enforcement": "gauge"}  # heads with numbers of their own
 CAP = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: cap, then: y <= {0}}}]}}\n"
 ADVICE = """
 inputs: {{x: [0, 1]}}
@@ -266,7 +267,7 @@ def test_tables_of_arrow_are_tables(table):
 
 def test_a_loaded_model_that_was_changed_is_not_stored(table, tmp_path):
     X, y, _ = table
-    SafeRegressor(Specification.from_yaml(CAP.format(1)), **QUICK).fit(X, y).save(tmp_path / "model")
+    SafeRegressor(Specification.from_yaml(CAP.format(1)), **LEARNED).fit(X, y).save(tmp_path / "model")
     model = load(tmp_path / "model")
     model.save(tmp_path / "again")
     model.network_.head.heads.bias.add_(100)
@@ -324,11 +325,11 @@ rules: [{name: far, when: a >= 80, then: y <= 0}]
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"enforcement": "pdcg"}, {"enforcement": "correct"}, {"gate": False}, {"gate": False, "bounds": "affine"}],
+    [{"enforcement": "correct"}, {}, {"enforcement": "pdcg"}, {"gate": False}, {"gate": False, "bounds": "affine"}],
 )
 def test_a_rule_that_is_never_active_binds_nothing(tmp_path, options):
     X = np.random.default_rng(0).uniform(0, 1, (40, 2))
-    model = SafeRegressor(NEVER, **options, **QUICK).fit(X, 1 + X[:, 0])
+    model = SafeRegressor(NEVER, **{**LEARNED, **options}).fit(X, 1 + X[:, 0])
     assert model.predict(X).min() > 0
     model.save(tmp_path / "m")
     assert np.array_equal(load(tmp_path / "m").predict(X), model.predict(X))
@@ -351,9 +352,9 @@ def test_a_band_without_room_says_how_wide_it_should_be(table):
     X, y, _ = table
     rules = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: band, then: 5 <= y <= {0}}}]}}\n"
     with pytest.raises(ContradictionError, match=r"Leave a band of at least [\d.e-]+") as caught:
-        SafeRegressor(rules.format("5.000005"), **QUICK).fit(X, y)
+        SafeRegressor(rules.format("5.000005"), **LEARNED).fit(X, y)
     width = float(str(caught.value).split()[-1].rstrip("."))
-    SafeRegressor(rules.format(5 + 2 * width), **QUICK).fit(X, y)
+    SafeRegressor(rules.format(5 + 2 * width), **LEARNED).fit(X, y)
 
 
 @pytest.mark.parametrize("unit", [1e-12, 1e7, 1e9])
@@ -454,7 +455,7 @@ GATED = "{inputs: {x: [0, 1]}, outputs: [y], rules: [{name: cap, when: x <= 0.5,
 @pytest.mark.parametrize("source", ["fitted", "loaded", "unpickled", "copied"])
 def test_a_changed_head_is_not_served_and_its_certificate_does_not_pass(table, tmp_path, how, source):
     X, y, _ = table
-    model = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y)
+    model = SafeRegressor(Specification.from_yaml(GATED), **LEARNED).fit(X, y)
     if source == "loaded":
         model.save(tmp_path / "model")
         model = load(tmp_path / "model")
@@ -480,7 +481,7 @@ def test_a_changed_head_is_not_served_and_its_certificate_does_not_pass(table, t
 def test_the_same_numbers_elsewhere_are_served(table):
     """Copies, moves and states with equal numbers are no changes, and the backbone is nobody's proof."""
     X, y, _ = table
-    model = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y)
+    model = SafeRegressor(Specification.from_yaml(GATED), **LEARNED).fit(X, y)
     before = model.predict(X)
     model.network_.load_state_dict(copy.deepcopy(model.network_.state_dict()))
     model.network_ = copy.deepcopy(model.network_).to("cpu").float()
@@ -512,10 +513,25 @@ def test_noticing_a_change_takes_microseconds(table):
     assert time.process_time() - start < 0.2  # 15 ms on the machine where this was written
 
 
+def test_the_head_of_other_rules_is_not_served(table, tmp_path):
+    X, y, _ = table
+    model, other = (SafeRegressor(GATED.replace("3", cap), **QUICK).fit(X, y) for cap in ("3", "4"))
+    model.network_.head = other.network_.head
+    with pytest.raises(NotCertifiedError, match="was changed"):
+        model.predict(X)
+    with pytest.raises(NotCertifiedError, match="head changed"):
+        model.save(tmp_path / "model")
+    model, other = (SafeRegressor(GATED, **{**QUICK, "random_state": seed}).fit(X, y) for seed in (0, 1))
+    model.network_.backbone = other.network_.backbone  # whatever it answers is corrected
+    assert model.predict(X)[X["x"] <= 0.5].max() <= 3
+    with pytest.raises(NotCertifiedError, match="backbone changed"):
+        model.save(tmp_path / "model")
+
+
 def test_an_exchanged_network_is_not_served(table, tmp_path):
     X, y, _ = table
     model, other = (
-        SafeRegressor(Specification.from_yaml(GATED), **{**QUICK, "random_state": seed}).fit(X, y) for seed in (0, 1)
+        SafeRegressor(Specification.from_yaml(GATED), **{**LEARNED, "random_state": seed}).fit(X, y) for seed in (0, 1)
     )
     model.network_ = other.network_
     with pytest.raises(NotCertifiedError, match="was changed"):

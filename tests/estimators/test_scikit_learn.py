@@ -99,7 +99,7 @@ def test_clone_search_pipeline(table):
     numeric = Specification.from_yaml(
         "inputs: {a: [0, 10], b: [-1, 1]}\noutputs: [u, v]\nrules:\n  - {name: order, then: u <= v}\n"
     )
-    model = clone(SafeRegressor(numeric, **QUICK, random_state=0))
+    model = clone(SafeRegressor(numeric, **QUICK, random_state=0, compare=False))
     assert len(cross_val_score(model, X[["a", "b"]], y, cv=2)) == 2
     search = GridSearchCV(model, {"embedding": [4, 8]}, cv=2).fit(X[["a", "b"]], y)
     assert search.best_estimator_.certificate_.check()
@@ -121,7 +121,11 @@ def test_info_and_domain_policies(table):
     assert [("cap" in names) for names in info["active_rules"]] == inside.tolist()
     assert all("order" in names for names in info["active_rules"])
     assert info["in_domain"].all()
-    assert ((info["clipped_share"] >= 0) & (info["clipped_share"] <= 1)).all()
+    assert info["moved"].shape == info["replaced"].shape == (400, 2)
+    assert 0 < (info["moved"] != 0).any(axis=1).sum() < 400
+    learned = SafeRegressor(SPEC, **QUICK, random_state=0, enforcement="gauge").fit(X, y)
+    share = learned.predict(X, return_info=True)[1]["clipped_share"]
+    assert ((share >= 0) & (share <= 1)).all()
     far = X.assign(a=99.0)
     with pytest.raises(DataError, match="'a' 400 rows outside"):
         model.predict(far)

@@ -234,7 +234,7 @@ def test_estimator_stores_loads_and_exports(tmp_path: Path) -> None:
     X = rng.uniform([0, 0, 0.1], [200, 40, 1.0], (120, 3))
     y = np.stack([X[:, 1] / 40, X[:, 0] / 200], axis=1)
     quick = {"hidden": (8,), "embedding": 4, "max_epochs": 2, "random_state": 0, "compare": False}
-    model = SafeRegressor(BRAKING, bounds="network", **quick).fit(X, y)
+    model = SafeRegressor(BRAKING, enforcement="gauge", bounds="network", **quick).fit(X, y)
     assert model.certificate_.document["program"]["bounds"] == "network"
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")

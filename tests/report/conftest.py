@@ -10,7 +10,15 @@ from support.chromium import Chromium, find_browser
 from support.fitted import fitted_once
 from support.report_rules import CHOICE, DOSE, LABELS
 
-_SMALL = {"hidden": (12,), "embedding": 8, "max_epochs": 3, "random_state": 0, "progress": False, "compare": False}
+_SMALL = {
+    "enforcement": "gauge",
+    "hidden": (12,),
+    "embedding": 8,
+    "max_epochs": 3,
+    "random_state": 0,
+    "progress": False,
+    "compare": False,
+}
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
     spec = model.specification_
     if not gate:
         quick = {"hidden": (6,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
-        model = SafeClassifier(spec, gate=False, **quick)
+        model = SafeClassifier(spec, enforcement="gauge", gate=False, **quick)
         model.fit(table, table["advice"])
     write_report(model, path=tmp_path / "page.html")
     X = _random_inputs(spec, 100)
@@ -117,7 +117,14 @@ def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
 def test_network_bounds_too(browser, tmp_path, dose):
     model, table = dose
     other = SafeRegressor(
-        model.specification_, bounds="network", hidden=(6,), embedding=4, max_epochs=2, random_state=0, refit=False
+        model.specification_,
+        enforcement="gauge",
+        bounds="network",
+        hidden=(6,),
+        embedding=4,
+        max_epochs=2,
+        random_state=0,
+        refit=False,
     ).fit(table, table[["dose", "second"]])
     write_report(other, table, tmp_path / "page.html")
     X = _random_inputs(other.specification_, 100)

@@ -75,9 +75,9 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             None: a quarter of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
             rows held out), 0 for labels and choices.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
-            that break a rule to the nearest allowed ones. `bounds`, `refit`, `gate` and `enforce_targets` have no
-            meaning then. Or heads that are learned under the rules: `gauge` (safe at every step, no solver), `pdcg`
-            (the paper's), `exact`, or an object.
+            that break a rule to the nearest allowed ones. `refit` and `enforce_targets` have no meaning then, and
+            other values of `bounds` and `gate` are refused. Or heads that are learned under the rules: `gauge` (safe
+            at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
         enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to half a standard

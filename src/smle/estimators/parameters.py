@@ -63,8 +63,18 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+_OF_LEARNED_HEADS = {"bounds": "auto", "gate": True}
+
+
 def require_parameters(values: dict[str, Any]) -> None:
     """Raise ValueError if a parameter has a value that it cannot have: `Expected NAME to be ... Got ...`."""
     for name, (allowed, what) in _KNOWN.items():
         if name in values and not allowed(values[name]):
             raise ValueError(f"Expected {name} to be {what}. Got {values[name]!r}.")
+    if values.get("enforcement") == "correct":
+        for name, usual in _OF_LEARNED_HEADS.items():
+            if name in values and values[name] != usual:
+                raise ValueError(
+                    f"Expected {name} to be {usual!r} with enforcement='correct': answers are corrected, and there are "
+                    f"no learned heads. Got {values[name]!r}. For learned heads pass enforcement='gauge'."
+                )
