@@ -64,8 +64,8 @@ def run(quick: bool = False) -> BenchResult:
         ("variant", *keys, "mean", "largest", "CPU seconds"),
         tuple(rows),
         "R2 of the oracle (the allowed outputs nearest to the truth) minus R2 of the safe network, on test data, one "
-        "seed. Each variant differs from `SafeRegressor(enforcement='gauge')` in one choice, and every network is certified; mean "
-        "and largest are over the tasks where it could be.",
+        "seed. Each variant differs from `SafeRegressor(enforcement='gauge')` in one choice, and every network is "
+        "certified; mean and largest are over the tasks where it could be.",
     )
     return BenchResult("gauge", "The gauge: what makes it accurate", (table,), quick=quick)
 
