@@ -45,3 +45,25 @@ def test_proposals_aim_at_limits_as_they_are_deployed():
     head = Candidates(certify_rules(spec, default=[-1000.0, -1000.0], scale=[1.0, 1.0]))
     y = head(np.full((1, 2), 5e5), np.full((1, 2), 5.0, dtype=np.float32))
     np.testing.assert_allclose(y, [[1.0, 1.5]], atol=3e-4)
+
+
+def test_choices_that_two_rules_leave():
+    """Scores that tie satisfy neither of two rules that contradict each other, however near they are to it."""
+    spec = Specification.from_yaml(
+        "inputs: {x: [0, 1]}\nchoices: {act: [a, b, c, d, e, f, g, h]}\nrules:\n"
+        "  - {name: some, then: 'act in [a, b, c]'}\n  - {name: other, then: act != b}\n"
+    )
+    head = Candidates(certify_rules(spec, scale=np.ones(8)))
+    t = np.random.default_rng(0).normal(0, 2, (200, 8)).astype(np.float32)
+    y, by = head.explained(np.zeros((200, 1)), t)
+    assert set(y.argmax(axis=1)) == {0, 2}
+    assert (by < 2).all()
+    best = np.full(200, np.inf)
+    for k in (0, 2):  # the score of a or of c rises to where those that are above it fall
+        others = -np.sort(-t[:, [1, 3, 4, 5, 6, 7]].astype(np.float64), axis=1)
+        levels = (t[:, [k]] + np.cumsum(others, axis=1)) / np.arange(2, 8)
+        level = np.maximum(t[:, k], levels.max(axis=1))[:, None]
+        best = np.minimum(best, (level[:, 0] - t[:, k]) ** 2 + (np.maximum(others - level, 0) ** 2).sum(axis=1))
+    found = ((y.astype(np.float64) - t) ** 2).sum(axis=1)
+    assert (found <= 1.02 * best + 1e-5).all()
+    assert (found <= best + 1e-5).mean() > 0.98

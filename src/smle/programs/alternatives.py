@@ -27,6 +27,8 @@ _PIECES = 4  # up to so many choices of a literal per clause are all tried at on
 _BEAM, _WIDE_BEAM = 16, 256  # nodes of a level for each row: many rows, few
 _NODES, _CLIPPED_NODES = 4_000, 20_000  # of a level, if rows are few; those that clips solve are quick
 _LEVELS = 60
+_ROOM = 2.0**-21
+_FAR = 4096.0  # units; answers farther away ask for no more room
 
 
 class Found:
@@ -107,6 +109,7 @@ class Block:
         self._over = own / norm[:, None]  # the same over outputs: an excess is a distance in units
         self.weight = scale**-2.0
         self.is_likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
+        self._sizes = np.abs(self.N.T)
         self._more = self.weight[np.abs(own).argmax(axis=1)] if self.is_box else np.ones(len(own))
         self._inputs = np.flatnonzero(s.any(axis=0))
         self._slope = s[:, self._inputs] / norm[:, None]
@@ -161,8 +164,23 @@ class Block:
         if self._pieces == 1:
             z, _, state = self._rows.nearest(p, b, imposed)
             return Found(self, b, active, _Nodes(z, imposed, state))
+        b = np.broadcast_to(b, (len(p), len(self.N)))
+        if self.is_box:
+            return Found(self, b, active, *self._parts_of(p, b, active, imposed))
+        # A little room is asked for at first: literals that contradict each other nearly agree without.
+        tight = b - _ROOM * (1.0 + np.abs(b) + np.minimum(np.abs(p / self.unit), _FAR) @ self._sizes)
+        nodes, place = self._parts_of(p, tight, active, imposed)
+        missing = np.flatnonzero(place[:, 0] < 0)
+        if len(missing):
+            more, found = self._parts_of(p[missing], b[missing], active[missing], imposed[missing])
+            place[missing] = -1
+            place[missing, : found.shape[1]] = np.where(found < 0, -1, found + len(nodes.z))
+            nodes = _Nodes(*(np.concatenate(both) for both in zip(nodes, more, strict=True)))
+        return Found(self, b, active, nodes, place)
+
+    def _parts_of(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers]:
+        """Return nearest points of the parts of what is allowed, and the places of the nearest of them (n, ranks)."""
         n, P = len(p), self._pieces
-        b = b if b.ndim > 1 else np.broadcast_to(b, (n, len(b)))
         if P > _PIECES:
             return self._search(p, b, active, imposed)
         imposed = imposed.reshape(n * P, -1)
@@ -170,7 +188,7 @@ class Block:
         cost = self._cost(z, np.repeat(p, P, axis=0))
         cost[short < 0] = np.inf
         order = cost.reshape(n, P).argsort(axis=1, kind="stable")[:, :KEPT] + P * np.arange(n)[:, None]
-        return Found(self, b, active, _Nodes(z, imposed, state), np.where(short[order] < 0, -1, order))
+        return _Nodes(z, imposed, state), np.where(short[order] < 0, -1, order)
 
     def moved_in(self, nodes: _Nodes, b: Array, active: Mask | None = None) -> Array:
         """Return points in the outputs' own units, moved inward by what a cast to float32 may do.
@@ -195,7 +213,7 @@ class Block:
         move = np.abs(z - p)
         return np.asarray(move.sum(axis=1) if self.is_likely else move**2 @ self.weight)
 
-    def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> Found:
+    def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers]:
         n = len(p)
         row, best = np.arange(n), np.full(n, np.inf)
         beam = min(max((_CLIPPED_NODES if self.is_box else _NODES) // max(n, 1), _BEAM), _WIDE_BEAM)
@@ -231,7 +249,7 @@ class Block:
         if not leaves:
             nothing = np.zeros(b.shape, dtype=bool)
             z, _, state = self._rows.nearest(p, b, nothing)
-            return Found(self, b, active, _Nodes(z, nothing, state), np.full((n, 1), -1))
+            return _Nodes(z, nothing, state), np.full((n, KEPT), -1)
         row, cost = (np.concatenate([leaf[i] for leaf in leaves]) for i in (0, 1))
         nodes = _Nodes(*(np.concatenate(part) for part in zip(*(leaf[2] for leaf in leaves), strict=True)))
         order = np.lexsort((cost, row))
@@ -239,7 +257,7 @@ class Block:
         order, rank = order[rank < KEPT], rank[rank < KEPT]
         place = np.full((n, KEPT), -1)
         place[row[order], rank] = order
-        return Found(self, b, active, nodes, place)
+        return nodes, place
 
 
 def _promising(row: Numbers, bound: Array, best: Array, beam: int) -> Numbers:
