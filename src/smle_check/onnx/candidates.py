@@ -114,7 +114,7 @@ class Checked(Limits):
         limits = limits_of(spec)
         ops = clip_list(spec, limits, gated)
         super().__init__(program, face, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
-        self.spec, self.tree, self.count = spec, tree, count
+        self.spec, self.tree, self.count, self.regions = spec, tree, count, gated
         self.table = Table(program, spec, gated, tensors, bounded=bool(self.stages))
         program.readable |= {"check/bits/float", "repair/chosen", "repair/answers", "repair/wide", "safe/single"}
 
@@ -201,7 +201,7 @@ class Checked(Limits):
         count = p.add("Shape", [chosen], "repair/count")
         wide = p.add("Gather", [self.widened_always(), chosen], "repair/wide", axis=1)
         answers = p.add("Gather", [self.answers(), chosen], "repair/answers", axis=1)
-        safe = self.safe(wide)
+        safe = self.safe(wide, chosen)
         number = p.integers("repair.proposals", [self.count], (1,))
         size = p.add("Mul", [count, number], "repair/size")
         shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "repair/shape", axis=0)
@@ -250,7 +250,7 @@ class Checked(Limits):
                 q = p.add("Max" if op.kind == "raise_to" else "Min", [q, limit], f"repair/{op.out}")
         return self.settled(p.add("Cast", [q], "repair/single", to=FLOAT), "again")
 
-    def safe(self, wide: str) -> str:
+    def safe(self, wide: str, chosen: str) -> str:
         """Return the stored safe answers (m, rows) in float32, before the clips."""
         p, m, d = self.program, self.m, self.table.d
         leaves = self.tensors["safe.offset"].shape[0]
@@ -261,13 +261,26 @@ class Checked(Limits):
             sizes = p.integers("safe.sizes", [m] * leaves, (leaves,))
             parts = p.several("Split", [values, sizes], [f"safe/leaf/{i}" for i in range(leaves)], axis=0)
             regions = sorted(_regions(self.tree))
-            gate, stored = gate_of(self.spec, regions), guard_tensors(self.spec, regions)
-            bits = active(p, wide, gate, stored, "safe")
+            bits = self.leaf_bits(regions, wide, chosen)
             ones = p.integers("safe.ones", [1] * len(regions), (len(regions),))
             names = [f"safe/bit/{i}" for i in range(len(regions))]
             columns = p.several("Split", [bits, ones], names, axis=0) if len(regions) > 1 else [bits]
             values = self.grown(self.tree, dict(zip(regions, columns, strict=True)), iter(parts))
         return p.add("Cast", [values], "safe/single", to=FLOAT)
+
+    def leaf_bits(self, regions: list[int], wide: str, chosen: str) -> str:
+        """Return the bits (regions, rows) by which a leaf is chosen: the very ones that the clips are gated by.
+
+        A leaf is proved with every bit at one value. A sum that is taken again may fall on the other side.
+        """
+        p = self.program
+        if "bits" not in self.values:  # no clip reads them
+            return active(p, wide, gate_of(self.spec, regions), guard_tensors(self.spec, regions), "safe")
+        bits = p.add("Gather", [self.value("bits").node, chosen], "safe/own", axis=1)
+        places = [self.regions.index(region) for region in regions]
+        if places == list(range(len(self.regions))):
+            return bits
+        return p.add("Gather", [bits, p.integers("safe.bits", places, (len(places),))], "safe/bits", axis=0)
 
     def grown(self, tree: Any, bits: dict[int, str], leaves: Any) -> str:
         """Return the value of the leaf that a tree leads to; leaves come in the order in which they are written."""
