@@ -151,6 +151,11 @@ class CorrectedNetwork(nn.Module):
         outputs: Tensor = parts["head"].forward(features, answers)
         return outputs
 
+    def answers(self, features: Tensor) -> Tensor:
+        """Return what the module answers by itself (..., m)."""
+        found: Tensor = _computed(self.backbone, self._quick, features, ())
+        return found
+
     @property
     def cells(self) -> int:
         """One: the same step is behind all answers."""

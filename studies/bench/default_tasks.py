@@ -44,10 +44,10 @@ def names(*, quick: bool) -> list[str]:
     own = list(_OWN)
     if quick:
         return ["synthetic:n2-medium-P3", "hospital", "two ranges", "wine"]
-    found = [f"synthetic:{item.key}" for item in synthetic.properties()] + own
+    found = own + [f"synthetic:{item.key}" for item in synthetic.properties()]
     if os.environ.get("SMLE_DATA"):
-        found += [f"forecasting:{key}" for key in forecasting.task_keys() if key.endswith("0.90")]
         found += [f"classification:{key}" for key in classification.task_keys()]
+        found += [f"forecasting:{key}" for key in forecasting.task_keys() if key.endswith("0.90")]
     return found
 
 

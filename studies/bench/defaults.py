@@ -63,15 +63,15 @@ class Job:
 
 def run(quick: bool = False, *, jobs: int = 1, folder: str | Path = "runs/defaults") -> BenchResult:
     """Fit every way to every problem; results are kept in a folder, and a run goes on where one stopped."""
-    todo = [
-        Job(name, seed, quick) for seed in range(_SEEDS) for name in names(quick=quick) if seed < _seeds(name, quick)
-    ]
+    seeds = range(1 if quick else _SEEDS)
+    todo = [Job(name, seed, quick) for name in names(quick=quick) for seed in seeds if not seed or not _is_long(name)]
+    todo.sort(key=lambda job: _is_long(job.problem))
     results = run_jobs(todo, solve, folder=folder, n_jobs=jobs)
     return _result(results, quick=quick)
 
 
-def _seeds(name: str, quick: bool) -> int:
-    return 1 if quick or name.startswith(_LONG) else _SEEDS
+def _is_long(name: str) -> bool:
+    return name.startswith(_LONG)
 
 
 # --- one job

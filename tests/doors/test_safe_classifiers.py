@@ -20,6 +20,7 @@ from sklearn.svm import LinearSVC
 
 from smle import SafeClassifier, Specification, load
 from smle.errors import ConversionError, DataError
+from smle.export import load_onnx
 from smle.guarantees import broken
 from smle.tables import encode_inputs
 
@@ -104,6 +105,8 @@ def test_choices_obey_and_agree_with_the_estimator_where_they_may(patients, name
     assert (model.classes_[chances.argmax(axis=1)] == answers).all()
     model.save(tmp_path / "model")
     assert (load(tmp_path / "model").predict(X) == answers).all()
+    model.to_onnx(tmp_path / "model.onnx")
+    assert (load_onnx(tmp_path / "model.onnx").predict(X)["treatment"] == answers).mean() > 0.99
 
 
 def _scores(spec, chosen):
@@ -125,6 +128,8 @@ def test_labels_obey_and_agree_with_the_estimator_where_they_may(texts, name, tm
     assert model.score(X, y) > 0.75
     model.save(tmp_path / "model")
     assert (load(tmp_path / "model").predict(X) == answers).all()
+    model.to_onnx(tmp_path / "model.onnx")
+    assert (load_onnx(tmp_path / "model.onnx").predict(X).to_numpy() == answers).mean() > 0.99
 
 
 def test_searches_and_numbers_as_classes(patients):

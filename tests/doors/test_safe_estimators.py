@@ -211,7 +211,6 @@ class _Unable(Ridge):
     ("change", "error", "message"),
     [
         ({"estimator": _Unable()}, ConversionError, "_Unable"),
-        ({"specification": None}, ValueError, "Expected a specification beside estimator="),
         ({"specification": DOSE.replace("weight", "mass")}, DataError, r"Missing: 'mass'"),
         ({"specification": DOSE + "  - {name: much, when: age >= 90, then: dose >= 3}\n"}, ContradictionError, "much"),
         ({"specification": DOSE.replace("[2, 250]", "[2, 20]")}, DataError, "training rows lie outside the domain"),
@@ -238,7 +237,14 @@ def test_errors_of_tables_are_clear(bank, doses, tmp_path):
         model.fit(X.assign(far=1e300), y)
     with pytest.raises(DataError, match=r"LGBMRegressor takes one output alone\. Wrap it: MultiOutputRegressor"):
         SafeRegressor(BANK, estimator=pipeline(lightgbm.LGBMRegressor(n_jobs=1))).fit(*bank)
+    with pytest.raises(DataError, match=r"HistGradientBoostingRegressor reads numbers, and column 'town' holds text"):
+        SafeRegressor(DOSE, estimator=HistGradientBoostingRegressor()).fit(X.assign(town="x"), y)
+    towns = X.assign(town=np.where(X["age"] > 50, "x", "y"))
+    strict = make_pipeline(make_column_transformer((OneHotEncoder(), ["town"]), remainder="passthrough"), Ridge())
+    with pytest.raises(DataError, match=r"text \(town\) holds a value that did not occur in training"):
+        SafeRegressor(DOSE, estimator=strict).fit(towns, y).predict(towns.assign(town="z"))
     model.fit(X.assign(extra=1.0), y)
+    assert model.predict(X.assign(extra=1.0).head(0)).shape == (0,)
     with pytest.raises(DataError, match="Missing: 'extra'"):
         model.predict(X)
     with pytest.raises(DataError, match=r"Column 'extra': expected numbers, as in training\. Got 'much'"):

@@ -134,10 +134,31 @@ def test_every_row_falls_on_its_side_of_every_threshold():
 
 
 @pytest.mark.parametrize(
+    ("model", "spec"),
+    [
+        (HistGradientBoostingRegressor(max_iter=20), ONE),
+        (HistGradientBoostingRegressor(max_iter=20, categorical_features=["town", "variable"]), ONE),
+        (MultiOutputRegressor(HistGradientBoostingRegressor(max_iter=20)), TWO),
+        (TransformedTargetRegressor(HistGradientBoostingRegressor(max_iter=20), transformer=StandardScaler()), ONE),
+    ],
+)
+def test_categories_of_gradient_boosting(table, model, spec):
+    """Categories that are seen, missing and unknown; skl2onnx would read them as numbers."""
+    X, y = table
+    y = y + 1e4 * np.stack([X["town"] == "y", X["variable"] % 3 == 0], axis=1)
+    frame = frame_of(X.astype({"town": "category"}), [])
+    model.fit(frame, y[:, 0] if spec is ONE else y)
+    stored = stored_form(model, spec, frame, np.zeros((len(X), 1)))
+    other = frame.assign(town=pd.Categorical(["nowhere"] * len(X)), variable=101)
+    own = model.predict(other).reshape(len(X), -1)
+    assert np.abs(stored.answers(other, np.zeros((len(X), 1))) - own).max() <= 1e-5 * own.std(axis=0).max()
+
+
+@pytest.mark.parametrize(
     ("model", "reason"),
     [
         (scaled(KernelRidge()), "KernelRidge cannot be stored as ONNX"),
-        (HistGradientBoostingRegressor(max_iter=5), "with categorical features cannot be stored"),
+        (VotingRegressor([("a", HistGradientBoostingRegressor(max_iter=5))]), "inside another estimator"),
         (TransformedTargetRegressor(scaled(Ridge()), func=np.cbrt, inverse_func=lambda v: v**3), "inverse_func of exp"),
         (scaled(Ridge(), ), "does not agree with it: 600 of 600 rows differ, by up to"),
     ],

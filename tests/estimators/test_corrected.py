@@ -53,10 +53,17 @@ def test_labels_obey_and_the_rest_stays_as_without_rules(tmp_path: Path) -> None
     np.testing.assert_allclose(again.predict_proba(X), model.predict_proba(X))
 
 
-def test_repeats_itself() -> None:
+def test_repeats_itself_and_exports(tmp_path: Path) -> None:
     X, y = tagged(200)
     model = SafeClassifier(TAGS, enforcement="correct", **OPTIONS).fit(X, y)
     np.testing.assert_array_equal(clone(model).fit(X, y).decision_function(X), model.decision_function(X))
+    model.to_onnx(tmp_path / "model.onnx")
+    check_onnx(tmp_path / "model.onnx")
+    running = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    feeds = {name: X[:, [i]].astype(np.float32) for i, name in enumerate(TAGS.columns)}
+    on = np.concatenate(running.run(NAMES, feeds), axis=1)
+    assert not conflicts(on).any()
+    assert (on == (np.asarray(model.predict(X)) == 1)).mean() > 0.99
 
 
 def test_numbers_are_cut_off_where_rules_apply() -> None:

@@ -1,10 +1,13 @@
 """The estimators among scikit-learn's own tools: its estimator checks, pipelines, searches, clones."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import polars
 import pytest
 from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -25,7 +28,13 @@ EXPECTED_TO_FAIL = {
 
 @pytest.mark.filterwarnings("ignore")  # the checks pass deliberately odd data
 @parametrize_with_checks(
-    [SafeRegressor(**QUICK), SafeClassifier(**QUICK)], expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL
+    [
+        SafeRegressor(**QUICK),
+        SafeClassifier(**QUICK),
+        SafeRegressor(estimator=Ridge()),
+        SafeClassifier(estimator=LogisticRegression()),
+    ],
+    expected_failed_checks=lambda model: EXPECTED_TO_FAIL if model.estimator is None else {},
 )
 def test_scikit_learn_estimator_checks(estimator, check):
     if check.func.__name__ == "check_methods_subset_invariance":
@@ -206,7 +215,7 @@ def test_probabilities_never_tie_against_the_prediction():
     model = SafeClassifier()
     model._choice, model._sign = None, 1.0
     logits = np.array([[-1e-30, -0.0, 1e-30, -5e-17]], dtype=np.float32)
-    model._outputs = lambda X, policy: (X, logits)
+    model._outputs = lambda X, policy: SimpleNamespace(served=logits)
     assert (model.predict_proba(None) >= 0.5).tolist() == (logits >= 0).tolist()
 
 

@@ -242,8 +242,8 @@ class _Run:
 
         spec = self.model.specification_
         plain: Any = None
-        if self.model.is_corrected:
-            pass  # what the estimator inside answers stands beside
+        if self.model.has_head_of_rules:
+            pass  # what the estimator or network inside answers stands beside
         elif spec.rules and self.settings.twin:
             beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
             plain = kind(without_rules(spec), **parameters, checkpoint=beside).fit(kept, kept[self.targets])

@@ -74,9 +74,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         final_epochs: Epochs at the end on all rows, those held out included, with a small learning rate; 0: none,
             None: a quarter of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
             rows held out), 0 for labels and choices.
-        enforcement: `gauge` (safe at every step, no solver), `pdcg` (the paper's), `exact`, or an object. `correct`:
-            trained without rules on the targets as they are, then made safe as by `smle.correct`; `embedding`,
-            `bounds`, `refit`, `gate` and `enforce_targets` have no meaning then.
+        enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
+            that break a rule to the nearest allowed ones. `bounds`, `refit`, `gate` and `enforce_targets` have no
+            meaning then. Or heads that are learned under the rules: `gauge` (safe at every step, no solver), `pdcg`
+            (the paper's), `exact`, or an object.
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
         enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to half a standard
@@ -105,7 +106,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         validation_share: float = 0.2,
         schedule: str | None = "plateau",
         final_epochs: int | None = None,
-        enforcement: str | Enforcement = "gauge",
+        enforcement: str | Enforcement = "correct",
         refit: bool = True,
         gate: bool = True,
         enforce_targets: bool = True,
@@ -198,7 +199,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         """Tell scikit-learn what an inner estimator reads."""
         tags = super().__sklearn_tags__()
         if self.estimator is not None:
-            tags.input_tags = get_tags(self.estimator).input_tags
+            tags.input_tags = replace(get_tags(self.estimator).input_tags, sparse=False)
+            tags.input_tags.allow_nan &= self.specification is not None
         return tags
 
     def get_metadata_routing(self) -> Any:

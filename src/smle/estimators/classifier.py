@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
@@ -47,7 +48,8 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several labels are fine."""
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
+        inner = None if self.estimator is None else get_tags(self.estimator).classifier_tags
+        tags.classifier_tags.multi_label = inner is None or inner.multi_label
         return tags
 
     # --- using

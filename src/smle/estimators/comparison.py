@@ -125,8 +125,8 @@ def compare_models(
         safe: The model with rules.
         X: Table with the input columns.
         y: Table with the output columns.
-        plain: Its twin without rules, or a `quick_twin`, if there is one. Beside a model with an estimator inside
-            stands what that answers.
+        plain: Its twin without rules, or a `quick_twin`, if there is one. Beside a model that corrects answers stands
+            what is answered inside.
 
     Returns:
         `metric`, `rows`, and for each of plain, postprocess, safe and oracle (the allowed answers with the best score)
@@ -145,8 +145,8 @@ def compare_models(
     elif plain is not None:
         outputs["plain"] = plain.raw_outputs(X)
         seconds["plain"] = plain.history_.seconds
-    elif safe.is_corrected:
-        outputs["plain"], kind = safe.corrected_.answered(X).answers.astype(np.float64), "estimator"
+    elif safe.has_head_of_rules:
+        outputs["plain"], kind = safe.own_answers(X), "estimator" if safe.is_corrected else "network"
     started = time.monotonic()
     found = compare(spec, encoded, truth, outputs, plain=kind)
     if "plain" in outputs:
@@ -168,7 +168,7 @@ def compare_held_out(
     held = np.sort(held[:_ROWS])
     started = time.monotonic()
     quick = QuickModel.fit(spec, X[kept], truth[kept], weight=None if weight is None else weight[kept], seed=seed)
-    outputs = {"safe": safe._evaluate(X[held]).astype(np.float64), "plain": quick.raw_outputs(X[held])}
+    outputs = {"safe": safe._answered(X[held]).served.astype(np.float64), "plain": quick.raw_outputs(X[held])}
     trained = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a search did not end: it only makes the comparison milder

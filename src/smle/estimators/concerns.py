@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +13,7 @@ import torch
 from smle.assurance import CorrectedNetwork
 from smle.estimators.scores import columns_of, metric_of, sides_of, total_score
 from smle.guarantees import binding_rules, broken, to_scores
-from smle.rules import Linear, Number, Specification
-from smle.rules.expressions import decimal_text, quote_name
+from smle.rules import Specification
 
 if TYPE_CHECKING:
     from smle.estimators.comparison import Compared
@@ -80,7 +77,7 @@ def concern_about(found: Compared, model: FittedModel, *, where: str = "validati
     )
     if others:
         text += f" {others} more output{'s are' if others > 1 else ' is'} far behind as well."
-    if model.is_corrected:
+    if model.has_head_of_rules and found.plain != "quick":
         return f"{text} Its head moves answers further than that, or answers with a stored safe one."
     return f"{text} {_explained(gap, found, model)}"
 
@@ -168,7 +165,7 @@ def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
     if len(cells) > 1:
         part = min(1.0, lost[worst] / gap.share.sum())
         text = f"{part:.0%} of the loss is {_place(model, worst)} ({(cell == worst).mean():.0%} of the rows). "
-    causes = [*_structural(gap, found, model, concerned), *_of_training(model, worst, len(cells))]
+    causes = [*_structural(found, model, concerned), *_of_training(model, worst, len(cells))]
     if not causes and isinstance(model.network_, CorrectedNetwork):
         causes = [
             "the network itself, for its answers are moved only where they break a rule. Change its size, epochs or "
@@ -214,27 +211,17 @@ def _named(spec: Specification, rules: Sequence[int]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _structural(gap: _Gap, found: Compared, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
-    """Yield causes that lie in the rules and the form of the heads. Corrected answers have none: all parts serve."""
-    spec = found.spec
+def _structural(found: Compared, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
+    """Yield causes that lie in the form of learned heads. Corrected answers have none: all that is allowed serves."""
     if isinstance(model.network_, CorrectedNetwork):
         return
-    head = model.network_.head
-    if head.gate.is_trivial and any(model._arrangement.regions):
+    if model.network_.head.gate.is_trivial and any(model._arrangement.regions):
         yield "one head serves all regions (gate=False). Train with gate=True"
-    if not head.network:
-        yield from islice(_crossing(spec, rules, gap.output), 1)
-    split = [r for r in rules if any(len(clause.literals) > 1 for clause in spec.rules[r].requirement.clauses)]
-    if split and isinstance(spec.outputs[gap.output], Number):
+    if rules:
         yield (
-            f"rule '{spec.rules[split[0]].name}' allows separate ranges, and a head uses one of them. Try "
-            "enforcement='correct', which uses all, or say in `when` which range holds where"
-        )
-    if rules and not isinstance(spec.outputs[gap.output], Number):
-        yield (
-            f"{_named(spec, rules)} tie{'s' if len(rules) == 1 else ''} labels or options together, and a head decides "
-            "them by one convex piece of what is allowed. Try enforcement='correct', which moves only answers that "
-            "break a rule"
+            f"learned heads keep to one convex part of what {_named(found.spec, rules)} allow"
+            f"{'s' if len(rules) == 1 else ''}, with one straight limit on either side. Use enforcement='correct', the "
+            "default: it uses all that is allowed, and moves only answers that break a rule"
         )
 
 
@@ -250,82 +237,3 @@ def _of_training(model: FittedModel, cell: int, cells: int) -> Iterator[str]:
         yield (
             f"training ended after {epochs} epoch{'s' if epochs > 1 else ''} and was still getting better. Allow more"
         )
-
-
-# --- limits that cross
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """An output is at most (`upper`) or at least constant + slope . x, says a rule."""
-
-    rule: int
-    upper: bool
-    constant: Fraction
-    slope: Linear
-
-    def text(self, spec: Specification) -> str:
-        """Return it as the rule language writes it."""
-        parts = [f"{'- ' if v < 0 else '+ '}{_times(abs(v), spec.columns[k])}" for k, v in self.slope]
-        if self.constant or not parts:
-            parts.append(f"{'- ' if self.constant < 0 else '+ '}{_number(abs(self.constant))}")
-        text = " ".join(parts)
-        return text.removeprefix("+ ") if text.startswith("+ ") else f"-{text.removeprefix('- ')}"
-
-
-def _times(value: Fraction, name: str) -> str:
-    return quote_name(name) if value == 1 else f"{_number(value)} * {quote_name(name)}"
-
-
-def _number(value: Fraction) -> str:
-    return decimal_text(value) or str(value)
-
-
-def _crossing(spec: Specification, rules: Sequence[int], output: int) -> Iterator[str]:
-    """Yield pairs of limits on the same side of which now one binds and now the other, one of them moving.
-
-    A head has one affine limit on each side: it has to stay inside both, wherever they are.
-    """
-    limits = list(_limits(spec, rules, output))
-    name = quote_name(spec.outputs[output].name)
-    for i, first in enumerate(limits):
-        for second in limits[i + 1 :]:
-            if first.upper is not second.upper or not (first.slope or second.slope) or not _cross(spec, first, second):
-                continue
-            one, two = first.text(spec), second.text(spec)
-            side, sign, other = ("above", "<=", ">=") if first.upper else ("below", ">=", "<=")
-            both = sorted({first.rule, second.rule})
-            when = sorted({spec.rules[r].when or "" for r in both})
-            kept = "".join(f"({text}) and " if len(when) > 1 else f"{text} and " for text in when if text)
-            whose = f"rule {_named(spec, both)} limits" if len(both) == 1 else f"rules {_named(spec, both)} limit"
-            how = "Add two rules" if len(when) > 1 else "State the limits as two rules"
-            yield (
-                f"{whose} {name} from {side} by {one} and by {two}. Now the one binds and now the other, and the head "
-                f"of a region has one straight limit, which has to stay inside both. "
-                f"enforcement='correct' has no such loss. Or: {how}, so that each has its own "
-                f"region; this allows the same: `when: {kept}{one} {sign} {two}`, `then: {name} {sign} {one}`; and "
-                f"`when: {kept}{one} {other} {two}`, `then: {name} {sign} {two}`"
-            )
-
-
-def _limits(spec: Specification, rules: Sequence[int], output: int) -> Iterator[_Limit]:
-    """Yield the limits that rules state for one output alone."""
-    columns = columns_of(spec)[output]
-    for r in rules:
-        for clause in spec.rules[r].requirement.clauses:
-            literal = clause.literals[0]
-            if len(clause.literals) == 1 and len(literal.outputs) == 1 and literal.outputs[0][0] in columns:
-                g = literal.outputs[0][1]
-                yield _Limit(r, g > 0, literal.bound / g, tuple((k, -s / g) for k, s in literal.inputs))
-
-
-def _cross(spec: Specification, first: _Limit, second: _Limit) -> bool:
-    """Whether the difference of two limits takes both signs within the ranges of the inputs."""
-    slope: dict[int, Fraction] = dict(first.slope)
-    for k, v in second.slope:
-        slope[k] = slope.get(k, Fraction(0)) - v
-    low = high = first.constant - second.constant
-    for k, v in slope.items():
-        ends = (v * spec.lower[k], v * spec.upper[k])
-        low, high = low + min(ends), high + max(ends)
-    return low < 0 < high

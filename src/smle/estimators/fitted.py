@@ -152,6 +152,10 @@ class FittedModel:
             parts = [self.network_(features[i : i + _CHUNK]) for i in range(0, max(len(features), 1), _CHUNK)]
         return torch.cat(parts).numpy()
 
+    def own_answers(self, X: Any) -> Array:
+        """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
+        return self._outputs(X, "raise").answers.astype(np.float64)
+
     def _information(self, found: Answered) -> dict[str, Any]:
         """Return active rules per row, whether it is in the domain, and what is clipped, or how it was served."""
         if self.is_corrected or isinstance(self.network_, CorrectedNetwork):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -23,7 +23,7 @@ from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
 from smle.monitor import Edges, Usage
 from smle.tables import column_names, encode_inputs, require_in_domain
-from smle.tables.frames import frame_of
+from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
@@ -41,13 +41,9 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         Other errors: As of `SafeEstimator.fit`, and whatever the estimator raises.
     """
     require_parameters({"estimator": model.estimator})
-    spec = model._given()
-    if spec is None:
-        raise ValueError(
-            "Expected a specification beside estimator=...: it names the inputs and outputs. Without rules use the "
-            "estimator itself."
-        )
-    X = plain_table(X, spec)
+    given = model._given()
+    X = plain_table(X, given)
+    spec = model._observed(X, y) if given is None else given
     model._read_outputs(spec, y)
     encoded, targets = encode_inputs(spec, X), model._encode_targets(spec, y)
     if len(encoded) != len(targets):
@@ -95,11 +91,18 @@ def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, 
     try:
         return inner.fit(frame, targets, **routed), classes
     except ValueError as error:
+        texts = [name for name in frame.columns if is_text(frame[name])]
+        if "could not convert string to float" in str(error) and texts:
+            raise DataError(
+                f"{_title(last)} reads numbers, and column '{texts[0]}' holds text. Put an encoder in front: "
+                f"make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), {texts}), "
+                f"remainder='passthrough'), {_title(last)}())."
+            ) from error
         if targets.ndim == 1 or ("1d" not in str(error) and "1D" not in str(error)):
             raise
-        name = _title(last)
+        name, wrap = _title(last), "MultiOutputClassifier" if is_classifier(last) else "MultiOutputRegressor"
         raise DataError(
-            f"{name} takes one output alone. Wrap it: MultiOutputRegressor({name}()) fits one for each output."
+            f"{name} takes one output alone. Wrap it: {wrap}({name}()) fits one for each output."
         ) from error
 
 

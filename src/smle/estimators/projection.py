@@ -64,9 +64,7 @@ def project_model(
         result._restore(model.description_)  # whether predictions are flat is as it was in training
         require_in_domain(spec, encoded, "rows")
     if isinstance(old, CorrectedNetwork):
-        head = _again(
-            old.head, spec, None if targets is None else (result._as_outputs(targets), result._frame(targets)[1])
-        )
+        head = _again(old.head, spec, None if targets is None else result._typical(targets))
         result._deploy_behind(old.backbone, head)
         result.description_ = _description(model, result, encoded)
         result._hold(result._bound(head))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.utils import get_tags
 
 from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator
@@ -35,7 +36,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several outputs are fine."""
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
+        tags.target_tags.multi_output = self.estimator is None or get_tags(self.estimator).target_tags.multi_output
         return tags
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:

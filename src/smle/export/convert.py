@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smle.errors import ConversionError
+from smle.export.categories import has_categories, with_encoded_categories
 from smle.export.converters import mended_converters, register_boosters, unified
 from smle.export.scores import NumberScores, Scores
 from smle.extras import require
@@ -51,8 +52,11 @@ def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator
     """
     from sklearn.compose import ColumnTransformer
 
-    _require_convertible(estimator, scores)
+    _require_scores(estimator, scores)
     model, undo = _without_target_transform(_readable(estimator))
+    if has_categories(model) or any(map(has_categories, np.ravel(getattr(model, "estimators_", [])))):
+        model = with_encoded_categories(model, frame)
+    _require_no_categories(model)
     types = require("skl2onnx.common.data_types", "Storing an estimator")
     for number in (types.FloatTensorType, types.DoubleTensorType):
         kinds = {name: types.StringTensorType if is_text(frame[name]) else number for name in frame.columns}
@@ -161,20 +165,23 @@ def _parts(estimator: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield from _parts(part, seen)
 
 
-def _require_convertible(estimator: Any, scores: Scores) -> None:
-    """Refuse what is converted without an error, and wrongly."""
+def _require_scores(estimator: Any, scores: Scores) -> None:
     if not isinstance(scores, NumberScores) and not hasattr(estimator, "predict_proba"):
         raise ConversionError(
             f"{_name(estimator)} cannot be stored as ONNX: it has no predict_proba. Wrap it: CalibratedClassifierCV("
             f"{_name(estimator)}()). {_REMEDY}"
         )
+
+
+def _require_no_categories(estimator: Any) -> None:
+    """Refuse what is converted without an error, and wrongly."""
     for part in _parts(estimator):
-        if type(part).__name__.startswith("HistGradient") and np.any(getattr(part, "is_categorical_", False)):
+        if has_categories(part):
             raise ConversionError(
-                f"{_name(part)} with categorical features cannot be stored as ONNX: its converter reads categories as "
-                "numbers. Put an encoder in front of it and pass categorical_features=None: make_pipeline("
-                "make_column_transformer((OneHotEncoder(handle_unknown='ignore'), [...]), remainder='passthrough'), "
-                f"{_name(part)}(categorical_features=None)). {_REMEDY}"
+                f"{_name(part)} with categorical features cannot be stored as ONNX inside another estimator: its "
+                "converter reads categories as numbers. Put an encoder in front of it and pass categorical_features="
+                "None: make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), [...]), "
+                f"remainder='passthrough'), {_name(part)}(categorical_features=None)). {_REMEDY}"
             )
 
 

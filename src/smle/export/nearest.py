@@ -12,20 +12,17 @@ import numpy.typing as npt
 
 from smle.export.writer import Writer
 from smle.programs.alternatives import KEPT, Block
-from smle.programs.label_sets import Labels, allowed_sets
-from smle_check.onnx.graph import DOUBLE, FLOAT
+from smle_check.onnx.graph import DOUBLE, FLOAT, INT64
 
-__all__ = ["label_points", "number_points"]
+__all__ = ["number_points"]
 
 Array = npt.NDArray[Any]
 _OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_PIECES, _SETS = 16, 300  # what is tried all at once
+_PIECES, _SETS, _NUMBERS = 16, 1000, 300_000  # what is prepared: pieces, sets of rows, their tables
+_AT_ONCE, _SMALL = 64, 1 << 21  # up to so many sets, or so many numbers in all, every set is tried
+_DEPENDENT, _CLOSE = 1e-9, 1e-11  # rows that depend on others; what is no excess
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
-_ALL_SETS = 12  # labels whose sets are all listed
-
-
-# --- numbers -------------------------------------------------------------------------------------------------------
 
 
 def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Array, d: int) -> list[str]:
@@ -43,7 +40,8 @@ def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Ar
     switch[np.arange(len(clauses)), rules[block.parts]] = 1
     several = [clause for clause in clauses if len(clause) > 1]
     tried = sum(comb(J, i) for i in range(min(J, k) + 1)) if J < 64 else _SETS + 1
-    nearest = _box if block.is_box else _polyhedron if tried <= _SETS else _split
+    few = tried <= _SETS and tried * J * J <= _NUMBERS
+    nearest = _box if block.is_box else _polyhedron if few else _split
     if prod(map(len, several[:_PIECES])) <= _PIECES:
         imposed, P = _every_piece(w, clauses, switch, on, J)
         points, cost = nearest(w, block, z, b, imposed, P)
@@ -138,12 +136,26 @@ def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -
     (P, rows, k) and their costs (P, rows), as do the functions below; of one piece the cost is not asked for.
     """
     N, (J, k) = block.N, block.N.shape
-    tables, pulls = _sets(N)
+    sets, tables, pulls = _sets(N)
     excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
     masked = w.add("Where", [imposed, excess, w.number(_OFF)])  # (P, J, rows)
-    trial = w.add("MatMul", [w.constant(tables.reshape(-1, J).astype(np.float32)), w.add("Cast", [masked], to=FLOAT)])
-    least = w.reduced("ReduceMin", w.shaped(trial, P, len(pulls), J, -1), 2)  # (P, sets, rows)
-    number = w.add("ArgMax", [least], axis=1, keepdims=0)
+
+    def tried(inner: Writer) -> str:
+        stacked = w.constant(tables.reshape(-1, J).astype(np.float32))
+        trial = inner.add("MatMul", [stacked, inner.add("Cast", [masked], to=FLOAT)])
+        least = inner.reduced("ReduceMin", inner.shaped(trial, P, len(sets), J, -1), 2)  # (P, sets, rows)
+        return inner.add("ArgMax", [least], axis=1, keepdims=0)
+
+    def climbed(inner: Writer) -> str:
+        left = inner.shaped(inner.add("Transpose", [masked], perm=[0, 2, 1]), -1, J)
+        return inner.shaped(_climbed(w, inner, N, sets, left), P, -1)
+
+    if len(sets) <= _AT_ONCE:
+        number = tried(w)
+    else:
+        size = w.add("Size", [masked])
+        many = w.add("Greater", [size, w.constant(np.int64(_SMALL // len(sets)))])
+        number = w.either(many, climbed, tried, INT64)
     sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
     floor = w.add("Add", [floor, w.column(np.abs(N) @ (_TINY / block.unit))])
@@ -154,33 +166,102 @@ def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -
     if P == 1:
         return points, ""
     cost = w.reduced("ReduceSum", w.add("Mul", [shift, shift]), 2)
-    fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-1e-5))])
+    over = w.add("Sub", [left, w.add("MatMul", [shift, w.constant(np.ascontiguousarray(N.T))])])
+    fine = w.add("Less", [w.reduced("ReduceMax", over, 2), w.number(1e-6)])
     return points, w.add("Where", [fine, cost, w.number(_FAR)])
 
 
-def _sets(N: Array) -> tuple[Array, Array]:
-    """Return, for each set of independent rows, a table (J, J) and its pulls (k, J), from what rows exceed.
+def _sets(N: Array) -> tuple[list[tuple[int, ...]], Array, Array]:
+    """Return the sets of independent rows, and for each a table (J, J) and its pulls (k, J), from what rows exceed.
 
     The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
     are >= 0.
     """
     J, k = N.shape
     gram = N @ N.T
+    sets: list[tuple[int, ...]] = [()]
     tables, pulls = [-np.eye(J)], [np.zeros((k, J))]
     for size in range(1, min(J, k) + 1):
-        for rows in map(list, combinations(range(J), size)):
+        for rows in combinations(range(J), size):
             own = gram[np.ix_(rows, rows)]
-            if np.linalg.eigvalsh(own)[0] <= 1e-9:
+            if np.linalg.eigvalsh(own)[0] <= _DEPENDENT:
                 continue
-            inverse = np.linalg.inv(own)
+            inverse, tight = np.linalg.inv(own), list(rows)
             table, pull = -np.eye(J), np.zeros((k, J))
-            table[:, rows] += gram[:, rows] @ inverse
-            table[rows] = 0.0
-            table[np.ix_(rows, rows)] = inverse
-            pull[:, rows] = N[rows].T @ inverse
+            table[:, tight] += gram[:, tight] @ inverse
+            table[tight] = 0.0
+            table[np.ix_(tight, tight)] = inverse
+            pull[:, tight] = N[tight].T @ inverse
+            sets.append(rows)
             tables.append(table)
             pulls.append(pull)
-    return np.stack(tables), np.stack(pulls)
+    return sets, np.stack(tables), np.stack(pulls)
+
+
+def _climbed(w: Writer, inner: Writer, N: Array, sets: list[tuple[int, ...]], left: str) -> str:
+    """Find the sets of tight rows one row at a time, from what rows exceed (n, J): the method of Goldfarb and Idnani.
+
+    The row that is broken most joins; a row whose multiplier would become negative leaves first. Returns (n, 1).
+    """
+    J, gram = len(N), N @ N.T
+    numbers = {rows: i for i, rows in enumerate(sets)}
+    steps, turned = np.zeros((len(sets), J, J)), np.full((len(sets), J), -1.0)
+    for i, rows in enumerate(sets):
+        for r in range(J):
+            turned[i, r] = numbers.get(tuple(sorted({*rows} ^ {r})), -1)
+            if r not in rows:
+                steps[i, r, r] = 1.0
+                steps[i, r, list(rows)] = -np.linalg.solve(gram[np.ix_(rows, rows)], gram[list(rows), r])
+    directions, turns, products = w.constant(steps.reshape(-1, J)), w.constant(turned.reshape(-1)), w.constant(gram)
+    span, off, far, zero = (
+        w.constant(np.arange(J, dtype=np.float64)[None]),
+        w.number(_OFF),
+        w.number(_FAR),
+        w.number(0.0),
+    )
+
+    def highest(part: Writer, values: str) -> str:
+        return part.add("Cast", [part.add("ArgMax", [values], axis=1, keepdims=1)], to=DOUBLE)
+
+    def body(part: Writer, names: list[str]) -> tuple[list[str], str]:
+        u, rest, number, row = names
+        own = part.add("Equal", [span, row])  # the row that is to join
+        most = part.reduced("ReduceMax", part.add("Where", [own, rest, off]), 1, keep=True)
+        goes = part.add("Greater", [most, w.number(_CLOSE)])
+        place = part.add("Add", [part.add("Mul", [number, w.number(J)]), row])
+        way = part.add("Gather", [directions, part.shaped(part.add("Cast", [place], to=INT64), -1)], axis=0)
+        change = part.add("MatMul", [way, products])
+        slope = part.reduced("ReduceMax", part.add("Where", [own, change, off]), 1, keep=True)
+        steep = part.add("Greater", [slope, w.number(_DEPENDENT)])
+        whole = part.add("Where", [steep, part.add("Div", [most, slope]), far])
+        falls = part.add("Less", [way, w.number(-1e-12)])
+        ratio = part.add("Where", [falls, part.add("Div", [u, part.add("Neg", [way])]), far])
+        least = part.reduced("ReduceMin", ratio, 1, keep=True)
+        blocking = part.add("Cast", [part.add("ArgMin", [ratio], axis=1, keepdims=1)], to=DOUBLE)
+        joins = part.add("LessOrEqual", [whole, least])
+        step = part.add("Min", [whole, least])
+        place = part.add("Add", [part.add("Mul", [number, w.number(J)]), part.add("Where", [joins, row, blocking])])
+        following = part.add("Gather", [turns, part.shaped(part.add("Cast", [place], to=INT64), -1)], axis=0)
+        following = part.shaped(following, -1, 1)
+        known = part.add("GreaterOrEqual", [following, zero])
+        fine = part.add("And", [goes, part.add("And", [known, part.add("Less", [step, w.number(_FAR / 2)])])])
+        step = part.add("Where", [fine, step, zero])
+        u = part.add("Add", [u, part.add("Mul", [step, way])])
+        leaves = part.add("And", [part.add("Equal", [span, blocking]), part.add("Not", [joins])])
+        u = part.add("Where", [part.add("And", [leaves, fine]), zero, u])
+        rest = part.add("Sub", [rest, part.add("Mul", [step, change])])
+        rest = part.add(
+            "Where", [part.add("And", [goes, part.add("Not", [fine])]), off, rest]
+        )  # no point satisfies all
+        number = part.add("Where", [fine, following, number])
+        row = part.add("Where", [part.add("And", [joins, fine]), highest(part, rest), row])
+        more = part.add("Greater", [part.add("ReduceMax", [rest], keepdims=0), w.number(_CLOSE)])
+        return [u, rest, number, row], more
+
+    none = inner.add("Sub", [left, left])
+    start = inner.reduced("ReduceMin", none, 1, keep=True)
+    found = inner.loop(5 * J + 10, [none, left, start, highest(inner, left)], body)[2]
+    return inner.add("Cast", [found], to=INT64)
 
 
 def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
@@ -276,72 +357,3 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
     cost = w.reduced("ReduceSum", w.add("Mul", [far, far]), 1)
     fine = w.shaped(w.add("Less", [broken(points), w.number(1e-4)]), P, -1)
     return turned, w.add("Where", [fine, cost, w.number(_FAR)])
-
-
-# --- labels --------------------------------------------------------------------------------------------------------
-
-
-def label_points(w: Writer, labels: Labels, given: str, on: str | None, rules: Array) -> str:
-    """Return logits (k, rows) of the allowed set of labels that gives up the least log-likelihood, if it is found."""
-    logits, k = w.rows(given, labels.outputs.tolist()), len(labels.outputs)
-    clauses, pairs, parts = labels.words, labels.pairs, labels.parts
-    both = [[[(int(a), False), (int(b), False)] for a, b in own] for own in pairs]
-    count = len(clauses) + sum(map(len, both))
-    sets = None
-    if k <= _ALL_SETS:
-        sets = np.array(list(product([True, False], repeat=k)))
-    elif k <= 64 and count <= 2016:
-        sets = allowed_sets(k, [*clauses, *(pair for own in both for pair in own)])
-    if sets is None or not len(sets):
-        turned = _from_the_top(w, logits, labels, on, rules)
-    else:
-        broken = np.zeros((len(sets), len(parts)), dtype=np.float32)
-        everything: list[Sequence[Sequence[tuple[int, bool]]]] = [*([clause] for clause in clauses), *both]
-        for part, listed in enumerate(everything):
-            for clause in listed:
-                broken[:, part] += ~np.any([sets[:, label] == state for label, state in clause], axis=0)
-        if on is None:
-            sets, lost = sets[~broken.any(axis=1)], w.number(0.0)
-        else:
-            lost = w.add("Cast", [w.add("MatMul", [w.constant(broken), w.rows(on, rules[parts].tolist())])], to=DOUBLE)
-        gained = w.add("MatMul", [w.constant(sets.astype(np.float64)), logits])
-        score = w.add("Sub", [gained, w.add("Mul", [lost, w.number(_FAR)])])
-        best = w.shaped(w.add("ArgMax", [score], axis=0, keepdims=0), -1)
-        turned = w.add("Transpose", [w.add("Gather", [w.constant(sets), best], axis=0)], perm=[1, 0])
-    up, down = w.add("Max", [logits, w.column(labels.least)]), w.add("Min", [logits, w.column(labels.most)])
-    return w.add("Where", [turned, up, down])
-
-
-def _from_the_top(w: Writer, logits: str, labels: Labels, on: str | None, rules: Array) -> str:
-    """Keep labels from the highest score down, unless one that is kept excludes them: (k, rows)."""
-    k = len(labels.outputs)
-    graphs = []
-    for pairs in labels.pairs:
-        graph = np.zeros((k, k), dtype=np.float32)
-        graph[pairs[:, 0], pairs[:, 1]] = graph[pairs[:, 1], pairs[:, 0]] = 1
-        graphs.append(graph)
-    lists = rules[labels.parts[len(labels.words) :]].tolist()
-    positive = w.add("GreaterOrEqual", [logits, w.number(0.0)])
-    open_ = w.add("Transpose", [w.add("Where", [positive, logits, w.number(_OFF)])], perm=[1, 0])  # (rows, k)
-    kept = w.add("Sub", [open_, open_])
-    always = w.constant(np.ones((1, 1), dtype=np.float32))
-    active = [always if on is None else w.shaped(w.rows(on, [rule]), -1, 1) for rule in lists]
-
-    def body(inner: Writer, names: list[str]) -> tuple[list[str], str]:
-        scores, chosen = names
-        label = inner.add("ArgMax", [scores], axis=1, keepdims=0)
-        top = inner.reduced("ReduceMax", scores, 1, keep=True)
-        taken = inner.add("Cast", [inner.add("Greater", [top, w.number(_OFF / 2)])], to=FLOAT)
-        own = inner.add("Mul", [inner.add("Gather", [w.constant(np.eye(k, dtype=np.float32)), label], axis=0), taken])
-        blocked = own
-        for graph, binds in zip(graphs, active, strict=True):
-            conflicts = inner.add("Gather", [w.constant(graph), label], axis=0)
-            blocked = inner.add("Add", [blocked, inner.add("Mul", [conflicts, binds])])
-        gone = inner.add("Greater", [blocked, w.constant(np.float32(0.5))])
-        left = inner.add("Where", [gone, w.number(_OFF), scores])
-        more = inner.add("Greater", [inner.add("ReduceMax", [left], keepdims=0), w.number(_OFF / 2)])
-        return [left, inner.add("Add", [chosen, inner.add("Cast", [own], to=DOUBLE)])], more
-
-    found = w.loop(k, [open_, kept], body)[1]
-    turned = w.add("Transpose", [found], perm=[1, 0])
-    return w.add("Greater", [turned, w.number(0.5)])

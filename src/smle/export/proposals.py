@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate
 from smle.export.backbone import Backbone
-from smle.export.nearest import label_points, number_points
+from smle.export.labels import label_points
+from smle.export.nearest import number_points
 from smle.export.writer import Writer
 from smle.programs import Candidates
 from smle.programs.label_sets import Labels

@@ -76,10 +76,18 @@ class StoredModel:
         return columns_of(table, self.kinds)
 
     def _run(self, feed: dict[str, Array]) -> Array:
-        with runtime_errors():
-            answers = np.asarray(self._session.run(None, feed)[0])
+        try:
+            with runtime_errors():
+                answers = np.asarray(self._session.run(None, feed)[0])
+        except ModelFormatError as error:
+            if "Unknown Category" not in str(error):
+                raise
+            raise DataError(
+                f"A column of text ({', '.join(self.texts)}) holds a value that did not occur in training, and the "
+                "model refuses such. Fit it with OneHotEncoder(handle_unknown='ignore')."
+            ) from error
         rows = len(next(iter(feed.values())))
-        return answers.reshape(rows, -1) if answers.shape[:1] == (rows,) else answers
+        return answers[:, None] if answers.shape == (rows,) else answers
 
 
 def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:

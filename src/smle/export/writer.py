@@ -86,3 +86,14 @@ class Writer:
         graph = helper.make_graph(inner.nodes, "step", values, outputs)
         start = self.constant(np.array(True))
         return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)
+
+    def either(self, condition: str, first: Any, second: Any, kind: int) -> str:
+        """Run one of two bodies, which return a value of this type; the first where the condition holds."""
+        helper, graphs = self._onnx.helper, []
+        for number, body in enumerate((first, second)):
+            inner = Writer(f"{self._prefix}{len(self.nodes)}/branch{number}/")
+            output = body(inner)
+            self.initializers += inner.initializers
+            value = helper.make_tensor_value_info(output, kind, None)
+            graphs.append(helper.make_graph(inner.nodes, "branch", [], [value]))
+        return self.add("If", [condition], then_branch=graphs[0], else_branch=graphs[1])

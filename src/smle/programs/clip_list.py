@@ -67,7 +67,7 @@ class ClipList:
         if answers.dtype is not _FLOAT32:
             with np.errstate(invalid="ignore", over="ignore"):
                 answers = np.asarray(answers, dtype=np.float32)
-        few = rows <= self._few
+        few = 0 < rows <= self._few
         function = (self._of_rows if few else self._of_columns).get(X.dtype)
         if function is None:
             X, function = self._first(X, few)

@@ -20,9 +20,9 @@ from smle.nn.backbones import MLP, Standardize
 from smle.nn.head import DeployedHead
 from smle.rules import Categorical, Choice, Clause, Label, Row, Specification
 
-__all__ = ["explorer_data"]
+__all__ = ["NUMBERS", "backbone_data", "described", "explorer_data"]
 
-_NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base64
+NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base64
 _LITERALS = 3_000  # literals and excluded pairs, over all rules
 _OUTPUTS = 16  # outputs on a grid
 _ONE, _TWO = 8, 4  # inputs with a grid along them, alone and in pairs
@@ -33,11 +33,8 @@ def explorer_data(
     network: DeployedNetwork, spec: Specification, arrangement: Arrangement, *, medians: dict[str, float]
 ) -> dict[str, Any]:
     """Return what the page needs to draw slices, as plain data. `medians`: where to start, by input column."""
-    data: dict[str, Any] = {
-        "inputs": _inputs(spec, medians),
-        "outputs": _outputs(spec),
-        "choices": _choices(spec),
-        "rules": _rules(spec),
+    data = {
+        **described(spec, medians),
         "gated": [list(arrangement.rules[region]) for region in arrangement.gated],
         "ungated": [
             {"rows": [_row(arrangement.rows[row]) for row in rows], "rules": list(arrangement.rules[region])}
@@ -48,11 +45,21 @@ def explorer_data(
     numbers = sum(value.numel() for value in network.state_dict().values())
     if not isinstance(network.backbone, MLP):
         reason = "the backbone is not a multi-layer perceptron"
-    elif numbers > _NUMBERS:
+    elif numbers > NUMBERS:
         reason = "the backbone is too large to embed"
     else:
         return {**data, "program": _program(network.backbone, network.head)}
     return {**data, "grid": {"reason": reason, **_grid(network, data)}}
+
+
+def described(spec: Specification, medians: dict[str, float]) -> dict[str, Any]:
+    """Return inputs, outputs and rules as plain data."""
+    return {
+        "inputs": _inputs(spec, medians),
+        "outputs": _outputs(spec),
+        "choices": _choices(spec),
+        "rules": _rules(spec),
+    }
 
 
 def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, Any]]:
@@ -146,15 +153,22 @@ def _pack(values: torch.Tensor | npt.NDArray[Any] | None) -> dict[str, Any] | No
     return {"shape": list(array.shape), "data": text}
 
 
-def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
+def backbone_data(backbone: MLP) -> dict[str, Any]:
+    """Return the numbers of a multi-layer perceptron."""
     standardize = backbone[0]
     assert isinstance(standardize, Standardize)
-    gate, bounds, heads, free = head.gate, head.bounds, head.heads, head.free
     layers = [module for module in backbone if isinstance(module, nn.Linear)]
     return {
         "shift": _pack(standardize.shift),
         "scale": _pack(standardize.scale),
         "layers": [{"weight": _pack(layer.weight), "bias": _pack(layer.bias)} for layer in layers],
+    }
+
+
+def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
+    gate, bounds, heads, free = head.gate, head.bounds, head.heads, head.free
+    return {
+        **backbone_data(backbone),
         "domain": {"low": head.domain.lower_float64.tolist(), "high": head.domain.upper_float64.tolist()},
         "gate": {
             "columns": gate.columns.tolist(),

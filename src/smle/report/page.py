@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 __all__ = ["json_for_script", "render"]
 
-_SCRIPTS = ("program.js", "page.js", "explorer.js")
+_SCRIPTS = ("program.js", "head.js", "page.js", "explorer.js")
 
 
 def render(view: Mapping[str, Any], explorer: Mapping[str, Any] | None) -> str:

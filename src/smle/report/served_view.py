@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from smle.programs import Corrections, Parts, alternatives_of
+from smle.programs import Corrections, Moves, Parts, alternatives_of
 from smle.report import svg
 from smle.report.measured import Measured
 from smle.report.wording import clause_text, name_text, number, share
@@ -23,7 +23,7 @@ _WAYS = {
     "replaced": ("replaced", "the model answered NaN, infinity or beyond 1e30: a stored default took its place"),
     "safe": ("stored safe answer", "nothing nearer passed the check"),
 }
-_FIGURES = 6
+_FIGURES, _TABLES = 6, 24
 
 
 def served_view(spec: Specification, trained: Corrections | None, measured: Measured | None) -> dict[str, Any] | None:
@@ -35,6 +35,8 @@ def served_view(spec: Specification, trained: Corrections | None, measured: Meas
         found.append(("rows of the table", measured.head))
     if not found:
         return None
+    parts = _parts(spec, found)
+    counted = max(len(counts.parts) for _, counts in found)
     return {
         "titles": [f"{where}: {counts.rows:,}" for where, counts in found],
         "ways": [
@@ -44,7 +46,8 @@ def served_view(spec: Specification, trained: Corrections | None, measured: Meas
         "concerns": [f"{where.capitalize()}: {counts.concern}" for where, counts in found if counts.concern],
         "moves": _moves(spec, found),
         "figures": [] if measured is None else _figures(spec, measured),
-        "parts": _parts(spec, found),
+        "parts": parts[:_TABLES],
+        "parts_left_out": counted - len(parts[:_TABLES]),
         "parts_titles": [title for where, _ in found for title in (f"Served, {where}", f"Model alone, {where}")],
     }
 
@@ -69,23 +72,21 @@ def _share(count: int, rows: int) -> tuple[Markup, str]:
 
 
 def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dict[str, Any] | None:
-    """Return by how much each output was moved, where any was."""
-    rows = []
-    for output in spec.outputs:
-        numeric, cells = not isinstance(output, Label | Choice), []
-        for _, counts in found:
-            moves = counts.moves.get(output.name)
-            if moves is None:
-                cells += ["–", "–", "–"]
-                continue
-            far = (moves.total / moves.rows, moves.largest) if moves.rows and numeric else None
-            cells += [f"{moves.rows:,}", *(("–", "–") if far is None else map(number, far))]
-        if any(counts.moves.get(output.name) for _, counts in found):
-            rows.append({"name": visible(output.name), "cells": cells})
+    """Return which outputs changed and by how much, where any did. Of labels and choices the decision counts."""
     if not any(moves.rows for _, counts in found for moves in counts.moves.values()):
         return None
-    titles = [f"{what}, {where}" for where, _ in found for what in ("Rows changed", "Mean distance", "Largest")]
-    return {"titles": titles, "rows": rows}
+    numbers = any(not isinstance(output, Label | Choice) for output in spec.outputs)
+    rows = []
+    for output in spec.outputs:
+        cells = []
+        for _, counts in found:
+            moves = counts.moves.get(output.name, Moves(0, 0.0, 0.0))
+            far = [moves.total / moves.rows, moves.largest] if moves.rows and moves.largest else []
+            cells += [f"{moves.rows:,}", *(([number(v) for v in far] or ["–", "–"]) if numbers else [])]
+        rows.append({"name": visible(output.name), "cells": cells})
+    what = ("Rows changed", "Mean distance", "Largest") if numbers else ("Rows changed",)
+    titles = [f"{title}, {where}" for where, _ in found for title in what]
+    return {"title": "By how much" if numbers else "Which outputs", "titles": titles, "rows": rows}
 
 
 def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]]:
@@ -108,14 +109,17 @@ def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]
 
 
 def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[dict[str, Any]]:
-    """Return a table for each clause with alternatives."""
+    """Return a table for each clause with alternatives; where they overlap, only if some answer was in none."""
     known: list[Mapping[tuple[str, int], Parts]] = [
         {(parts.rule, parts.clause): parts for parts in counts.parts} for _, counts in found
     ]
     result = []
     for rule, place, clause in alternatives_of(spec):
         counted = [entries.get((spec.rules[rule].name, place)) for entries in known]
-        if not any(parts is not None and len(parts.served) == len(clause.literals) for parts in counted):
+        counted = [
+            p if p is not None and len(p.served) == len(p.own) == len(clause.literals) else None for p in counted
+        ]
+        if not any(p is not None and (p.outside or sum(p.served) == p.on) for p in counted):
             continue
         rows = []
         cells: list[tuple[Markup | str, str]]

@@ -25,6 +25,7 @@ from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import Cells, accuracy_view, cell_name, data_view
 from smle.report.explorer import explorer_data
+from smle.report.head_explorer import head_explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
 from smle.report.measured import Measured, measure
 from smle.report.page import render
@@ -225,6 +226,12 @@ def _view(
         verdicts = plain_verdicts(judgement.proved, spec)
         trained = corrections_of(description)
         view["served"] = served_view(spec, trained, measured)
+        medians = training_of(description).medians if measured is None else measured.medians
+        assert record is not None
+        assert record.certificate is not None
+        backbone = None if model.is_corrected else model.network_.backbone
+        explorer = head_explorer_data(record.certificate, spec, backbone, medians=medians)
+        view["explorer_note"] = _HEAD_NOTE
         view |= data_view(description, spec, Cells((), ()), measured)
         view["accuracy"] = accuracy_view(description, measured)
     elif model is not None and spec is not None:
@@ -283,6 +290,12 @@ def _seen(measured: Measured) -> dict[tuple[int, int], tuple[float, float]]:
         for output in range(min(part.shape[1], 64)):
             result[int(cell), output] = (float(part[:, output].min()), float(part[:, output].max()))
     return result
+
+
+_HEAD_NOTE = (
+    "The head runs in your browser, operation by operation as deployed. Where its check refuses an answer, the page "
+    "looks for the nearest allowed one in its own way; what is deployed may differ from that in small digits."
+)
 
 
 def _explorer_note(explorer: Mapping[str, Any]) -> str:

@@ -30,7 +30,11 @@ function roundTicks(low, high, wanted) {
 class Explorer {
   constructor(data) {
     this.data = data;
-    this.run = data.program ? makeProgram(data.program, data.gated) : null;
+    this.answers = [...(data.answers || [])];
+    this.head = data.head ? makeHead(data.head) : null;
+    const network = data.network ? makeBackbone(data.network) : null;
+    this.run = data.program ? makeProgram(data.program, data.gated)
+      : this.head ? (x) => this.head.serve(x, network ? [...network(x)] : this.answers) : null;
     this.grid = data.grid || null;
     if (this.grid) for (const slice of this.grid.slices) slice.values = unpack(slice.y);
     this.values = data.inputs.map((input) => input.start);
@@ -64,6 +68,8 @@ class Explorer {
     this.select("output", [...decisions, ...shown], this.output, (v) => { this.output = v; });
     const place = document.getElementById("sliders");
     this.sliders = inputs.map((input, i) => this.slider(input, i, place));
+    const entries = document.getElementById("answers");
+    if (entries) this.fields = outputs.slice(0, 24).map((output, i) => this.entry(output, i, entries));
     const chart = document.getElementById("chart");
     chart.addEventListener("pointerdown", (event) => this.pointed(event));
     chart.addEventListener("pointermove", (event) => { if (event.buttons) this.pointed(event); });
@@ -104,6 +110,16 @@ class Explorer {
     return { field, readout, row };
   }
 
+  entry(output, i, place) {
+    const id = `answer-${i}`, field = element("input", { id, type: "number", step: "any", value: this.answers[i] });
+    field.addEventListener("input", () => {
+      this.answers[i] = field.value === "" ? NaN : Number(field.value);
+      this.schedule();
+    });
+    place.append(element("div", { class: "entry" }, element("label", { for: id }, this.title(output)), field));
+    return field;
+  }
+
   setInput(i, value) {
     const input = this.data.inputs[i];
     if (!input) return;
@@ -141,7 +157,7 @@ class Explorer {
   at(values) {
     if (this.run) {
       const answer = this.run(this.columns(values));
-      return { ...answer, rules: activeRules(this.data, answer.on, answer.x) };
+      return answer.rules ? answer : { ...answer, rules: activeRules(this.data, answer.on, answer.x) };
     }
     const slice = this.sliceOf(this.first, this.second);
     const nearest = slice.axes.map((axis, n) => {
@@ -255,7 +271,9 @@ class Explorer {
       const answer = answers[k], rules = answer.rules.map((r) => this.data.rules[r]);
       const limits = this.output < 0 ? [-Infinity, Infinity] : allowedInterval(rules, answer.x, this.output);
       const reach = this.output >= 0 && answer.reach ? answer.reach(this.output) : null;
-      return { v, value: this.shownValue(answer), limits, reach, cell: answer.cell };
+      const gaps = this.output < 0 ? [] : forbiddenGaps(rules, answer.x, this.output);
+      const own = answer.own && this.output >= 0 ? answer.own[this.output] : null;
+      return { v, value: this.shownValue(answer), limits, gaps, own, reach, cell: answer.cell };
     });
     const name = this.output < 0 ? this.data.choices[-1 - this.output].name : this.title(this.data.outputs[this.output]);
     const svg = this.frame(width, height, this.extent(axis), this.valueScale(points), [this.data.inputs[axis].name, name]);
@@ -276,6 +294,8 @@ class Explorer {
     band("reach", (p) => p.reach);
     band("forbidden", (p) => (p.limits[1] < Infinity ? [p.limits[1], high] : null));
     band("forbidden", (p) => (p.limits[0] > -Infinity ? [low, p.limits[0]] : null));
+    const most = Math.max(...points.map((p) => p.gaps.length));
+    for (let n = 0; n < most; n++) band("forbidden", (p) => p.gaps[n] || null);
     if (this.output >= 0 && this.data.outputs[this.output].kind === "label") {
       svg.append(element("line", { x1: this.px(this.area.x[0]), x2: this.px(this.area.x[1]), y1: this.py(0), y2: this.py(0), class: "marker" }));
     }
@@ -287,13 +307,19 @@ class Explorer {
       if (category || this.output < 0) path += `M${this.px(edges[k][0]).toFixed(1)},${this.py(point.value).toFixed(1)}H${this.px(edges[k][1]).toFixed(1)}`;
       else path += `${joined ? "L" : "M"}${this.px(point.v).toFixed(1)},${this.py(point.value).toFixed(1)}`;
     });
+    let own = "";
+    points.forEach((point, k) => {
+      if (Number.isFinite(point.own) && point.own !== null) own += `${category || !k || !own ? "M" : "L"}${this.px(point.v).toFixed(1)},${this.py(point.own).toFixed(1)}`;
+    });
+    if (own) svg.append(element("path", { d: own, class: "own" }));
     svg.append(element("path", { d: path, class: "line" }));
     const here = this.shownValue(this.at(this.values)), x = this.px(this.values[axis]);
     svg.append(element("line", { x1: x, x2: x, y1: this.area.top, y2: this.area.top + this.area.height, class: "marker" }));
     svg.append(element("circle", { cx: x, cy: this.py(Math.min(Math.max(here, low), high)), r: 5, class: "cursor" }));
     const reach = points.some((p) => p.reach) ? " Blue band: what the head can reach." : "";
-    const limited = points.some((p) => p.limits.some(Number.isFinite)) ? " Red: forbidden." : "";
-    chart.append(svg, element("p", { class: "legend" }, `Line: prediction.${reach}${limited} The strip below marks regions. Drag in the drawing, or use the sliders.`));
+    const limited = points.some((p) => p.limits.some(Number.isFinite) || p.gaps.length) ? " Red: forbidden." : "";
+    const lines = this.head ? `Line: what is served.${own ? " Dashed: what the model answers." : ""}` : "Line: prediction.";
+    chart.append(svg, element("p", { class: "legend" }, `${lines}${reach}${limited} The strip below marks regions. Drag in the drawing, or use the sliders.`));
   }
 
   limitLines(svg, points, edges) {
@@ -310,10 +336,11 @@ class Explorer {
 
   valueScale(points) {
     if (this.output < 0) return [-0.5, this.data.choices[-1 - this.output].options.length - 0.5];
-    const all = points.flatMap((p) => [p.value, ...p.limits, ...(p.reach || [])]).filter(Number.isFinite);
+    const all = points.flatMap((p) => [p.value, ...p.limits, ...p.gaps.flat(), ...(p.reach || []), ...(p.own === null ? [] : [p.own])]).filter(Number.isFinite);
+    if (this.head && this.data.outputs[this.output].kind === "label") all.push(0);
     let low = Infinity, high = -Infinity;
     for (const v of all) { low = Math.min(low, v); high = Math.max(high, v); }
-    const room = Math.max((high - low) * 0.08, Math.abs(high) * 1e-6, 1e-9);
+    const room = Math.max((high - low) * 0.08, Math.abs(high) * (this.head && high === low ? 0.2 : 1e-6), 1e-9);
     return [low - room, high + room];
   }
 
@@ -333,7 +360,8 @@ class Explorer {
   }
 
   drawMap(chart, width) {
-    const side = this.grid ? 25 : this.data.program.layers.reduce((n, l) => n + l.weight.shape[0] * l.weight.shape[1], 0) > 40000 ? 36 : 56;
+    const { layers } = this.data.program || this.data.network || { layers: [] };
+    const side = this.grid ? 25 : this.head ? 36 : layers.reduce((n, l) => n + l.weight.shape[0] * l.weight.shape[1], 0) > 40000 ? 36 : 56;
     const height = Math.min(Math.max(width * 0.66, 280), 460);
     const xs = this.samples(this.first, side), ys = this.samples(this.second, side);
     const name = this.output < 0 ? this.data.choices[-1 - this.output].name : this.title(this.data.outputs[this.output]);
@@ -403,17 +431,29 @@ class Explorer {
     const answer = this.at(this.values), place = document.getElementById("readout");
     const rows = [];
     const say = (term, ...text) => rows.push(element("dt", {}, term), element("dd", {}, ...text));
-    for (const choice of this.data.choices) say(choice.name, choice.options[this.chosen(answer, choice)]);
+    for (const choice of this.data.choices) {
+      const served = choice.options[this.chosen(answer, choice)];
+      if (answer.own) say(`model: ${choice.name}`, choice.options[this.chosen({ y: answer.own }, choice)]);
+      say(answer.own ? `served: ${choice.name}` : choice.name, served);
+    }
     if (this.output >= 0) {
       const output = this.data.outputs[this.output], value = answer.y[this.output];
       const verdict = output.kind === "label" ? (value >= 0 ? " (predicted)" : " (not predicted)") : "";
-      say(this.title(output), digits(value) + verdict);
+      if (answer.own) say(`model: ${this.title(output)}`, Number.isNaN(answer.own[this.output]) ? "NaN" : digits(answer.own[this.output]));
+      say(answer.own ? `served: ${this.title(output)}` : this.title(output), digits(value) + verdict);
       const [low, high] = allowedInterval(answer.rules.map((r) => this.data.rules[r]), answer.x, this.output);
       if (low > -Infinity || high < Infinity) {
         say("allowed here", low > -Infinity && high < Infinity ? `${digits(low)} to ${digits(high)}`
           : low > -Infinity ? `at least ${digits(low)}` : `at most ${digits(high)}`);
       }
+      const gaps = forbiddenGaps(answer.rules.map((r) => this.data.rules[r]), answer.x, this.output);
+      for (const gap of gaps) say("forbidden here", `between ${gap.map(digits).join(" and ")}`);
       if (answer.reach) say("certified reach", answer.reach(this.output).map(digits).join(" to "));
+    }
+    if (answer.way) {
+      const names = answer.refused.map((r) => this.data.rules[r].name).join(", ");
+      say("all outputs", { kept: "kept: the rules allow the answer", replaced: "replaced: NaN or infinity is no answer",
+        moved: names ? `moved: the check refuses it (${names})` : "moved onto limits", safe: `the stored safe answer (${names})` }[answer.way]);
     }
     const list = answer.rules.slice(0, 12).map((r) => {
       const rule = this.data.rules[r];

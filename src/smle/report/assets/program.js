@@ -23,10 +23,22 @@ function matVec(matrix, x, bias, row = 0, rows = bias.length) {
   return out;
 }
 
+const layersOf = (list) => list.map((l) => ({ weight: unpack(l.weight).values, bias: unpack(l.bias).values }));
+
+function makeBackbone(data) {
+  const shift = unpack(data.shift).values, scale = unpack(data.scale).values, layers = layersOf(data.layers);
+  return (x) => {
+    let z = Float64Array.from(x, (v, k) => (v - shift[k]) / scale[k]);
+    layers.forEach((layer, i) => {
+      z = matVec(layer.weight, z, layer.bias);
+      if (i < layers.length - 1) for (let k = 0; k < z.length; k++) if (z[k] < 0) z[k] = 0;
+    });
+    return z;
+  };
+}
+
 function makeProgram(data, gatedRules) {
-  const shift = unpack(data.shift).values, scale = unpack(data.scale).values;
-  const layersOf = (list) => list.map((l) => ({ weight: unpack(l.weight).values, bias: unpack(l.bias).values }));
-  const layers = layersOf(data.layers), bounds = { hidden: layersOf(data.bounds.hidden) };
+  const embed = makeBackbone(data), bounds = { hidden: layersOf(data.bounds.hidden) };
   for (const name of ["lower", "upper", "lower_slope", "upper_slope"]) bounds[name] = unpack(data.bounds[name]);
   const W = unpack(data.heads.weight), b = unpack(data.heads.bias), V = unpack(data.heads.passthrough);
   const free = data.free && { weight: unpack(data.free.weight).values, bias: unpack(data.free.bias).values };
@@ -61,15 +73,6 @@ function makeProgram(data, gatedRules) {
       matVec(bounds.lower_slope.values, x, bounds.lower.values),
       matVec(bounds.upper_slope.values, x, bounds.upper.values),
     ];
-  }
-
-  function embed(x) {
-    let z = Float64Array.from(x, (v, k) => (v - shift[k]) / scale[k]);
-    layers.forEach((layer, i) => {
-      z = matVec(layer.weight, z, layer.bias);
-      if (i < layers.length - 1) for (let k = 0; k < z.length; k++) if (z[k] < 0) z[k] = 0;
-    });
-    return z;
   }
 
   function passedThrough(x, cell, output) {
@@ -136,6 +139,23 @@ function ruleRoom(rule, x, y) {
   for (const clause of rule.clauses) room = Math.min(room, Math.max(...clause.map((l) => literalRoom(l, x, y))));
   for (const [h, k] of rule.exclusions) room = Math.min(room, Math.max(-y[h], -y[k]));
   return room;
+}
+
+// Where alternatives of one output leave a gap, such as 12 to 14 for `rate <= 12 or rate >= 14`.
+
+function forbiddenGaps(rules, x, output) {
+  const gaps = [];
+  for (const rule of rules) {
+    for (const clause of rule.clauses) {
+      if (clause.length < 2 || !clause.every((literal) => literal.y.length === 1 && literal.y[0][0] === output)) continue;
+      const [low, high] = clause.reduce(([a, b], literal) => {
+        const g = literal.y[0][1], limit = literal.x.reduce((sum, [k, s]) => sum - s * x[k], literal.bound) / g;
+        return g > 0 ? [Math.max(a, limit), b] : [a, Math.min(b, limit)];
+      }, [-Infinity, Infinity]);
+      if (low < high) gaps.push([low, high]);
+    }
+  }
+  return gaps;
 }
 
 function allowedInterval(rules, x, output) {

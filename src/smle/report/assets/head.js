@@ -1,0 +1,209 @@
+"use strict";
+// The head of rules: the kernel's list of row operations, then the check and the stored safe answers (sections 12, 13 of
+// docs/certificate-format.md). Sums are evaluated as the deployed program for single rows does: same numbers, same bits.
+
+const TINY = 2 ** -126, WIDE = 2 ** 100;
+
+function sumOf(form, values, offset) {
+  let sum = null;
+  for (const [k, v] of form) sum = sum === null ? v * values[k] : sum + v * values[k];
+  return sum === null ? offset || 0 : offset === undefined ? sum : sum + offset;
+}
+
+// Solve a small system of linear equations.
+function eliminated(matrix, right) {
+  const rows = matrix.map((row, i) => [...row, right[i]]), n = rows.length;
+  for (let k = 0; k < n; k++) {
+    const pivot = rows.slice(k).reduce((best, row, i) => (Math.abs(row[k]) > Math.abs(rows[best][k]) ? k + i : best), k);
+    [rows[k], rows[pivot]] = [rows[pivot], rows[k]];
+    for (let i = k + 1; i < n; i++) {
+      const factor = rows[i][k] / rows[k][k];
+      for (let j = k; j <= n; j++) rows[i][j] -= factor * rows[k][j];
+    }
+  }
+  const x = Array(n).fill(0);
+  for (let k = n - 1; k >= 0; k--) x[k] = (rows[k][n] - rows[k].slice(k + 1, n).reduce((sum, v, i) => sum + v * x[k + 1 + i], 0)) / rows[k][k];
+  return x;
+}
+
+const sparse = (row) => row.map((v, k) => [k, v]).filter(([, v]) => v !== 0);
+
+// One function per kind of operation: (operation, its values and tensors) -> value, for one row.
+const OPERATIONS = {
+  clamp: (op, x, lower, upper) => x.map((v, k) => (!(v >= lower[k]) ? lower[k] : v > upper[k] ? upper[k] : v)),
+  wide: (op, x) => x,
+  active: ({ fixed }, x, X, constants, coefficients, thresholds) => {
+    const holds = fixed.comparisons.map(([column, negative, strict], i) => {
+      const limit = negative ? -constants[i] : constants[i], v = x[column];
+      return negative ? (strict ? v > limit : v >= limit) : strict ? v < limit : v <= limit;
+    });
+    (coefficients || []).forEach((row, i) => holds.push(sumOf(sparse(row), X) <= thresholds[i]));
+    return fixed.members.map((rows) => rows.every((row) => holds[row]));
+  },
+  within: (op, t, fallback) => t.map((v, i) => (v >= -WIDE && v <= WIDE ? v : fallback[i])),
+  raise_to: (op, q, bits, values, X, slopes) => moved(op, q, bits, values, X, slopes, (v, limit) => v < limit),
+  lower_to: (op, q, bits, values, X, slopes) => moved(op, q, bits, values, X, slopes, (v, limit) => v > limit),
+  narrow: (op, q) => q.map(Math.fround),
+};
+
+function moved({ fixed }, q, bits, values, X, slopes, beyond) {
+  const out = [...q];
+  fixed.outputs.forEach((output, i) => {
+    if (!bits[fixed.bits[i]]) return;
+    const limit = slopes ? sumOf(sparse(slopes[i]), X, values[i]) : values[i];
+    if (beyond(out[output], limit)) out[output] = limit;
+  });
+  return out;
+}
+
+function makeHead(head) {
+  const { ops, tensors, check, where } = head;
+  const stages = ops.filter((op) => op.kind === "raise_to" || op.kind === "lower_to");
+  const settle = (y) => (check ? y.map((v) => (Math.abs(v) < TINY ? 0 : v)) : y);
+  const run = (list, env) => {
+    for (const op of list) {
+      env[op.out] = OPERATIONS[op.kind](op, ...op.args.map((name) => (name === null ? null : name in env ? env[name] : tensors[name])));
+    }
+    return env;
+  };
+
+  // What the clips make of an answer, and whether that passes the check.
+  function clipped(features, answer) {
+    const env = run(ops, { features: [...features], answer: answer.map(Math.fround) });
+    const bits = env.bits || [], y = settle(env.y);
+    return { x: env.x, bits, y, ok: passes(env.x, bits, y) };
+  }
+
+  const isOn = (rule, bits) => where[rule].some((place) => bits[place]);
+
+  function holds({ y: outputs, x: inputs, threshold }, x, y) {
+    const form = [...outputs, ...inputs.map(([k, v]) => [y.length + k, v])];
+    return outputs.every(([i]) => Math.abs(y[i]) <= check.range[i]) && sumOf(form, [...y, ...x]) <= threshold;
+  }
+
+  function broken(x, bits, y) {
+    if (!check) return [];
+    const found = check.clauses.filter(([rule, own]) => isOn(rule, bits) && !own.some((k) => holds(check.literals[k], x, y)));
+    const pairs = check.excluded.flatMap(([rule, list]) => (isOn(rule, bits) ? list.filter(([h, k]) => y[h] >= 0 && y[k] >= 0).map(() => [rule]) : []));
+    return [...new Set([...found, ...pairs].map(([rule]) => rule))];
+  }
+
+  const passes = (x, bits, y) => broken(x, bits, y).length === 0;
+
+  // The stored answer of the leaf that the bits choose, behind the clips of these bits.
+  function safe(x, bits) {
+    let tree = head.tree, leaf = 0;
+    const leaves = (t) => (t === null ? 1 : leaves(t[1]) + leaves(t[2]));
+    while (tree !== null) {
+      const inside = bits[head.place[tree[0]]];
+      if (!inside) leaf += leaves(tree[1]);
+      tree = inside ? tree[1] : tree[2];
+    }
+    const first = tensors["safe.offset"][leaf].map((offset, i) => Math.fround(sumOf(sparse(tensors["safe.slope"][leaf][i]), x, offset)));
+    const env = run(stages, { x, X: x, bits, q: first });
+    return settle((stages.length ? env[stages[stages.length - 1].out] : first).map(Math.fround));
+  }
+
+  // What is served. Where the check refuses, the nearest allowed answer is looked for here, in this page's own way:
+  // nothing is assumed about proposals, and the check decides.
+  function serve(features, answer) {
+    const found = clipped(features, answer), { x, bits, y } = found;
+    const rules = where.map((_, rule) => rule).filter((rule) => isOn(rule, bits));
+    const result = { x, on: bits, cell: bits.map(Number).join(""), rules, own: answer, refused: broken(x, bits, y) };
+    const usable = answer.every((v) => v >= -WIDE && v <= WIDE);
+    if (found.ok) {
+      const kept = usable && y.every((v, i) => v === Math.fround(answer[i]));
+      return { ...result, y, way: kept ? "kept" : usable ? "moved" : "replaced" };
+    }
+    const last = safe(x, bits);
+    const given = answer.map((v, i) => (v >= -WIDE && v <= WIDE ? Math.fround(v) : tensors["clips.default"][i]));
+    for (const candidate of proposals(x, bits, given, last)) {
+      const tried = clipped(features, candidate);
+      if (tried.ok) return { ...result, y: tried.y, way: usable ? "moved" : "replaced" };
+    }
+    return { ...result, y: last, way: "safe" };
+  }
+
+  // Clips are monotone: what they make of very small and very large answers are the ends of what they let pass.
+  function limitRows(features, count) {
+    return [-1, 1].flatMap((side) => {
+      const ends = clipped(features, Array(count).fill(side * 2 ** 99)).y;
+      return ends.flatMap((end, i) => (Math.abs(end) < 2 ** 98 ? [{ g: [[i, side]], b: side * end, single: true }] : []));
+    });
+  }
+
+  function alternatives(x, bits, p) {
+    const row = ({ y, x: inputs, threshold }) => ({ g: y, b: threshold - sumOf(inputs, x, 0), single: y.length === 1 });
+    const found = check.clauses.filter(([rule]) => isOn(rule, bits)).map(([, own]) => own.map((k) => row(check.literals[k])));
+    for (const [rule, pairs] of check.excluded) {
+      if (!isOn(rule, bits)) continue;
+      for (const [h, k] of pairs) if (p[h] >= 0 && p[k] >= 0) found.push([h, k].map((i) => ({ g: [[i, 1]], b: -TINY, single: true })));
+    }
+    return found;
+  }
+
+  function* proposals(x, bits, p, safeAnswer) {
+    const limits = limitRows(x, p.length), clauses = alternatives(x, bits, p);
+    const over = (row) => sumOf(row.g, p) - row.b;
+    let choices = [[]];
+    for (const clause of clauses) {
+      const many = choices.length * clause.length > 64;
+      const taken = many ? [clause.reduce((a, b) => (over(a) / norm(a) <= over(b) / norm(b) ? a : b))] : clause;
+      choices = choices.flatMap((rows) => taken.map((row) => [...rows, row]));
+    }
+    const found = choices.map((rows) => nearest([...limits, ...rows], p)).filter(Boolean);
+    found.sort((a, b) => distance(a.y, p) - distance(b.y, p));
+    for (const { y, inner } of found) {
+      yield y;
+      if (inner) yield inner;
+      for (const step of [2 ** -18, 2 ** -12, 2 ** -7]) yield y.map((v, i) => v + step * (safeAnswer[i] - v));
+    }
+    for (const { y } of found) for (const step of [1 / 16, 1 / 4, 1 / 2]) yield y.map((v, i) => v + step * (safeAnswer[i] - v));
+  }
+
+  const scale = (i) => (check ? check.scale[i] : 1);
+  const norm = (row) => Math.sqrt(row.g.reduce((sum, [i, v]) => sum + (v * scale(i)) ** 2, 0));
+  const distance = (a, b) => a.reduce((sum, v, i) => sum + ((v - b[i]) / scale(i)) ** 2, 0);
+
+  // The nearest point of a polyhedron in scaled outputs: one more row at a time, the most violated one, and rows whose
+  // multiplier would turn negative leave (Goldfarb and Idnani). Null where it seems to be empty.
+  function nearest(rows, p) {
+    const normals = rows.map((row) => {
+      const a = p.map(() => 0), size = norm(row);
+      for (const [i, v] of row.g) a[i] = (v * scale(i)) / size;
+      return a;
+    });
+    const dot = (a, b) => a.reduce((sum, v, i) => sum + v * b[i], 0);
+    const solve = (bounds) => {
+      let u = p.map((v, i) => v / scale(i)), held = [], weights = [];
+      for (let step = 0; step < 50 + 10 * rows.length; step++) {
+        let worst = -1, most = 1e-15 * (1 + Math.max(...u.map(Math.abs)));
+        normals.forEach((a, j) => { const over = dot(a, u) - bounds[j]; if (over > most && !held.includes(j)) { most = over; worst = j; } });
+        if (worst < 0) return u.map((v, i) => v * scale(i));
+        const a = normals[worst];
+        for (let weight = 0; ; ) {
+          const r = eliminated(held.map((h) => held.map((k) => dot(normals[h], normals[k]))), held.map((h) => dot(normals[h], a)));
+          const z = a.map((v, i) => v - held.reduce((sum, h, n) => sum + r[n] * normals[h][i], 0)), size = dot(z, z);
+          const full = size > 1e-20 ? (dot(a, u) - bounds[worst]) / size : Infinity;
+          let leaving = -1, part = Infinity;
+          r.forEach((v, n) => { if (v > 1e-14 && weights[n] / v < part) { part = weights[n] / v; leaving = n; } });
+          const t = Math.min(full, part);
+          if (!Number.isFinite(t)) return null;
+          if (full < Infinity) u = u.map((v, i) => v - t * z[i]);
+          weights = weights.map((w, n) => w - t * r[n]);
+          weight += t;
+          if (full <= part) { held.push(worst); weights.push(weight); break; }
+          held = held.filter((_, n) => n !== leaving);
+          weights = weights.filter((_, n) => n !== leaving);
+        }
+      }
+      return null;
+    };
+    const y = solve(rows.map((row) => row.b / norm(row)));
+    if (!y || !y.every(Number.isFinite)) return null;
+    const room = (row) => (row.single ? 0 : row.g.reduce((sum, [i, v]) => sum + Math.abs(v * y[i]), 0) * 2 ** -23);
+    return { y, inner: solve(rows.map((row) => (row.b - room(row)) / norm(row))) };
+  }
+
+  return { clipped, safe, serve };
+}

@@ -1,0 +1,82 @@
+"""Data for the explorer of a head of rules: the kernel's list of operations and its numbers, for a browser.
+
+What the model answers is entered by the reader, or computed in the page if the model is a multi-layer perceptron.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import smle_check
+from smle.certificates.document import Certificate, arrays_of
+from smle.nn.backbones import MLP
+from smle.report.explorer import NUMBERS, backbone_data, described
+from smle.rules import Specification
+from smle_check.heads.candidates import checked_of
+from smle_check.heads.clips import limits_of
+from smle_check.program import Gate, Op, clip_list
+
+__all__ = ["head_explorer_data"]
+
+
+def head_explorer_data(
+    certificate: Certificate, spec: Specification, backbone: object, *, medians: dict[str, float]
+) -> dict[str, Any] | None:
+    """Return what the page needs, as plain data; None where it would be too large. `backbone`: a network, if known."""
+    document = certificate.document
+    exact = smle_check.Specification(document["specification"], certificate.block)
+    regions = document["gate"]["regions"]
+    arrays = arrays_of(certificate.tensors)
+    ops = clip_list(exact, limits_of(exact), regions)
+    named = {name.replace("_F", "_float64") for op in ops for name in op.args if name is not None}
+    named |= {"safe.slope", "safe.offset"}
+    tensors = {name: arrays[name] for name in sorted(named) if name in arrays}
+    pairs = sum(len(rule.exclusions) for rule in exact.rules)
+    size = sum(values.size for values in tensors.values()) + 2 * pairs
+    size += arrays["check.outputs"].size if "check.outputs" in arrays else 0
+    size += sum(value.numel() for value in backbone.state_dict().values()) if isinstance(backbone, MLP) else 0
+    if size > NUMBERS:
+        return None
+    place = {region: i for i, region in enumerate(regions)}
+    head = {
+        "ops": [_operation(op) for op in ops],
+        "tensors": {name: values.tolist() for name, values in tensors.items()},
+        "where": [[place[region] for region in rule.regions] for rule in exact.rules],
+        "place": place,
+        "check": _check(exact, arrays) if "check.range" in arrays else None,
+        "tree": document["program"].get("tree"),
+    }
+    start = [float(f"{value:.6g}") for value in arrays["clips.default"].tolist()]
+    data = {**described(spec, medians), "head": head, "answers": start}
+    return {**data, "network": backbone_data(backbone)} if isinstance(backbone, MLP) else data
+
+
+def _operation(op: Op) -> dict[str, Any]:
+    fixed = op.fixed
+    args = [None if name is None else name.replace("_F", "_float64") for name in op.args]
+    if isinstance(fixed, Gate):
+        plain: Any = {"comparisons": [list(c) for c in fixed.comparisons], "members": [list(m) for m in fixed.members]}
+    else:
+        plain = None if fixed is None else {"bits": list(fixed.bits), "outputs": list(fixed.outputs)}
+    return {"kind": op.kind, "out": op.out, "args": args, "fixed": plain}
+
+
+def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, Any]:
+    checked = checked_of(spec)
+    outputs, inputs, thresholds = (arrays[f"check.{name}"] for name in ("outputs", "inputs", "thresholds"))
+
+    def terms(row: Any) -> list[list[float]]:
+        return [[int(k), float(row[k])] for k in np.flatnonzero(row)]
+
+    return {
+        "literals": [
+            {"y": terms(outputs[k]), "x": terms(inputs[k]) if k < checked.moving else [], "threshold": float(bound)}
+            for k, bound in enumerate(thresholds)
+        ],
+        "clauses": [[clause.rule, list(clause.literals)] for clause in checked.clauses],
+        "excluded": [[rule, [list(pair) for pair in spec.rules[rule].exclusions]] for rule in checked.excluding],
+        "range": arrays["check.range"].tolist(),
+        "scale": arrays["check.scale"].tolist(),
+    }

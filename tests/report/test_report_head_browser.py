@@ -1,0 +1,202 @@
+"""The head of rules in a page: bit by bit what the deployed program computes, and what a reader sees of it."""
+
+import json
+from importlib import resources
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import Ridge
+
+from smle import SafeRegressor, Specification
+from smle.certificates.rules import certify_rules
+from smle.guarantees import broken
+from smle.programs import Candidates, program_of
+from smle.report import write_report
+from smle.report.head_explorer import head_explorer_data
+from support.random_rules import random_rules
+from support.sampling import hard_points
+
+LEAVES = """
+inputs: {a: [0, 10], b: [0, 10]}
+outputs: [u, v]
+rules:
+  - {name: near, when: 0.1 * a + 0.3 * b <= 1, then: u <= -5}
+  - {name: both, then: u + v >= 10}
+  - {name: far, when: 0.1 * a + 0.3 * b >= 1.5, then: v <= 3 + 0.01 * a}
+  - {name: most, then: v <= 20}
+"""
+LIMITS = """
+inputs: {w: [0, 250], age: [18, 90], place: {categories: [north, south]}}
+outputs: [y, z]
+rules:
+  - {name: per kilogram, then: 0 <= y <= 0.05 * w}
+  - {name: capped, then: y <= 4}
+  - {name: old, when: age > 70 and place == south, then: y <= 2 and z < 1}
+  - {name: steep, when: 2 * w + age >= 400, then: z >= 0.001 * w + 0.1}
+"""
+BANK = """
+inputs: {income: [0, 1000000], arrears: {range: [0, 12], integer: true}}
+outputs: [card, rate]
+rules:
+  - {name: affordable, then: 0 <= card <= 0.35 * income and card <= 60000}
+  - {name: arrears, when: arrears >= 3, then: card + 100 * rate <= 2000}
+  - {name: two lists, then: rate <= 12 or rate >= 14}
+  - {name: usury, then: 5 <= rate <= 24.5}
+"""
+LABELS = """
+inputs: {length: [0, 3]}
+labels: [cat, dog, animal, tame]
+rules:
+  - {name: implied, then: dog implies animal}
+  - {name: one of them, then: not (cat and dog)}
+  - {name: long, when: length >= 2, then: "at_most_one(animal, tame)"}
+"""
+SCALES = {LEAVES: 5.0, LIMITS: 3.0, BANK: 20000.0, LABELS: 2.0}
+
+
+def heads():
+    """Yield rules and the size of answers."""
+    for text, scale in SCALES.items():
+        spec = Specification.from_yaml(text)
+        yield spec, np.full(len(spec.targets), scale)
+    for seed in range(6):
+        spec, unit, _ = random_rules(np.random.default_rng(seed), rules=(2, 8))
+        yield spec, unit
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    """A blank page with the script of the head in it."""
+    path = tmp_path / "blank.html"
+    path.write_text("<!doctype html><title>head</title>")
+    browser.open(path)
+    assets = resources.files("smle.report") / "assets"
+    browser.run(
+        "".join((assets / name).read_text() for name in ("program.js", "head.js")) + "\nwindow.makeHead = makeHead; 0"
+    )
+    return browser
+
+
+def points(spec, scale, rng):
+    """Return hard inputs and answers: on limits, a little beyond, large, infinite and NaN."""
+    X = np.concatenate(list(hard_points(spec, rng, 240, dtype=np.float64)))[:240]
+    t = rng.normal(0, 1, (len(X), len(scale))) * scale
+    t[::3] = t[::3].round()
+    t[::5] = 0
+    t[rng.random(t.shape) < 0.02] = np.nan
+    t[rng.random(t.shape) < 0.02] = np.inf
+    t[rng.random(t.shape) < 0.02] = -1e35
+    return X, t.astype(np.float32)
+
+
+@pytest.mark.parametrize("number", range(len(SCALES) + 6))
+def test_the_page_computes_what_the_deployed_program_computes_bit_by_bit(page, number):
+    spec, scale = list(heads())[number]
+    certificate = certify_rules(spec, scale=scale)
+    program = program_of(certificate)
+    data = head_explorer_data(certificate, spec, None, medians={})
+    X, t = points(spec, scale, np.random.default_rng(number))
+    rows = json.dumps([[x, answer] for x, answer in zip(X.tolist(), t.tolist(), strict=True)])
+    script = f"(() => {{ const head = makeHead({json.dumps(data['head'])}); return {rows}.map(([x, t]) => {{"
+    script += " const c = head.clipped(x, t), s = head.serve(x, t);"
+    script += (
+        " return { y: c.y, ok: c.ok, bits: c.bits, safe: head.safe(c.x, c.bits), served: s.y, way: s.way }; }); })()"
+    )
+    if not isinstance(program, Candidates):
+        script = script.replace("head.safe(c.x, c.bits)", "[]")
+    found = page.run(script)
+    for start in range(0, len(X), 8):  # so few rows are computed one by one, in the order of the page
+        own, part = found[start : start + 8], slice(start, start + 8)
+        if not isinstance(program, Candidates):
+            np.testing.assert_array_equal([row["y"] for row in own], program(X[part], t[part]))
+            continue
+        y, bad, bits = program._run(X[part], t[part])
+        np.testing.assert_array_equal([row["y"] for row in own], y)
+        assert [i for i, row in enumerate(own) if not row["ok"]] == list(bad)
+        assert [own[i]["bits"] for i in bad] == [[bool(bit) for bit in row] for row in bits]
+        clamped = np.clip(X[part], program._tensors["domain.lower_float64"], program._tensors["domain.upper_float64"])
+        wanted = program._safe(clamped, np.array([row["bits"] for row in own]))
+        np.testing.assert_array_equal([row["safe"] for row in own], wanted)
+    served = np.array([row["served"] for row in found])
+    assert not broken(spec, X, served).any()
+    np.testing.assert_array_equal(served, served.astype(np.float32))
+    allowed = np.isfinite(t).all(axis=1) & (np.abs(t) < 1e30).all(axis=1)
+    allowed[allowed] &= ~broken(spec, X[allowed], t[allowed].astype(np.float64)).any(axis=1)
+    assert all(row["way"] != "safe" for row, ok in zip(found, allowed, strict=True) if ok)
+    assert np.mean([row["way"] == "safe" for row in found]) < 0.05
+
+
+def test_nearest_answers_of_the_page_are_those_of_the_deployed_program(page):
+    spec = Specification.from_yaml(BANK)
+    scale = np.array([20000.0, 5.0])
+    certificate = certify_rules(spec, scale=scale)
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.uniform(0, 2e5, 200), rng.integers(0, 6, 200)], axis=1)
+    t = (np.array([20000, 13]) + rng.normal(0, 1, (200, 2)) * scale).astype(np.float32)
+    data = head_explorer_data(certificate, spec, None, medians={})
+    script = f"(() => {{ const head = makeHead({json.dumps(data['head'])}), X = {json.dumps(X.tolist())};"
+    script += f" return {json.dumps(t.tolist())}.map((t, i) => head.serve(X[i], t).y); }})()"
+    served = program_of(certificate)(X, t)
+    assert (served != t).any(axis=1).sum() > 100
+    np.testing.assert_allclose(np.array(page.run(script)) / scale, served / scale, atol=1e-4)
+
+
+def test_a_reader_enters_answers_and_sees_what_is_served(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"income": rng.uniform(0, 200000, 300), "arrears": rng.integers(0, 6, 300)})
+    targets = np.stack([0.3 * table["income"], 8 + table["arrears"]], axis=1)
+    model = SafeRegressor(Specification.from_yaml(BANK), estimator=Ridge()).fit(table, targets)
+    write_report(model, path=tmp_path / "report.html")
+    browser.open(tmp_path / "report.html")
+    assert browser.errors == []
+
+    def enter(field, value):
+        browser.run(
+            f"(() => {{ const f = document.getElementById('{field}'); f.value = '{value}';"
+            " f.dispatchEvent(new Event('input')); f.dispatchEvent(new Event('change')); })()"
+        )
+        browser.settle()
+        return browser.run("document.getElementById('readout').innerText")
+
+    enter("input-0", 100000)
+    enter("input-1", 0)
+    enter("answer-1", 10)
+    assert "kept: the rules allow the answer" in enter("answer-0", 20000)
+    text = enter("answer-0", 50000)
+    assert "moved onto limits" in text
+    assert "35000" in text
+    assert "0 to 35000" in text
+    text = enter("answer-1", 12.5)
+    assert "moved: the check refuses it (two lists)" in text
+    assert "replaced: NaN" in enter("answer-0", "")
+    enter("answer-0", 1000)
+    text = enter("output", 1)
+    assert "between 12 and 14" in text
+    assert browser.run("document.querySelectorAll('#chart path.own').length") == 1
+    enter("up", 1)  # a map
+    assert browser.run("document.querySelectorAll('#chart canvas').length") == 1
+    assert browser.errors == []
+    for width in (1280, 400):
+        browser.open(tmp_path / "report.html", width=width)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+
+
+def test_a_network_in_front_of_the_head_runs_in_the_page(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"income": rng.uniform(0, 200000, 200), "arrears": rng.integers(0, 6, 200)})
+    targets = np.stack([0.3 * table["income"], 8 + table["arrears"]], axis=1)
+    options = {"hidden": (8,), "max_epochs": 3, "random_state": 0, "progress": False, "compare": False}
+    model = SafeRegressor(Specification.from_yaml(BANK), enforcement="correct", **options).fit(table, targets)
+    write_report(model, path=tmp_path / "report.html")
+    browser.open(tmp_path / "report.html")
+    assert browser.errors == []
+    X = table[:60].to_numpy(dtype=np.float64)
+    found = browser.run(
+        f"{json.dumps(X.tolist())}.map((x) => {{ const a = smleReport.predict(x); return [a.own, a.y]; }})"
+    )
+    wanted = model.answered(table[:60])
+    scale = np.array([20000.0, 5.0])
+    own, served = (np.array([row[i] for row in found]) / scale for i in (0, 1))
+    np.testing.assert_allclose(own, wanted.answers / scale, atol=1e-4)
+    np.testing.assert_allclose(served, wanted.served / scale, atol=1e-3)
