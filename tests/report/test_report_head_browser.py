@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
 
-from smle import SafeRegressor, Specification
+from smle import SafeClassifier, SafeRegressor, Specification
 from smle.certificates.rules import certify_rules
 from smle.guarantees import broken
 from smle.programs import Candidates, program_of
@@ -199,4 +199,33 @@ def test_a_network_in_front_of_the_head_runs_in_the_page(browser, tmp_path):
     scale = np.array([20000.0, 5.0])
     own, served = (np.array([row[i] for row in found]) / scale for i in (0, 1))
     np.testing.assert_allclose(own, wanted.answers / scale, atol=1e-4)
+    assert browser.run("document.getElementById('answers')") is None
     np.testing.assert_allclose(served, wanted.served / scale, atol=1e-3)
+
+
+def test_of_a_large_network_readers_enter_the_answers(tmp_path):
+    X = np.random.default_rng(0).uniform(0, 1, (50, 1))
+    rules = "inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: limit, then: y <= 1}]"
+    options = {"hidden": (400, 400), "max_epochs": 1, "random_state": 0, "progress": False, "compare": False}
+    model = SafeRegressor(rules, enforcement="correct", **options).fit(X, X[:, 0])
+    write_report(model, path=tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="answers"' in page
+    assert len(page) < 300_000
+
+
+def test_thousands_of_exclusions_and_a_hundred_inputs_stay_small(browser, tmp_path):
+    count, width = 70, 110
+    names = ", ".join(f"tag_{i:03d}" for i in range(count))
+    ranges = "\n".join(f"  sensor_{i:03d}: [-1, 1]" for i in range(width))
+    text = f"inputs:\n{ranges}\nlabels: [{names}]\nrules:\n  - name: one tag\n    then: at_most_one({names})\n"
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (60, width)), np.eye(count, dtype=int)[rng.integers(0, count, 60)]
+    options = {"hidden": (8,), "max_epochs": 1, "random_state": 0, "progress": False, "compare": False}
+    model = SafeClassifier(Specification.from_yaml(text), enforcement="correct", **options).fit(X, y)
+    write_report(model, path=tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 1_000_000
+    browser.open(tmp_path / "report.html")
+    assert browser.errors == []
+    served = browser.run("smleReport.explorer.head.serve(Array(110).fill(0), Array(70).fill(1)).y")
+    assert sum(value >= 0 for value in served) == 1

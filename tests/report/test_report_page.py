@@ -287,15 +287,8 @@ def test_thousands_of_exclusions_and_a_hundred_inputs_are_summarised(tmp_path):
     text = f"inputs:\n{ranges}\nlabels: [{names}]\nrules:\n  - name: one tag\n    then: at_most_one({names})\n"
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (60, width)), np.eye(count, dtype=int)[rng.integers(0, count, 60)]
-    model = SafeClassifier(
-        Specification.from_yaml(text),
-        hidden=(8,),
-        embedding=8,
-        max_epochs=1,
-        enforcement="gauge",
-        refit=False,
-        random_state=0,
-    ).fit(X, y)
+    shape = {"hidden": (8,), "embedding": 8, "max_epochs": 1, "refit": False, "random_state": 0}
+    model = SafeClassifier(Specification.from_yaml(text), enforcement="gauge", **shape).fit(X, y)
     result, page = written(tmp_path, model)
     assert result.verdict == "proved"
     assert "2,415 pairs of 70 labels in all that never occur together" in page.text
@@ -315,8 +308,8 @@ def large():
         "rules: [{name: limit, when: a <= 0.5, then: y <= 1}]\n"
     )
     X[:, 2] = np.rint(X[:, 2])
-    quick = {"embedding": 8, "max_epochs": 1, "refit": False, "random_state": 0, "enforcement": "gauge"}
-    return SafeRegressor(spec, hidden=(400, 400), **quick).fit(X, X[:, 0])
+    shape = {"hidden": (400, 400), "embedding": 8, "max_epochs": 1, "refit": False, "random_state": 0}
+    return SafeRegressor(spec, enforcement="gauge", **shape).fit(X, X[:, 0])
 
 
 def test_a_large_network_is_shown_on_a_grid(large, tmp_path):

@@ -24,7 +24,10 @@ __all__ = ["head_explorer_data"]
 def head_explorer_data(
     certificate: Certificate, spec: Specification, backbone: object, *, medians: dict[str, float]
 ) -> dict[str, Any] | None:
-    """Return what the page needs, as plain data; None where it would be too large. `backbone`: a network, if known."""
+    """Return what the page needs, as plain data; None where it would be too large.
+
+    `backbone` is embedded if it is a multi-layer perceptron and not too large; else readers enter what it answers.
+    """
     document = certificate.document
     exact = smle_check.Specification(document["specification"], certificate.block)
     regions = document["gate"]["regions"]
@@ -36,7 +39,6 @@ def head_explorer_data(
     pairs = sum(len(rule.exclusions) for rule in exact.rules)
     size = sum(values.size for values in tensors.values()) + 2 * pairs
     size += arrays["check.outputs"].size if "check.outputs" in arrays else 0
-    size += sum(value.numel() for value in backbone.state_dict().values()) if isinstance(backbone, MLP) else 0
     if size > NUMBERS:
         return None
     place = {region: i for i, region in enumerate(regions)}
@@ -50,7 +52,9 @@ def head_explorer_data(
     }
     start = [float(f"{value:.6g}") for value in arrays["clips.default"].tolist()]
     data = {**described(spec, medians), "head": head, "answers": start}
-    return {**data, "network": backbone_data(backbone)} if isinstance(backbone, MLP) else data
+    if isinstance(backbone, MLP) and size + sum(v.numel() for v in backbone.state_dict().values()) <= NUMBERS:
+        data["network"] = backbone_data(backbone)
+    return data
 
 
 def _operation(op: Op) -> dict[str, Any]:

@@ -265,7 +265,7 @@ class Explorer {
   }
 
   drawLine(chart, width) {
-    const axis = this.first, height = 340, xs = this.samples(axis, 240);
+    const axis = this.first, height = 340, xs = this.samples(axis, this.head ? 120 : 240);
     const answers = xs.map((v) => this.at(this.values.map((old, i) => (i === axis ? v : old))));
     const points = xs.map((v, k) => {
       const answer = answers[k], rules = answer.rules.map((r) => this.data.rules[r]);

@@ -132,18 +132,26 @@ function makeHead(head) {
     });
   }
 
-  function alternatives(x, bits, p) {
+  function alternatives(x, bits) {
     const row = ({ y, x: inputs, threshold }) => ({ g: y, b: threshold - sumOf(inputs, x, 0), single: y.length === 1 });
-    const found = check.clauses.filter(([rule]) => isOn(rule, bits)).map(([, own]) => own.map((k) => row(check.literals[k])));
-    for (const [rule, pairs] of check.excluded) {
-      if (!isOn(rule, bits)) continue;
-      for (const [h, k] of pairs) if (p[h] >= 0 && p[k] >= 0) found.push([h, k].map((i) => ({ g: [[i, 1]], b: -TINY, single: true })));
-    }
-    return found;
+    return check.clauses.filter(([rule]) => isOn(rule, bits)).map(([, own]) => own.map((k) => row(check.literals[k])));
   }
 
-  function* proposals(x, bits, p, safeAnswer) {
-    const limits = limitRows(x, p.length), clauses = alternatives(x, bits, p);
+  // Of labels that exclude each other the one with the larger score stays on.
+  function separated(bits, answer) {
+    const y = [...answer], others = y.map(() => []);
+    for (const [rule, pairs] of check.excluded) {
+      if (isOn(rule, bits)) for (const [h, k] of pairs) { others[h].push(k); others[k].push(h); }
+    }
+    const order = y.map((_, i) => i).filter((i) => y[i] >= 0 && others[i].length).sort((a, b) => answer[b] - answer[a]);
+    for (const i of order) if (y[i] >= 0) for (const k of others[i]) if (y[k] >= 0) y[k] = -TINY;
+    return y;
+  }
+
+  function* proposals(x, bits, answer, safeAnswer) {
+    const p = separated(bits, answer), off = p.flatMap((v, i) => (v === answer[i] ? [] : [{ g: [[i, 1]], b: -TINY, single: true }]));
+    yield p;
+    const limits = [...limitRows(x, p.length), ...(off.length <= 8 ? off : [])], clauses = alternatives(x, bits);
     const over = (row) => sumOf(row.g, p) - row.b;
     let choices = [[]];
     for (const clause of clauses) {
