@@ -342,7 +342,8 @@ def test_a_model_that_is_no_good_is_called_so(tmp_path, twin):
     assert "AccuracyWarning" not in done.output
     text = load(tmp_path / "m").description_["scores"]["concern"]
     assert "on 160 held-out rows" in text
-    assert "rules 'per weight' and 'cap' limit y from above" in text
+    assert "learned heads keep to one convex part" in text
+    assert "enforcement='correct'" in text
     assert f"WARNING: {text}\n" in done.output
     assert json.loads(_train(tmp_path, *more, "--json").stdout)["warning"] == text
 

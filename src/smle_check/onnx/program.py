@@ -77,7 +77,8 @@ class Program:
 
     def several(self, op: str, inputs: list[str], outputs: list[str], **attributes: int) -> list[str]:
         """Append a node with several outputs; return their names."""
-        assert self.made.isdisjoint(outputs), outputs
+        if not self.made.isdisjoint(outputs):
+            raise ValueError(f"a name is made twice: {outputs}")
         self.nodes.append(Node(op, tuple(inputs), tuple(outputs), attributes))
         self.made.update(outputs)
         return outputs
