@@ -46,7 +46,7 @@ def test_quick_jobs_end_certified(benchmark, preset):
         assert ("score_extrapolation" in row) == (benchmark == "synthetic")
     safe = by_method["smle"]
     assert safe["certified"] is True
-    assert safe["worst_margin"] > 0 or (safe["worst_margin"] == 0 and benchmark != "classification")
+    assert safe["worst_margin"] >= 0  # a checked clause promises no more than the rule
     assert ("pdcg_success" in safe) == (preset == "paper")
     assert by_method["oracle"]["score"] >= safe["score"]  # nothing that obeys does better
 
