@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from smle.corrected.network import CorrectedModule
 from smle.guarantees.regions.cells import distinct
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
@@ -164,7 +165,9 @@ def _onnx(trained: Trained, case: Case) -> str:
     X = case.task.X_test[:100].astype(np.float32)
     wanted = trained.outputs(X)
     reasons = []
-    for write in [_write_safe] if isinstance(trained.module, SafeNetwork) else [_write_exported, _write_traced]:
+    for write in (
+        [_write_safe] if isinstance(trained.module, SafeNetwork | CorrectedModule) else [_write_exported, _write_traced]
+    ):
         try:
             with tempfile.TemporaryDirectory() as folder, _silence():
                 path = Path(folder) / "model.onnx"
@@ -188,8 +191,11 @@ def _onnx(trained: Trained, case: Case) -> str:
 def _write_safe(module: nn.Module, path: Path, example: Tensor) -> None:
     from smle.export import write_network
 
-    assert isinstance(module, SafeNetwork)
-    write_network(module, path, monitor=False)
+    if isinstance(module, CorrectedModule):
+        module.to_onnx(path, monitor=False)
+    else:
+        assert isinstance(module, SafeNetwork)
+        write_network(module, path, monitor=False)
 
 
 def _write_exported(module: nn.Module, path: Path, example: Tensor) -> None:
