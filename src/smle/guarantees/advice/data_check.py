@@ -122,7 +122,8 @@ def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.Arr
     on = np.zeros((len(X), len(spec.rules)), dtype=bool)
     for index, rule in enumerate(spec.rules):
         on[:, index] = active(rule, X)
-    violated, price, missing, costs, doubts = None, None, 0, None, ()
+    violated, price, missing, costs = None, None, 0, None
+    doubts: tuple[str, ...] = ()
     if Y is not None:
         targets = np.asarray(Y, dtype=np.float64).reshape(len(X), len(spec.targets))
         wrong = broken(spec, X, to_scores(spec, targets))
