@@ -301,7 +301,7 @@ def _refusal(
     if x is None:
         return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
     first, second = (item.offset + _dot(item.slope, x) for item in (limit, clip.limit))
-    place = f"at {point_text(spec.columns, x)}"
+    place = f"at {point_text(spec, x, (limit.rule, clip.limit.rule))}"
     room = limit.side * (second - first)
     if clip.limit is limit:
         return NotCertifiedError(
@@ -351,7 +351,7 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
         points = list(_points(boxes, leaf, most=1, enlarged=True))
     for x, rules, kind in room_at(spec, points):
         names = listed([f"'{spec.rules[r].name}'" for r in rules])
-        place = point_text(spec.columns, x)
+        place = point_text(spec, x, rules)
         if kind == "contradiction":
             return ContradictionError(
                 f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
@@ -361,8 +361,9 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
                 f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
                 "a gap or a tolerance."
             )
-    names = listed([f"'{rule.name}'" for rule in boxes.spec.rules if any(g not in leaf.off for g in rule.regions)])
-    where = f"near {point_text(spec.columns, points[0])}" if points else "somewhere"
+    active = [r for r, rule in enumerate(boxes.spec.rules) if any(g not in leaf.off for g in rule.regions)]
+    names = listed([f"'{boxes.spec.rules[r].name}'" for r in active])
+    where = f"near {point_text(spec, points[0], active)}" if points else "somewhere"
     if points and is_border:
         return _border(where, names)
     return NotCertifiedError(
