@@ -91,7 +91,7 @@ class _Problem:
         ratio = np.zeros(len(width))
         ratio[k], ratio[j] = 1.0, _short(width[k] / width[j], 3) * (1 if self.rng.random() < 0.7 else -1)
         middle, half = ratio @ (self.low + self.high) / 2, np.abs(ratio) @ width / 2
-        at = _short(middle + half * self.rng.uniform(-0.7, 0.7))
+        at = _short(float(middle + half * self.rng.uniform(-0.7, 0.7)))
         sign = "+" if ratio[j] > 0 else "-"
         return f"x{k} {sign} {_n(abs(ratio[j]))} * x{j}", ratio, at
 
