@@ -5,6 +5,7 @@ Other rooms import these names from here, and nothing from the rooms inside.
 
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
+from smle.guarantees.advice.costs import RuleCost, score_text
 from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
@@ -99,6 +100,7 @@ __all__ = [
     "Polytopes",
     "Region",
     "Requirement",
+    "RuleCost",
     "Samples",
     "Support",
     "Unknown",
@@ -130,6 +132,7 @@ __all__ = [
     "require_units",
     "requirement_of",
     "room_at",
+    "score_text",
     "slopes_and_offsets",
     "softmax_loss",
     "squared_error",

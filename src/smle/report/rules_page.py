@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from smle.guarantees import Diagnosis, Finding
-from smle.guarantees.advice.costs import RuleCost, score_text
+from smle.guarantees import Diagnosis, Finding, RuleCost, score_text
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.sentences import words
