@@ -5,6 +5,7 @@ Other rooms import these names from here, and nothing from the rooms inside.
 
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
+from smle.guarantees.advice.costs import RuleCost, score_text
 from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
@@ -92,6 +93,7 @@ __all__ = [
     "Polytopes",
     "Region",
     "RegionMaximum",
+    "RuleCost",
     "Samples",
     "Unknown",
     "Verdict",
@@ -123,6 +125,7 @@ __all__ = [
     "regions_of",
     "require_units",
     "room_at",
+    "score_text",
     "slopes_and_offsets",
     "softmax_loss",
     "squared_error",

@@ -141,15 +141,16 @@ class _CellCheck:
     def _report(self, index: int) -> CellReport:
         cell = self.cells[index]
         rules = self._rules(cell)
-        names = tuple(self._named(r, cell) for r in rules)
+        names = tuple(self.spec.rules[r].name for r in rules)
+        words = tuple(self._named(r, cell) for r in rules)
         if not rules and index not in self._capped_cells():
-            return CellReport(names, "free")
+            return CellReport(names, "free", words)
         try:
             status = self._contradiction(cell, rules)
             status = status or self._no_room(rules) or self._center(index) or self._constant(rules)
         except Undecided:
             status = "unknown"
-        return CellReport(names, status or "fine")
+        return CellReport(names, status or "fine", words)
 
     def _named(self, rule: int, cell: Sequence[int]) -> str:
         """Return the name of a rule; if an `or` gave it several regions, with the conditions of those that are on."""
