@@ -299,7 +299,7 @@ def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, .
     if x is None:
         return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
     first, second = (item.offset + _dot(item.slope, x) for item in (limit, clip.limit))
-    place = f"at {point_text(spec.columns, x)}"
+    place = f"at {point_text(spec, x, (limit.rule, clip.limit.rule))}"
     room = limit.side * (second - first)
     if clip.limit is limit:
         return NotCertifiedError(
@@ -329,7 +329,7 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
     points = list(_points(boxes, leaf))
     for x, rules, kind in room_at(spec, points):
         names = listed([f"'{spec.rules[r].name}'" for r in rules])
-        place = point_text(spec.columns, x)
+        place = point_text(spec, x, rules)
         if kind == "contradiction":
             return ContradictionError(
                 f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
@@ -340,11 +340,12 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
                 "a gap or a tolerance."
             )
     stated = boxes.spec
-    active = [rule.name for rule in stated.rules if any(g not in leaf.off for g in rule.regions)]
-    where = f" near {point_text(spec.columns, points[0])}" if points else ""
+    active = [r for r, rule in enumerate(stated.rules) if any(g not in leaf.off for g in rule.regions)]
+    names = listed([repr(stated.rules[r].name) for r in active])
+    where = f" near {point_text(spec, points[0], active)}" if points else ""
     return NotCertifiedError(
-        f"The rules seem to agree, but no stored answer was proved where {listed([repr(name) for name in active])} "
-        f"apply{where}. Split a rule, or widen an alternative."
+        f"The rules seem to agree, but no stored answer was proved where {names} apply{where}. Split a rule, or widen "
+        "an alternative."
     )
 
 
