@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from smle.attacks import attack
     from smle.assurance import certify, project, verify
+    from smle.attacks import attack
     from smle.certificates.advice import diagnose
     from smle.corrected import correct
     from smle.estimators import SafeClassifier, SafeRegressor, load

@@ -21,7 +21,7 @@ class Violation:
     * `outputs`: all numbers behind the answer: logits for labels, a score per option.
     * `excess`: by how much the rule is broken, exactly, in the units of the comparison that came nearest to hold, as it
       is written with the coefficient 1 in front of its first output. 0: a limit that is excluded was reached. None: the
-      answer is not a number.
+      answer is no finite number.
     """
 
     rule: str
@@ -36,7 +36,7 @@ class Violation:
         place = ", ".join(f"{name}={_shown(value)}" for name, value in self.inputs.items()) or "every input"
         answer = ", ".join(f"{name}={_shown(value)}" for name, value in self.answer.items())
         if self.excess is None:
-            much = "the answer is not a number"
+            much = "the answer is no finite number"
         else:
             much = f"off by {float(self.excess):.4g}" if self.excess else "a limit that is excluded is reached"
         return f"Rule '{self.rule}' asks {self.asks}. At {place} the model answers {answer}: {much}."

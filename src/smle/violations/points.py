@@ -14,7 +14,16 @@ from smle.guarantees import Domain, Region, Support, distinct
 from smle.rules import NumericInput, Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 
-__all__ = ["border_points", "corner_points", "finished", "hard_points", "region_boxes", "region_points", "stepped", "uniform_points"]
+__all__ = [
+    "border_points",
+    "corner_points",
+    "finished",
+    "hard_points",
+    "region_boxes",
+    "region_points",
+    "stepped",
+    "uniform_points",
+]
 
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]
@@ -42,9 +51,7 @@ def uniform_points(
     return finished(spec, rng.uniform(lower, upper, (count, len(lower))), dtype)
 
 
-def corner_points(
-    spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32
-) -> FloatArray:
+def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32) -> FloatArray:
     """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
     return finished(spec, _snap(distinct(spec).rows, _corners(*_ends(spec), rng, count), rng), dtype)
 

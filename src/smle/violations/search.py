@@ -202,7 +202,7 @@ class _Hunt:
         for r in np.flatnonzero(wrong.any(axis=0)):
             rows = np.flatnonzero(wrong[:, r])
             own = excess[np.ix_(rows, np.flatnonzero(self.clauses.rule == r))].max(axis=1, initial=-np.inf)
-            for row in rows[np.argsort(-np.nan_to_num(own, nan=np.inf))[:8]]:
+            for row in rows[np.argsort(-np.where(np.isfinite(own), own, -np.inf), kind="stable")[:8]]:
                 much, _ = excess_of(self.spec.rules[r], X[row], Y[row])
                 case = Broken(X[row], Y[row], int(r), much)
                 # A number tells more than NaN does.
@@ -274,7 +274,7 @@ class _Hunt:
         for region, rules in enumerate(arrangement.rules):
             chosen = np.isin(self.clauses.rule[clause], rules)
             start, end = self.boxes[region]
-            inside = chosen & ((X >= start) & (X <= end)).all(axis=1)
+            inside = chosen & ((start <= X) & (end >= X)).all(axis=1)
             low[inside], high[inside] = start, end
         return low, high
 
