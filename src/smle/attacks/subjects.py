@@ -61,8 +61,8 @@ class Table:
 
         columns = self.columns(X)
         if self.plain:
-            kind = object if any(values.dtype == object for values in columns.values()) else X.dtype
-            return np.stack([values.astype(kind) for values in columns.values()], axis=1)
+            texts = any(values.dtype == object for values in columns.values())
+            return np.stack([values.astype(object if texts else X.dtype) for values in columns.values()], axis=1)
         if self._examples is None or not len(self._examples):
             return pd.DataFrame(columns)
         rows = self._examples.iloc[np.arange(len(X)) % len(self._examples)].reset_index(drop=True)
@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
 class _Tables:
     """A model that reads tables."""
 
-    dtype = np.float64
+    dtype: type[np.floating[Any]] = np.float64
 
     def __init__(self, table: Table, answer: Callable[[Any, FloatArray], Any]) -> None:
         self.table, self._answer = table, answer
@@ -119,7 +119,7 @@ class _Tables:
 class _Module:
     """A torch module of features (n, d)."""
 
-    dtype = np.float32
+    dtype: type[np.floating[Any]] = np.float32
 
     def __init__(self, module: Any, spec: Specification) -> None:
         self.table = Table(spec)

@@ -43,7 +43,7 @@ _BATCH = 4096
 class Subject(Protocol):
     """What is attacked: a program from encoded inputs (n, d) to outputs (n, m)."""
 
-    dtype: type[np.floating]
+    dtype: type[np.floating[Any]]
 
     def ask(self, X: FloatArray) -> tuple[FloatArray, Doubles]:
         """Return the inputs as the rules read them (n, d), and the outputs (n, m)."""
@@ -180,7 +180,7 @@ class _Hunt:
             self._note(X, Y, wrong, excess)
         excess[~on[:, self.clauses.rule]] = -np.inf
         excess[np.isnan(excess)] = -np.inf
-        for c in np.flatnonzero(np.isfinite(excess).any(axis=0)):
+        for c in np.flatnonzero(np.isfinite(excess).any(axis=0)).tolist():
             rows = np.argsort(-excess[:, c], kind="stable")[:_KEPT]
             rows = rows[np.isfinite(excess[rows, c])]
             fresh = X[rows], Y[rows], excess[rows, c]
@@ -189,7 +189,7 @@ class _Hunt:
                 _, first = np.unique(fresh[0], axis=0, return_index=True)
                 order = first[np.argsort(-fresh[2][first], kind="stable")][:_KEPT]
                 fresh = fresh[0][order], fresh[1][order], fresh[2][order]
-            self.best[int(c)] = fresh
+            self.best[c] = fresh
 
     def _excess(self, X: FloatArray, Y: Doubles) -> Doubles:
         """Return the excess of each clause (n, clauses): of its literals the smallest."""
@@ -238,7 +238,7 @@ class _Hunt:
     def _stand_ins(self) -> list[tuple[int, float]]:
         place = {name: i for i, name in enumerate(self.spec.columns)}
         return [
-            (place[item.name], float(item.missing))  # type: ignore[arg-type]
+            (place[item.name], float(item.missing))
             for item in self.spec.inputs
             if item.missing is not None and item.name in place
         ]
@@ -303,8 +303,8 @@ class _Hunt:
         share = rng.choice([1.0 / d, 0.3, 1.0], size=(n, 1))
         mixed = np.clip(np.where(rng.random((n, d)) < share, moved, X), low, high)
         for group in self.spec.one_hot:  # another category, where the region leaves one
-            flip = rng.random(n) < 0.2
-            mixed[np.ix_(flip, group)] = rng.uniform(low[np.ix_(flip, group)], high[np.ix_(flip, group)])
+            flip = np.flatnonzero(rng.random(n) < 0.2)[:, None]
+            mixed[flip, group] = rng.uniform(low[flip, group], high[flip, group])
         return mixed
 
 
