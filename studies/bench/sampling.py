@@ -13,8 +13,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.cells import distinct
+from smle.guarantees.regions.cells import Cells, regions_of
 from smle.rules import Clause, Linear, Literal, Row, Specification
 from smle.violations.points import border_points, corner_points, finished, hard_points, uniform_points
 from smle_check.floats import BINARY32, BINARY64, exact, nearest
@@ -68,7 +67,7 @@ class Judge:
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
-        self.arrangement: Arrangement = distinct(spec)
+        self.cells: Cells = regions_of(spec)
         self._clauses = [rule.requirement.expanded() for rule in spec.rules]
 
     def violations(self, X: FloatArray, Y: FloatArray) -> list[Violation]:
@@ -91,7 +90,7 @@ class Judge:
             if not len(rows):
                 continue
             chosen = (x, y) if len(rows) == len(x) else (x[rows], y[rows])
-            for rule in self.arrangement.rules[region]:
+            for rule in self.cells.rules[region]:
                 wrong = np.isnan(chosen[1]).any(axis=1)
                 for clause in self._clauses[rule]:
                     holds, worst = _clause(clause, *chosen)
@@ -105,8 +104,8 @@ class Judge:
 
     def active(self, X: FloatArray) -> Iterator[tuple[int, BoolArray]]:
         """Yield each region with the rows that lie in it, exactly."""
-        inside = [self._inside(row, X) for row in self.arrangement.rows]
-        for number, region in enumerate(self.arrangement.regions):
+        inside = [self._inside(row, X) for row in self.cells.rows]
+        for number, region in enumerate(self.cells.regions):
             active = np.ones(len(X), dtype=bool)
             for r in region:
                 active &= inside[r]

@@ -14,7 +14,7 @@ from smle.attacks.outputs import decisions
 from smle.attacks.subjects import subject_of, usable
 from smle.errors import RuleError
 from smle.guarantees import NotProved, active
-from smle.guarantees import verify as verify_overapproximation
+from smle.guarantees import verify as verify_heads
 from smle.rules import Categorical, NumericInput, Specification
 from smle.violations import Attack, Broken, Violation, excess_of, hunt
 
@@ -94,9 +94,9 @@ def _chosen(spec: Specification, names: Sequence[str] | None) -> Specification:
 
 def _unproved(model: Any, spec: Specification) -> FloatArray | None:
     """Return inputs (n, d) at which the proof of a network with the paper's box fails: good points to start from."""
-    if not hasattr(model, "overapproximation"):
+    if not hasattr(model, "frozen_heads"):
         return None
-    verdicts = verify_overapproximation(model.overapproximation(), model.spec, model.arrangement)
+    verdicts = verify_heads(model.frozen_heads(), model.spec, model.cells)
     points = [v.x for _, v in verdicts.failures() if isinstance(v, NotProved) and np.isfinite(v.x).all()]
     return np.array(points[:1000]).reshape(-1, len(spec.columns))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import Domain, Region, Support, distinct
+from smle.guarantees import Domain, Region, RegionMaximum, regions_of
 from smle.rules import NumericInput, Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 
@@ -35,7 +35,7 @@ def hard_points(
     spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32
 ) -> Iterator[FloatArray]:
     """Yield batches of about `count` points in all: uniform, corners, on facets, a few ulps around them."""
-    rows = list(distinct(spec).rows)
+    rows = list(regions_of(spec).rows)
     share = max(1, count // (2 + len(rows)))
     yield uniform_points(spec, rng, share, dtype=dtype)
     yield corner_points(spec, rng, share, dtype=dtype)
@@ -53,7 +53,7 @@ def uniform_points(
 
 def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32) -> FloatArray:
     """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
-    return finished(spec, _snap(distinct(spec).rows, _corners(*_ends(spec), rng, count), rng), dtype)
+    return finished(spec, _snap(regions_of(spec).rows, _corners(*_ends(spec), rng, count), rng), dtype)
 
 
 def border_points(
@@ -63,7 +63,7 @@ def border_points(
     lower, upper = _ends(spec)
     inner = rng.uniform(lower, upper, (count, len(lower)))
     points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(lower, upper, rng, count))
-    others = [r for r in distinct(spec).rows if r != row and r.is_comparison]
+    others = [r for r in regions_of(spec).rows if r != row and r.is_comparison]
     cast = finished(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
     column = row.coefficients[0][0]
     for _ in range(ulps):
@@ -74,18 +74,20 @@ def border_points(
 def region_points(
     spec: Specification, rng: np.random.Generator, count: int, *, region: int, dtype: Kind = np.float32
 ) -> FloatArray:
-    """Return points inside of a region of `distinct(spec)`, its corners and edges among them.
+    """Return points inside of a region of `regions_of(spec)`, its corners and edges among them.
 
     A region behind comparisons is a box; others have vertices in random directions, and mixtures of two or more.
     """
-    arrangement = distinct(spec)
-    polytope = Region.of(arrangement, spec, [region])
+    stated = regions_of(spec)
+    polytope = Region.of(stated, spec, [region])
     low, high, _ = polytope.tight_box()
     inner = rng.uniform(low, high, (count, len(low)))
     corners = _corners(low, high, rng, count)
     points = np.where(rng.random((count, 1)) < 0.5, inner, np.where(rng.random(inner.shape) < 0.5, inner, corners))
-    if any(not arrangement.rows[r].is_comparison for r in arrangement.regions[region]):
-        _, _, vertices = Support(polytope)(rng.standard_normal((_DIRECTIONS, len(low))) / np.maximum(high - low, 1e-9))
+    if any(not stated.rows[r].is_comparison for r in stated.regions[region]):
+        _, _, vertices = RegionMaximum(polytope)(
+            rng.standard_normal((_DIRECTIONS, len(low))) / np.maximum(high - low, 1e-9)
+        )
         vertices = vertices[np.isfinite(vertices).all(axis=1)]
         if len(vertices):
             shares = rng.dirichlet(np.full(len(vertices), 0.2), count)
@@ -112,11 +114,11 @@ def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: boo
 
 
 def region_boxes(spec: Specification) -> list[tuple[Doubles, Doubles]]:
-    """Return for each region of `distinct(spec)` the box that its comparisons leave: (low, high), (d,) each."""
-    arrangement, domain = distinct(spec), Domain.of(spec)
+    """Return for each region of `regions_of(spec)` the box that its comparisons leave: (low, high), (d,) each."""
+    stated, domain = regions_of(spec), Domain.of(spec)
     boxes = []
-    for region in range(len(arrangement.regions)):
-        low, high, _ = Region.of(arrangement, spec, [region], domain=domain).tight_box()
+    for region in range(len(stated.regions)):
+        low, high, _ = Region.of(stated, spec, [region], domain=domain).tight_box()
         boxes.append((low, high))
     return boxes
 

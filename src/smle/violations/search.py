@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import active, broken, distinct
+from smle.guarantees import active, broken, regions_of
 from smle.rules import Rule, Specification
 from smle.rules.arrays import ClauseArrays
 from smle.violations.points import (
@@ -218,14 +218,14 @@ class _Hunt:
         spec, rng, dtype = self.spec, self.rng, self.subject.dtype
         if starts is not None and len(starts):
             yield from _chunks(finished(spec, starts, dtype, whole=True)[: max(1, count // 2)])
-        arrangement = distinct(spec)
-        parts = len(arrangement.regions) + len(arrangement.rows) + 2
+        stated = regions_of(spec)
+        parts = len(stated.regions) + len(stated.rows) + 2
         share = max(8, count // parts)
         made = [uniform_points(spec, rng, share, dtype=dtype), corner_points(spec, rng, share, dtype=dtype)]
-        regions = rng.permutation(len(arrangement.regions))[: max(1, count // share)]
+        regions = rng.permutation(len(stated.regions))[: max(1, count // share)]
         made += [region_points(spec, rng, share, region=int(region), dtype=dtype) for region in regions]
-        rows = rng.permutation(len(arrangement.rows))[: max(1, count // share)]
-        made += [border_points(spec, rng, share, row=arrangement.rows[int(row)], dtype=dtype) for row in rows]
+        rows = rng.permutation(len(stated.rows))[: max(1, count // share)]
+        made += [border_points(spec, rng, share, row=stated.rows[int(row)], dtype=dtype) for row in rows]
         yield from _chunks(self._finished(np.concatenate(made)))
 
     def _finished(self, points: FloatArray) -> FloatArray:
@@ -269,9 +269,9 @@ class _Hunt:
 
     def _homes(self, X: FloatArray, clause: Sequence[int] | npt.NDArray[Any]) -> tuple[Doubles, Doubles]:
         """Return for each point the box of a region of its clause's rule in which it lies: (n, d) each."""
-        arrangement = distinct(self.spec)
+        stated = regions_of(self.spec)
         low, high = (np.tile([float(v) for v in ends], (len(X), 1)) for ends in (self.spec.lower, self.spec.upper))
-        for region, rules in enumerate(arrangement.rules):
+        for region, rules in enumerate(stated.rules):
             chosen = np.isin(self.clauses.rule[clause], rules)
             start, end = self.boxes[region]
             inside = chosen & ((start <= X) & (end >= X)).all(axis=1)

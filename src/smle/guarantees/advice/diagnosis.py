@@ -49,11 +49,12 @@ class Finding:
 class CellReport:
     """Rules that can be active together, by name, and whether a head can serve them.
 
-    A rule with several conditions (an `or`) is named with those that are met: `low score (score < 480)`.
+    In `words` a rule with several conditions (an `or`) comes with those that are met: `low score (score < 480)`.
     """
 
     rules: tuple[str, ...]
     status: str
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class Diagnosis:
         return {
             "contradictory": self.contradictory,
             "rules": [{"name": rule.name, "when": rule.when, "then": rule.then} for rule in self.spec.rules],
-            "cells": [{"rules": list(cell.rules), "status": cell.status} for cell in self.cells],
+            "cells": [
+                {"rules": list(cell.rules), "status": cell.status, "words": list(cell.words)} for cell in self.cells
+            ],
             "always_on": list(self.always_on),
             "findings": [
                 {
@@ -148,7 +151,7 @@ class Diagnosis:
         counts = Counter(cell.status for cell in self.cells)
         lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
         doubtful = list(dict.fromkeys(cell for cell in self.cells if cell.status not in ("fine", "free")))
-        lines += [f"  {cell.status}: {', '.join(cell.rules)}" for cell in doubtful[:_LISTED]]
+        lines += [f"  {cell.status}: {', '.join(cell.words)}" for cell in doubtful[:_LISTED]]
         if len(doubtful) > _LISTED:
             lines.append(f"  ... {len(doubtful) - _LISTED} more (--json lists all)")
         if self.always_on:
