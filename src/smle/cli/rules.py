@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import RULES, Json, app, data_named, print_json, reported
+from smle.cli.app import REFUTED, RULES, UNDECIDED, Json, app, data_named, print_json, reported
 
 
 @app.command(rich_help_panel=RULES)
@@ -18,7 +18,8 @@ def rules(
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
 
-    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable.
+    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3: a
+    question stayed open.
 
     Example: smle rules braking.yaml --data drives.csv
 
@@ -51,7 +52,9 @@ def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
         if table is not None and not known:
             print(f"The table does not have all outputs ({', '.join(targets)}), so only its inputs were looked at.")
     if result.contradictory:
-        raise typer.Exit(1)
+        raise typer.Exit(REFUTED)
+    if result.undecided:
+        raise typer.Exit(UNDECIDED)
 
 
 def _compare(old: str, new: str, as_json: bool) -> None:
@@ -63,3 +66,5 @@ def _compare(old: str, new: str, as_json: bool) -> None:
         print_json(result.to_json())
     else:
         print(result.table())
+    if result.verdict == "unknown":
+        raise typer.Exit(UNDECIDED)
