@@ -34,6 +34,10 @@ class NumericInput:
     integer: bool = False
     missing: Fraction | None = None
 
+    def text(self, value: float) -> str:
+        """Return a value as people read it, rounded to four digits."""
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
             raise RuleError(
