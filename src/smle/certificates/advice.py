@@ -41,7 +41,8 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
         if any(finding.severe for finding in others):
             return found
         names = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules))
-        return replace(found, findings=(*others, Finding("not proved", names, str(error))))
+        kind = "contradiction" if isinstance(error, ContradictionError) else "not proved"
+        return replace(found, findings=(*others, Finding(kind, names, str(error))))
     pinned = tuple(_stored(finding) for finding in doubts if _pins(found.spec, finding))
     box = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules))
     note = Finding(
