@@ -28,8 +28,10 @@ HEAD = "inputs: {income: [0, 1000]}\noutputs: [u, v]\nlabels: [cat, dog]\nrules:
 def kinds(*rules: str) -> list[str]:
     text = "".join(f"  - {{name: r{i}, then: '{rule}'}}\n" for i, rule in enumerate(rules))
     found = diagnose(HEAD + text)
-    assert found.contradictory == any(f.severe for f in found.findings)
-    assert all(cell.status in ("fine", "free") for cell in found.cells) != found.contradictory
+    severe = any(f.severe for f in found.findings)
+    assert found.contradictory + found.undecided == severe
+    assert found.undecided == (severe and all(f.kind == "not proved" for f in found.findings if f.severe))
+    assert all(cell.status in ("fine", "free") for cell in found.cells) != severe
     return [f.kind for f in found.findings]
 
 

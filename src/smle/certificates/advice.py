@@ -38,7 +38,8 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
         moving = tuple(rule.name for rule in spec.rules if any(literal.inputs for literal in _literals([rule])))
         names = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules)) or moving
         cells = tuple(replace(cell, status="unknown") if cell.status == "fine" else cell for cell in found.cells)
-        return replace(found, findings=(*others, Finding("not proved", names, str(error))), cells=cells)
+        kind = "contradiction" if isinstance(error, ContradictionError) else "not proved"
+        return replace(found, findings=(*others, Finding(kind, names, str(error))), cells=cells)
     pinned = tuple(_stored(finding) for finding in doubts if _pins(spec, finding))
     cells = tuple(replace(cell, status="fine") if cell.status == "no room" else cell for cell in found.cells)
     return replace(found, findings=(*others, *pinned), cells=cells)

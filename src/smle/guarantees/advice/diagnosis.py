@@ -14,8 +14,10 @@ from smle.rules import Specification
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
-SEVERE = frozenset({"contradiction", "no room", "not proved"})
-"""Kinds of findings with which no model can be certified."""
+REFUTED = frozenset({"contradiction", "no room"})
+"""Kinds of findings that show that no model can be certified."""
+SEVERE = REFUTED | {"not proved"}
+"""Kinds of findings with which no model can be certified as things are."""
 ABOUT_DATA = frozenset({"outside the domain", "narrow data", "other units"})
 """Kinds of findings that say nothing against the rules themselves."""
 
@@ -93,13 +95,20 @@ class Diagnosis:
 
     @property
     def contradictory(self) -> bool:
-        """Whether some finding means that no model can be certified."""
-        return any(finding.severe for finding in self.findings)
+        """Whether some finding shows that no model can be certified."""
+        return any(finding.kind in REFUTED for finding in self.findings)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether no proof was found, and nothing against one either."""
+        doubtful = any(finding.severe for finding in self.findings) or any(c.status == "unknown" for c in self.cells)
+        return doubtful and not self.contradictory
 
     def to_json(self) -> dict[str, object]:
         """Return plain data for machines; exact numbers are given as text beside the nearest float."""
         return {
             "contradictory": self.contradictory,
+            "undecided": self.undecided,
             "rules": [{"name": rule.name, "when": rule.when, "then": rule.then} for rule in self.spec.rules],
             "cells": [
                 {"rules": list(cell.rules), "status": cell.status, "words": list(cell.words)} for cell in self.cells
