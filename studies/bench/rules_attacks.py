@@ -25,7 +25,7 @@ from smle.export.backbone import Backbone
 from smle.export.graph import certified_program, graph_model, interface_of
 from smle.export.proposals import proposals_of
 from smle.extras import require
-from smle.guarantees import distinct
+from smle.guarantees import regions_of
 from smle.programs import program_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
@@ -266,7 +266,7 @@ class Attacker:
 
     def inputs(self, count: int, dtype: type[np.floating]) -> FloatArray:
         """Return points of the domain: uniform, corners, and within a few numbers of the format of every guard row."""
-        rows, spec, rng = distinct(self.spec).rows, self.spec, self.rng
+        rows, spec, rng = regions_of(self.spec).rows, self.spec, self.rng
         parts = [uniform_points(spec, rng, count // 4, dtype=dtype), corner_points(spec, rng, count // 4, dtype=dtype)]
         share = -(-count // (2 * len(rows))) if rows else 0
         parts += [border_points(spec, rng, share, row=row, dtype=dtype) for row in rows]
