@@ -261,7 +261,7 @@ def linear_counterexample_milp(
     found = model.solve({int(c): 1.0 for c in part}, time_limit=time_limit)
     if found.x is None:
         return Search(None, found.status if found.status is not Status.OPTIMAL else Status.ERROR, found.message)
-    point = counterexample_at(rows, plain_numbers(head), found.x[model.x], found.x[model.z], margin)
+    point = counterexample_at(shifted, plain_numbers(head), found.x[model.x], found.x[model.z])
     # Violations within the solver's tolerance are no counterexamples.
     if point is not None and found.objective <= 1e-9:
         point = None

@@ -40,12 +40,16 @@ _PAIRS_AT_ONCE = 500
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The clauses and exclusions that are proved over one region, with the box of the embedding there."""
+    """The clauses and exclusions that are proved over one region, with the box of the embedding there.
+
+    `stated`: the literals as the user stated them, in which the paper measures counterexamples.
+    """
 
     region: Region
     support: Support
     clauses: tuple[Clause, ...]
     literals: tuple[Literals, ...]
+    stated: tuple[Literals, ...]
     exclusions: npt.NDArray[np.int32]
     envelope: Envelope
 
@@ -83,10 +87,12 @@ class HeadProblem:
             if isinstance(over.bounds, NetworkBounds):
                 clauses, exclusions = (*clauses, *map(exclusion_clause, exclusions.tolist())), exclusions[:0]
                 regions = cut_region(region)
-            literals = tuple(Literals.of(clause, m, d) for clause in clauses)
+            literals, stated = (
+                tuple(Literals.of(clause, m, d, stated=asked) for clause in clauses) for asked in (False, True)
+            )
             for place in regions:
                 if place.empty() is None:
-                    parts.append(Part(place, Support(place), clauses, literals, exclusions, envelope))
+                    parts.append(Part(place, Support(place), clauses, literals, stated, exclusions, envelope))
         problem = cls(envelope, domain, tuple(parts), m)
         if isinstance(over.bounds, NetworkBounds):
             problem = problem.under(over.bounds)

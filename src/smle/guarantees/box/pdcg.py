@@ -144,13 +144,13 @@ def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, 
 
 def _searches(part: Part, problem: HeadProblem, numbers: HeadNumbers, plain: HeadNumbers) -> list[Search]:
     searches = []
-    single = [literals for literals in part.literals if len(literals.h) == 1]
+    single = [literals for literals in part.stated if len(literals.h) == 1]
     if single:
         rows = Literals.stacked(single)
         margin = rounding_margin(rows, numbers, problem.domain)
         rows = Literals(rows.g, rows.s, rows.h - margin, rows.strict)
         searches.append(linear_counterexample(rows, plain, part.envelope, part.support))
-    for literals in part.literals:
+    for literals in part.stated:
         if len(literals.h) > 1:
             optimum = clause_optimum(literals, numbers, part.envelope, part.region)
             if optimum.x is None or optimum.z is None:
@@ -179,7 +179,7 @@ def memory_clauses(
     required = []
     for i, (x, _, p) in enumerate(points.points):
         part = problem.parts[p]
-        for literals in part.literals:
+        for literals in part.stated:
             margin = 2 * rounding_margin(literals, numbers, problem.domain) + tolerance
             required.append((i, literals.g, literals.h - literals.s @ x - margin))
         for h, k in part.exclusions:
