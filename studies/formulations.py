@@ -19,7 +19,6 @@ from scipy import sparse
 from smle.guarantees.box.counterexample import Counterexample, Search, counterexample_at
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features
-from smle.guarantees.box.robust import Layout
 from smle.guarantees.proof.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
 from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals
 from smle.guarantees.regions.geometry import Domain, Region
@@ -301,16 +300,15 @@ def exclusion_counterexample_milp(
 
 
 def memory_projection_miqp(
-    theta: Array, points: Memory, problem: HeadProblem, *, layout: Layout, like: Head, tolerance: float,
-    big: float, time_limit: float | None = None,
-) -> Solution:  # fmt: skip
+    head: Head, points: Memory, problem: HeadProblem, *, tolerance: float, big: float, time_limit: float | None = None
+) -> Solution:
     """Solve the same problem as the paper's MIQP: `g.y <= right + M (1 - I)`, one of the I of a clause must be 1.
 
     Single literals have no binary. `x` of the solution are the parameters.
     """
-    features = memory_features(points, layout)
-    required = memory_clauses(points, problem, like=like, tolerance=tolerance)
-    size, binaries = layout.size, sum(len(right) for *_, right in required if len(right) > 1)
+    features, theta = memory_features(points, head), head.vector()
+    required = memory_clauses(points, problem, like=head, tolerance=tolerance)
+    size, binaries = len(theta), sum(len(right) for *_, right in required if len(right) > 1)
     rows: list[Array] = []
     lower: list[float] = []
     upper: list[float] = []

@@ -269,7 +269,8 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
             cells: list[object] = ["affine" if affine else "constant", n, clauses, seconds[0]]
             for run, spent in zip(runs, seconds[1:], strict=True):
                 iterations = f"{run.iterations}" if run.succeeded else f"not after {run.iterations}"
-                cells += [spent / seconds[0], iterations, run.distance / shortest]
+                distance = float(np.linalg.norm(run.head.vector() - head.vector()))
+                cells += [spent / seconds[0], iterations, distance / shortest]
             rows.append(tuple(cells))
     passed[f"PDCG with a memory of one counterexample converges in all {len(ended)} cases"] = all(ended)
     return Table(
@@ -301,7 +302,7 @@ def _back_ends(quick: bool) -> Table:
             safe = robust_rows(task.rows(task.weights(head), head), task.envelope, layout)
             total = safe.A.shape[1]
             start = np.zeros(total)
-            start[: layout.size] = layout.pack(head.W.astype(np.float64), None, head.b.astype(np.float64))
+            start[: layout.size] = head.vector()
             P = sparse.diags(np.arange(total) < layout.size, format="csr", dtype=float)
             program = QuadraticProgram(P, -start, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
             for backend in BACKENDS[QuadraticProgram]:

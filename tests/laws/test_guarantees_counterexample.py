@@ -145,9 +145,7 @@ def test_pair_weights_equal_the_lp_of_the_pair() -> None:
 
 
 @pytest.mark.parametrize("affine", [False, True])
-def test_many_rows_are_decided_by_the_milp_with_the_same_optimum(
-    affine: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_are_decided_by_the_milp_with_the_same_optimum(affine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = 0
     for seed in range(15):
         instance = random_instance(seed, affine=affine, n=4, m=3)

@@ -159,9 +159,7 @@ def _by_milp(
     return Search(best, Status.OPTIMAL, solved.message, strongest=certain)
 
 
-def _maxima(
-    rows: Literals, head: HeadNumbers, envelope: Envelope, support: Support
-) -> tuple[Array, Array, Array]:
+def _maxima(rows: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> tuple[Array, Array, Array]:
     """Return (maximum of each row's excess, where, direction in z)."""
     v, c, offset = slopes_and_offsets(rows, head, envelope)
     top, _, x = support(c)
