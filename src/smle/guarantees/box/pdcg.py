@@ -13,7 +13,7 @@ part of the tolerance.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +28,7 @@ from smle.solvers import LinearProgram, QuadraticProgram, Solution, Status, solv
 
 __all__ = [
     "COSTS",
+    "Finder",
     "Memory",
     "Pdcg",
     "memory_clauses",
@@ -40,6 +41,9 @@ __all__ = [
 Array = npt.NDArray[np.float64]
 Row = tuple[int, Array, float]
 """(point of the memory, g (m,), right): g.y <= right there."""
+
+Finder = Callable[[Head, HeadProblem], tuple[Search, int]]
+"""Returns the outcome of a search for a counterexample, and the part of the obligations that it breaks."""
 
 COSTS = ("squared", "absolute")
 
@@ -81,7 +85,7 @@ class Memory:
 
 def pdcg(
     head: Head, problem: HeadProblem, *, n_it: int, n_xs: int, tolerance: float = 1e-6, memory: Memory | None = None,
-    anchored: bool = False, cost: str = "squared",
+    anchored: bool = False, cost: str = "squared", search: Finder | None = None,
 ) -> Pdcg:  # fmt: skip
     """Run Algorithm 1 on one head.
 
@@ -98,17 +102,19 @@ def pdcg(
         memory: Counterexamples of an earlier run to start with (the paper starts with none).
         anchored: Project the given head each time: ends at the nearest safe head if the memory holds all it needs.
         cost: What a projection minimizes: the `squared` distance of the paper, or the `absolute` one, which is linear.
+        search: How to look for a counterexample; None: `strongest_counterexample`. Where it says that there is none,
+            the run ends with success.
 
     """
     current, found = head, list[Counterexample]()
     points = Memory(n_xs) if memory is None else memory
     for iteration in range(n_it):
-        search, part = strongest_counterexample(current, problem)
-        if search.found is None:
-            reason = "" if search.none_exists else f"the search ended with {search.status} {search.message}"
-            return Pdcg(current, search.none_exists, iteration, tuple(found), reason)
-        found.append(search.found)
-        points.append(search.found.x, search.found.z, part)
+        outcome, part = (search or strongest_counterexample)(current, problem)
+        if outcome.found is None:
+            reason = "" if outcome.none_exists else f"the search ended with {outcome.status} {outcome.message}"
+            return Pdcg(current, outcome.none_exists, iteration, tuple(found), reason)
+        found.append(outcome.found)
+        points.append(outcome.found.x, outcome.found.z, part)
         start = head if anchored else current
         solution = memory_projection(start, points, problem, like=current, tolerance=tolerance, cost=cost)
         if solution.x is None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import PDCG_COSTS, Head, Memory, Overapproximation, Pdcg, nearest_safe_head, pdcg, verify
+from smle.guarantees import PDCG_COSTS, Finder, Head, Memory, Overapproximation, Pdcg, nearest_safe_head, pdcg, verify
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement.base import Enforcement, Problems, Report, require_proved
 
@@ -35,6 +35,8 @@ class PDCG(Enforcement):
             yesterday's are still good ones. False: with none, as the paper's Algorithm 1 does.
         anchored: The projections of one run all start from the head that it was given.
         cost: `squared`, the paper's, or `absolute`: a linear program instead of a quadratic one.
+
+    `search` may be set to another way to look for counterexamples (`smle.guarantees.Finder`).
     """
 
     name = "pdcg"
@@ -53,6 +55,7 @@ class PDCG(Enforcement):
             raise ValueError(f"Expected a cost among {', '.join(PDCG_COSTS)}. Got {cost!r}.")
         self.memory, self.iterations, self.every, self.tolerance = memory, iterations, every, tolerance
         self.keep_memory, self.anchored, self.cost = keep_memory, anchored, cost
+        self.search: Finder | None = None
         self.final: tuple[Pdcg, ...] = ()
 
     def start(self, network: SafeNetwork) -> None:
@@ -114,6 +117,7 @@ class PDCG(Enforcement):
             results[number] = result = pdcg(
                 head, self._problems.of(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
                 memory=self._memory(number) if self.keep_memory else None, anchored=self.anchored, cost=self.cost,
+                search=self.search,
             )  # fmt: skip
             strength, seconds = max(result.strengths, default=0.0), time.perf_counter() - started
             self.reports.append(Report(step, number, result.succeeded, result.iterations, strength, seconds))
