@@ -19,8 +19,8 @@ from scipy import sparse
 from smle.guarantees.box.counterexample import Counterexample, Search, counterexample_at
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, strongest_counterexample
-from smle.guarantees.proof.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals
+from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
 from smle.solvers import MixedIntegerProgram, Solution, Status, solve
 from studies.scip import solve_miqp
@@ -50,15 +50,15 @@ def plain_numbers(head: Head) -> HeadNumbers:
     return HeadNumbers(head.W.astype(np.float64), V, head.b.astype(np.float64), np.zeros(m), np.zeros(m))
 
 
-def plain_envelope(bounds: ConstantBounds | AffineBounds, domain: Domain) -> Envelope:
+def plain_envelope(bounds: ConstantBounds | AffineBounds, domain: Domain) -> WidenedBox:
     """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
     lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
     nothing = np.zeros(len(lower))
     if isinstance(bounds, ConstantBounds):
-        return Envelope(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
+        return WidenedBox(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
     slopes = bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64)
     sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
-    return Envelope(lower, upper, *slopes, sizes, nothing)
+    return WidenedBox(lower, upper, *slopes, sizes, nothing)
 
 
 def _interval(slope: Array, offset: Array, low: Array, high: Array) -> tuple[Array, Array]:
@@ -366,11 +366,11 @@ def largest_sum(head: Head, problem: HeadProblem) -> tuple[Search, int]:
     part = problem.parts[p] if problem.parts else None
     if search.found is None or part is None or not len(part.exclusions):
         return search, p
-    envelope = problem.envelope
-    if envelope.lower_slope is None or envelope.upper_slope is None:
-        bounds: Bounds = ConstantBounds(envelope.lower, envelope.upper)
-    else:
-        bounds = AffineBounds(envelope.lower, envelope.lower_slope, envelope.upper, envelope.upper_slope)
+    box = problem.envelope
+    lower, upper = box.lower.astype(np.float32), box.upper.astype(np.float32)
+    bounds: Bounds = ConstantBounds(lower, upper)
+    if box.lower_slope is not None and box.upper_slope is not None:
+        bounds = AffineBounds(lower, box.lower_slope.astype(np.float32), upper, box.upper_slope.astype(np.float32))
     return exclusion_sum_ascent(part.exclusions, bounds, head, part.region, search.found.z), p
 
 

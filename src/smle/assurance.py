@@ -19,7 +19,7 @@ from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
 from smle.guarantees import Verdicts
 from smle.guarantees import project as project_heads
-from smle.guarantees import verify as verify_overapproximation
+from smle.guarantees import verify as verify_frozen_heads
 from smle.nn.clip import eager
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
@@ -110,7 +110,7 @@ class DeployedNetwork(Float32Only):
         return outputs
 
     @property
-    def cells(self) -> int:
+    def head_count(self) -> int:
         """How many heads there are, the free one included."""
         return len(self.head.gate.signatures)
 
@@ -155,11 +155,6 @@ class CorrectedNetwork(nn.Module):
         """Return what the module answers by itself (..., m)."""
         found: Tensor = _computed(self.backbone, self._quick, features, ())
         return found
-
-    @property
-    def cells(self) -> int:
-        """One: the same step is behind all answers."""
-        return 1
 
     def cell_of(self, features: Tensor) -> npt.NDArray[np.int64]:
         """Return zeros (batch,)."""
@@ -257,7 +252,7 @@ def _require_safe_network(network: SafeNetwork) -> None:
 def verify(network: SafeNetwork) -> Verdicts:
     """Judge every rule for the network as it would be deployed now."""
     _require_safe_network(network)
-    return verify_overapproximation(network.overapproximation(), network.spec, network.arrangement)
+    return verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
 
 
 def certify(
@@ -279,8 +274,8 @@ def certify(
     deployed = DeployedNetwork.of(network)
     if tensors is None:
         tensors = tensors_of(state_of(deployed))
-    over = deployed.head.overapproximation()
-    return issue(network.spec, network.arrangement, over, tensors=tensors, files=files or {})
+    over = deployed.head.frozen_heads()
+    return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
 
 
 def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
@@ -296,11 +291,11 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
     _require_safe_network(network)
     safe = copy.deepcopy(network)
     safe.eval()
-    result = project_heads(safe.overapproximation(), safe.spec, safe.arrangement, margin=margin)
+    result = project_heads(safe.frozen_heads(), safe.spec, safe.cells, margin=margin)
     if not result.succeeded:
         reasons = [head.reason for head in result.heads if head is not None and head.reason]
         raise NotCertifiedError(f"No safe heads were found near the given ones. {' '.join(reasons[:1])}".strip())
-    safe.hold(result.over)
+    safe.pin(result.over)
     return _accepted(safe)
 
 

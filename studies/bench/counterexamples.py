@@ -43,12 +43,9 @@ def run(quick: bool = False) -> BenchResult:
     for group in [*sorted({point.group for point in found}), "all"]:
         some = [point for point in found if group in ("all", point.group)]
         ours, leading = ([_ratio(point, which) for point in some] for which in ("ours", "leading"))
-        rows.append(
-            (
-                group, len(some), sum(r >= 1 - NEAR for r in ours), min(ours), sum(r >= 1 - NEAR for r in leading),
-                min(leading), float(np.median([point.milp_seconds / point.seconds for point in some])),
-            )  # fmt: skip
-        )
+        reached = [sum(ratio >= 1 - NEAR for ratio in ratios) for ratios in (ours, leading)]
+        slower = float(np.median([point.milp_seconds / point.seconds for point in some]))
+        rows.append((group, len(some), reached[0], min(ours), reached[1], min(leading), slower))
     passed = {f"all {len(found)} reach the MILP's optimum": all(_ratio(p, "ours") >= 1 - NEAR for p in found)}
     table = Table(
         "Strongest counterexamples at the start of the preset `paper`",
@@ -58,8 +55,8 @@ def run(quick: bool = False) -> BenchResult:
         ),
         tuple(rows),
         "Strength is the sum of violations in the rows as stated. The optimum is that of the paper's MILP by HiGHS, "
-        f"over real numbers; to reach it is to come within {NEAR:g} of it, relatively. Beside it the same search with rows "
-        "that are scaled to a leading coefficient of 1, as they were before.",
+        f"over real numbers; to reach it is to come within {NEAR:g} of it, relatively. Beside it the same search with "
+        "rows that are scaled to a leading coefficient of 1, as they were before.",
     )  # fmt: skip
     return BenchResult("counterexamples", "Strongest counterexamples", (table,), passed=passed, quick=quick)
 
@@ -88,8 +85,8 @@ def points(keys: list[str], seeds: range) -> Iterator[Point]:
                 assert search.found is not None, search.message
                 point = counterexample_at(stated, plain, search.found.x, search.found.z)
                 strengths.append(0.0 if point is None else point.strength)
-            seconds = np.diff(clock)
-            yield Point(task.group, *strengths, float(seconds[0]), float(seconds[1]))
+            optimum, own, scaled = strengths
+            yield Point(task.group, optimum, own, scaled, clock[1] - clock[0], clock[2] - clock[1])
 
 
 def _ratio(point: Point, which: str) -> float:

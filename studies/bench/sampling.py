@@ -13,8 +13,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.cells import distinct
+from smle.guarantees.regions.cells import Cells, regions_of
 from smle.rules import Clause, Linear, Literal, Row, Specification
 from smle_check.floats import BINARY32, BINARY64, exact, nearest
 
@@ -67,7 +66,7 @@ class Judge:
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
-        self.arrangement: Arrangement = distinct(spec)
+        self.cells: Cells = regions_of(spec)
         self._clauses = [rule.requirement.expanded() for rule in spec.rules]
 
     def violations(self, X: FloatArray, Y: FloatArray) -> list[Violation]:
@@ -90,7 +89,7 @@ class Judge:
             if not len(rows):
                 continue
             chosen = (x, y) if len(rows) == len(x) else (x[rows], y[rows])
-            for rule in self.arrangement.rules[region]:
+            for rule in self.cells.rules[region]:
                 wrong = np.isnan(chosen[1]).any(axis=1)
                 for clause in self._clauses[rule]:
                     holds, worst = _clause(clause, *chosen)
@@ -104,8 +103,8 @@ class Judge:
 
     def active(self, X: FloatArray) -> Iterator[tuple[int, BoolArray]]:
         """Yield each region with the rows that lie in it, exactly."""
-        inside = [self._inside(row, X) for row in self.arrangement.rows]
-        for number, region in enumerate(self.arrangement.regions):
+        inside = [self._inside(row, X) for row in self.cells.rows]
+        for number, region in enumerate(self.cells.regions):
             active = np.ones(len(X), dtype=bool)
             for r in region:
                 active &= inside[r]
@@ -199,7 +198,7 @@ def hard_points(
 
     Inputs lie in the domain; of the columns of a categorical input one is 1.
     """
-    rows = list(distinct(spec).rows)
+    rows = list(regions_of(spec).rows)
     share = max(1, count // (2 + len(rows)))
     yield uniform_points(spec, rng, share, dtype=dtype)
     yield corner_points(spec, rng, share, dtype=dtype)
@@ -219,7 +218,7 @@ def corner_points(
     spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
 ) -> FloatArray:
     """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
-    return finished(spec, _snap(distinct(spec).rows, _corners(spec, rng, count), rng), dtype)
+    return finished(spec, _snap(regions_of(spec).rows, _corners(spec, rng, count), rng), dtype)
 
 
 def border_points(
@@ -235,7 +234,7 @@ def border_points(
     lower, upper = _ends(spec)
     inner = rng.uniform(lower, upper, (count, len(lower)))
     points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(spec, rng, count))
-    others = [r for r in distinct(spec).rows if r != row and r.is_comparison]
+    others = [r for r in regions_of(spec).rows if r != row and r.is_comparison]
     cast = finished(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
     column = row.coefficients[0][0]
     for _ in range(ulps):

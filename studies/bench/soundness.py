@@ -164,8 +164,8 @@ def _models(subjects: list[Subject], ledger: Ledger) -> Table:
     rows: list[tuple[object, ...]] = []
     for subject in subjects:
         tally, spec = ledger.models[subject.name], subject.spec
-        oblique = sum(not row.is_comparison for row in subject.arrangement.rows)
-        size = f"{len(spec.rules)} / {oblique} / {len(subject.arrangement.cells)}"
+        oblique = sum(not row.is_comparison for row in subject.cells.rows)
+        size = f"{len(spec.rules)} / {oblique} / {len(subject.cells)}"
         rows.append((subject.name, subject.origin, subject.kind, size, tally.points, tally.violations, tally.smallest))
     tallies = list(ledger.models.values())
     total = [sum(getattr(tally, name) for tally in tallies) for name in ("points", "violations")]

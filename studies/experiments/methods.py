@@ -345,9 +345,7 @@ def _timings(task: Task, timed: dict[str, Callable[[Tensor], Any]]) -> dict[str,
     }
 
 
-def _row(
-    job: Job, task: Task, name: str, method: _Method, timing: dict[str, float], kind: str
-) -> dict[str, Any]:
+def _row(job: Job, task: Task, name: str, method: _Method, timing: dict[str, float], kind: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "benchmark": job.benchmark,
         "task": job.task,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from smle.nn.box_network import BoxNetwork
 from torch import Tensor, nn
 
 from smle.nn.backbones import MLP, Standardize
@@ -183,7 +182,7 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
 
 def train_safe(
     task: Task, settings: Settings, targets: Array, enforcement: PDCG, *, seed: int, start: State | None = None
-) -> tuple[BoxNetwork, History]:
+) -> tuple[PaperNetwork, History]:
     """Train the paper's network; its heads are then proved, or NotCertifiedError is raised.
 
     `start`: the backbone's weights, if it was trained before.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 import torch
-from smle.nn.box_network import BoxNetwork
 from torch import Tensor, nn
 
 from smle.guarantees import Counterexample
-from smle.guarantees.box.head_problem import Part
+from smle.guarantees.box.head_problem import RegionObligations
 from smle.guarantees.box.pdcg import strongest_counterexample
-from smle.nn.bounds import Box, Envelope
+from smle.nn.bounds import Box, BoxParameters, attentive_clip
+from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.training.enforcement import PDCG
 from smle.training.enforcement.base import Report
@@ -34,20 +33,22 @@ class FreeBox(Box):
         start[:, 0] = 1.0
         self.lower, self.upper = nn.Parameter(-start), nn.Parameter(start.clone())
 
-    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center and half-width, which is negative where the bounds cross."""
         lower, upper = self.lower.to(dtype), self.upper.to(dtype)
-        return Envelope((lower + upper) / 2, (upper - lower) / 2)
+        return BoxParameters((lower + upper) / 2, (upper - lower) / 2)
 
-    def limits(self, x32: Tensor, envelope: Envelope, *, standardize: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def limits(
+        self, x32: Tensor, envelope: BoxParameters, *, standardize: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return l(x) and u(x)."""
         if not envelope.is_sloped:
             return self.lower[:, 0], self.upper[:, 0]
         return super().limits(x32, envelope, standardize=standardize)
 
 
-class PaperNetwork(BoxNetwork):
-    """A BoxNetwork with the bounds, the gate and the gradient of the clip that are chosen.
+class PaperNetwork(SafeNetwork):
+    """A network of the paper with the bounds, the gate and the gradient of the clip that are chosen.
 
     Heads start as Keras draws them: Glorot uniform, biases zero.
     """
@@ -56,15 +57,26 @@ class PaperNetwork(BoxNetwork):
         self, backbone: nn.Module, spec: Specification, *, embedding: int, linear: bool, choices: PaperChoices
     ) -> None:
         bounds = "affine" if linear else "fixed"
-        super().__init__(backbone, spec, embedding=embedding, bounds=bounds, gate=choices.gate, passthrough=False)
+        super().__init__(
+            backbone, spec, embedding=embedding, bounds=bounds, gate=choices.gate, passthrough=False, gauge=False
+        )
         if choices.linear_bounds == "free" if linear else choices.constant_bounds == "trained":
             self.box = FreeBox(embedding, len(spec.columns) if linear else 0)
-        if choices.clip_gradient == "plain":
-            self.training_clip = torch.clamp
+        self.training_clip = torch.clamp if choices.clip_gradient == "plain" else attentive_clip
         with torch.no_grad():
             for weight in self.heads.raw_weight:
                 nn.init.xavier_uniform_(weight)
             nn.init.zeros_(self.heads.raw_bias)
+
+    def _general_outputs(self, features: Tensor, z: Tensor, envelope: BoxParameters) -> Tensor:
+        known = self.heads.constants(torch.float32)
+
+        def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
+            return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
+
+        certified, free = self.heads(envelope)
+        clip = self.training_clip
+        return self.deployed.outputs(features, z, limits=limits, heads=certified, free=free, clipped_by=clip)
 
 
 class Adversarial(PDCG):
@@ -80,12 +92,12 @@ class Adversarial(PDCG):
         super().__init__(**options)
         self.rate = rate
 
-    def start(self, network: BoxNetwork) -> None:
+    def start(self, network: SafeNetwork) -> None:
         """Forget what was learned before."""
         super().start(network)
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def after_step(self, network: BoxNetwork, step: int) -> None:
+    def after_step(self, network: SafeNetwork, step: int) -> None:
         """Weaken the strongest counterexample of every head."""
         if self._optimizer is None:
             trained = [*network.heads.parameters(), *network.box.parameters()]
@@ -106,22 +118,22 @@ class Adversarial(PDCG):
             self.reports.append(Report(step, number, search.none_exists, 0, strength, seconds))
 
 
-def _strength(network: BoxNetwork, number: int, found: Counterexample, part: Part) -> Tensor:
+def _strength(network: SafeNetwork, number: int, found: Counterexample, part: RegionObligations) -> Tensor:
     """Return the strength of a counterexample as a function of a head and of the bounds, between which z stays put."""
     x = torch.tensor(found.x, dtype=torch.float32)
     known, envelope = network.heads.constants(torch.float32), network.box.envelope()
     limits = network.box.limits(x[None], envelope, standardize=(known["standard_offset"], known["standard"]))
-    lower, upper = (end.reshape(-1) for end in torch.broadcast_tensors(*limits))
+    lower, upper = (end.reshape(-1) for end in torch.broadcast_tensors(*limits))  # type: ignore[no-untyped-call]
     width = (upper - lower).detach()
     share = (torch.tensor(found.z, dtype=torch.float32) - lower.detach()) / torch.where(width == 0, 1.0, width)
     z = lower + share.clamp(0, 1) * (upper - lower)
-    (weight, _, bias), _ = network.heads(torch.float32)
-    y = weight[number] @ z + bias[number]
-    total = y.new_zeros(())
+    (weight, _, bias), _ = network.heads(envelope)
+    y: Tensor = weight[number] @ z + bias[number]
+    total: Tensor = y.new_zeros(())
     for literals in part.stated:
         constant = torch.tensor(literals.s @ found.x - literals.h, dtype=torch.float32)
         excess = torch.tensor(literals.g, dtype=torch.float32) @ y + constant
         total = total + torch.relu(excess.min())
     if len(part.exclusions) and len(found.violated) == 2:
-        total = total + torch.relu(y[list(found.violated)].min() + np.float32(1e-3))
+        total = total + torch.relu(y[list(found.violated)].min() + 1e-3)
     return total

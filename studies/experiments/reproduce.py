@@ -72,9 +72,7 @@ def reproduce(
     # Workers elsewhere do not share the environment of this process.
     where = data_dir or os.environ.get("SMLE_DATA")
     place = str(Path(where).resolve()) if where else None
-    wanted = make_jobs(
-        benchmarks, presets=presets, seeds=seeds, study=study, quick=quick, data_dir=place, task=task
-    )
+    wanted = make_jobs(benchmarks, presets=presets, seeds=seeds, study=study, quick=quick, data_dir=place, task=task)
     if not report_only:
         if not quick:
             data.prepare(sorted({job.benchmark for job in wanted}), place)
@@ -116,8 +114,8 @@ def make_jobs(
                 [benchmark], preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir, task=task
             )
     if not found and task is not None:
-        known = [job.task for job in methods.jobs(benchmarks, preset="best", seeds=[0], quick=quick)]
-        near = get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]
+        names = [job.task for job in methods.jobs(benchmarks, preset="best", seeds=[0], quick=quick)]
+        near = get_close_matches(task, names, n=3, cutoff=0.3) or names[:3]
         raise ValueError(f"There is no task '{task}' of {', '.join(benchmarks)}. Near: {', '.join(near)}.")
     if not found:
         raise ValueError(

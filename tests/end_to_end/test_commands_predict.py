@@ -132,7 +132,7 @@ MISPLACED = {
     "onnx": (["monitor", "{d}/model.onnx", "{t}"], "wants the model folder"),
     "no onnx": (["predict", "{d}/absent.onnx", "{t}"], "Cannot read '{d}/absent.onnx': no such file."),
     "onnx in a report": (["report", "{d}/model.onnx"], "wants the model folder"),
-    "onnx as a twin": (["report", "{m}", "--data", "{t}", "--plain", "{d}/model.onnx"], "wants the model folder"),
+    "onnx as a baseline": (["report", "{m}", "--data", "{t}", "--plain", "{d}/model.onnx"], "wants the model folder"),
     "a file": (["predict", "{t}", "{t}"], "is a file. Expected a model folder"),
     "no model": (["predict", "{d}/absent", "{t}"], "'{d}/absent' is not a model folder: expected model.safetensors"),
     "no model to report": (["report", "{d}"], "'{d}' is not a model folder: expected model.safetensors"),

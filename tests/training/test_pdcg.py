@@ -37,11 +37,11 @@ def test_where_nothing_is_found_the_updated_weights_are_kept_and_the_reason_is_g
     enforcement.start(network)
     with torch.no_grad():
         network.heads.raw_weight.mul_(100.0)
-    before = [head.W for head in network.overapproximation().heads if head is not None]
+    before = [head.W for head in network.frozen_heads().heads if head is not None]
     with pytest.raises(NotCertifiedError, match="injected"):
         enforcement.finish(network)
     network.train()
-    after = [head.W for head in network.overapproximation().heads if head is not None]
+    after = [head.W for head in network.frozen_heads().heads if head is not None]
     for old, new, run in zip(before, after, enforcement.final, strict=True):
         assert not np.array_equal(old, new)
         np.testing.assert_allclose(new, run.head.W, rtol=1e-5, atol=1e-5)

@@ -18,7 +18,16 @@ from smle.certificates.issue import compiled, sealed
 from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, label_columns, maximize, point_text, room_at
+from smle.guarantees import (
+    ExactOptimal,
+    domain_box,
+    guard_rows,
+    label_columns,
+    maximize,
+    point_text,
+    regions_of,
+    room_at,
+)
 from smle.rules import Specification
 from smle_check.floats import (
     BINARY32,
@@ -63,12 +72,12 @@ def certify_rules(
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
     """
-    arrangement = distinct(spec)
+    cells = regions_of(spec)
     for fmt in FORMATS:
         domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32
-    guard_rows(arrangement, spec)
+    guard_rows(cells, spec)
     block = bytearray()
-    document_spec = compiled(spec, arrangement, block)
+    document_spec = compiled(spec, cells, block)
     stated = smle_check.Specification(document_spec, bytes(block))
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits_of(stated)]

@@ -20,7 +20,7 @@ def report(
         Path | None, typer.Option("--data", help="CSV or Parquet file to measure coverage, violations and accuracy on.")
     ] = None,
     plain: Annotated[
-        Path | None, typer.Option("--plain", help="Model folder of a plain twin to compare with on the data.")
+        Path | None, typer.Option("--plain", help="Model folder of a baseline to compare with on the data.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option("--title", help="Title; by default the name of the folder.")] = None,

@@ -17,7 +17,7 @@ from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, Meth
 from sklearn.utils.validation import _check_sample_weight
 
 from smle.assurance import RulesHead, certify
-from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
+from smle.certificates.agreement import cells_of, require_kind, require_same_rules
 from smle.certificates.rules import certify_rules
 from smle.corrected import CorrectedModel
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
@@ -28,11 +28,11 @@ from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, folded, rebuild
-from smle.guarantees import Arrangement, arrange, conflicts_explained, distinct
+from smle.guarantees import Cells, conflicts_explained, find_cells, regions_of
 from smle.monitor import Usage
 from smle.nn.backbones import MLP
 from smle.nn.gate import Gate
-from smle.nn.head_parameters import Frame
+from smle.nn.head_parameters import DataScale
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.nn.precision import float32_by_default
 from smle.rules import Specification
@@ -293,7 +293,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         spec = without_rules(spec) if plain else spec
         enforced = self._enforce(spec, X, targets) if self.enforce_targets and spec.rules else targets
         enforcement = enforcement_of("gauge" if plain else self.enforcement)
-        network = self._network(spec, arrange(spec), X, enforced, seed, gauge=enforcement.gauge)
+        network = self._network(spec, find_cells(spec), X, enforced, seed, gauge=enforcement.gauge)
         self.history_ = self._train(network, torch.tensor(X), enforced, weight, enforcement, seed)
         return network
 
@@ -343,7 +343,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             loss=self._loss(targets),
             options=options,
             seed=seed,
-            title="training" if network.spec.rules or self.enforcement == "correct" else "plain twin",
+            title="training" if network.spec.rules or self.enforcement == "correct" else "baseline",
             enforcement=enforcement if network.spec.rules else None,
             sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
             checkpoint=self.checkpoint,
@@ -367,17 +367,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         return given if given is None or isinstance(given, Specification) else Specification.from_yaml(given)
 
     def _network(
-        self,
-        spec: Specification,
-        arrangement: Arrangement,
-        X: npt.NDArray[Any],
-        targets: Array,
-        seed: int,
-        *,
-        gauge: bool,
+        self, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array, seed: int, *, gauge: bool
     ) -> SafeNetwork:
         shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
-        frame = Frame(shift, scale, *self._frame(targets))
+        frame = DataScale(shift, scale, *self._frame(targets))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             backbone = MLP(self.hidden, self.embedding, shift=shift, scale=scale)
@@ -389,8 +382,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 gate=self.gate,
                 gauge=gauge,
                 frame=frame,
-                prefer=self._preferred(spec, arrangement, X, targets),
-                arrangement=arrangement,
+                prefer=self._preferred(spec, cells, X, targets),
+                cells=cells,
             )
 
     def _bounds(self, spec: Specification) -> str:
@@ -398,11 +391,11 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             return self.bounds
         return "affine" if moves_with_inputs(spec) else "fixed"
 
-    def _preferred(self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array) -> Array:
+    def _preferred(self, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
         """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-        gate = Gate(spec, arrangement)
+        gate = Gate(spec, cells)
         cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
-        typical = np.tile(self._as_outputs(targets), (len(arrangement.cells), 1))
+        typical = np.tile(self._as_outputs(targets), (len(cells), 1))
         for c in np.unique(cell):
             typical[c] = self._as_outputs(targets[cell == c])
         return typical
@@ -457,13 +450,13 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 require_same_rules(certificate, spec)
                 checked = certificate
             is_box = certificate.document["program"]["head"] == "box"
-            model._arrangement = arrangement_of(certificate, spec) if is_box else distinct(spec)
+            model._cells = cells_of(certificate, spec) if is_box else regions_of(spec)
         else:
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
-            model._arrangement = arrange(spec)
+            model._cells = find_cells(spec)
         with float32_by_default():
-            model.network_ = rebuild(spec, model._arrangement, architecture, record)
+            model.network_ = rebuild(spec, model._cells, architecture, record)
         model._hold(checked)
         return model
 
@@ -481,5 +474,5 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
 
 def without_rules(spec: Specification) -> Specification:
-    """Return the same inputs and outputs with nothing required: the specification of a plain twin."""
+    """Return the same inputs and outputs with nothing required: the specification of a baseline."""
     return replace(spec, rules=())

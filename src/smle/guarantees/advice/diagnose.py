@@ -23,10 +23,10 @@ from smle.guarantees.advice.diagnosis import CellReport, Diagnosis, Finding, Unt
 from smle.guarantees.advice.flips import constant_groups
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.box import MINIMUM_ROOM, search_center
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.cell_rules import Polytopes, cell_rules_of
+from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.obligations import binding_rules
-from smle.guarantees.regions.requirement import Polytopes, requirement_of
+from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
 
 __all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
@@ -48,12 +48,12 @@ def diagnose_arrays(
         spec: The rules.
         X: Inputs (n, d) in the order of `spec.columns`, or None.
         y: Targets (n, m) in the order of `spec.targets` (labels as 0/1 or probabilities), or None.
-        max_cells: As for `arrange`.
+        max_cells: As for `find_cells`.
     """
     consistency = Consistency(spec)
     findings, untested = _empty_regions(consistency)
-    arrangement = arrange(spec, max_cells=max_cells)
-    cells, more = _CellCheck(consistency, arrangement).run()
+    cells = find_cells(spec, max_cells=max_cells)
+    reports, more = _CellCheck(consistency, cells).run()
     findings += more
     more, left = _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
     findings += more
@@ -62,13 +62,13 @@ def diagnose_arrays(
         findings += _data_findings(spec, data)
     return Diagnosis(
         spec=spec,
-        cells=tuple(cells),
+        cells=tuple(reports),
         always_on=tuple(
             sorted(
                 {
                     spec.rules[rule].name
-                    for region, rules in enumerate(arrangement.rules)
-                    if cells and arrangement.regions[region] and region not in arrangement.gated
+                    for region, rules in enumerate(cells.rules)
+                    if cells.regions[region] and region not in cells.gated
                     for rule in rules
                 }
             )
@@ -122,24 +122,24 @@ def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untest
 class _CellCheck:
     """Goes through the cells, those with most rules first; what is known to be fine or not is not asked again."""
 
-    def __init__(self, consistency: Consistency, arrangement: Arrangement) -> None:
+    def __init__(self, consistency: Consistency, cells: Cells) -> None:
         self.consistency, self.spec = consistency, consistency.spec
-        self.arrangement = arrangement
-        self.polytopes = Polytopes(self.spec, arrangement)
+        self.cells = cells
+        self.polytopes = Polytopes(self.spec, cells)
         self.findings: dict[tuple[str, tuple[str, ...]], Finding] = {}
         self.satisfiable: list[frozenset[int]] = []
         self.roomy: list[frozenset[int]] = []
         self.clashing: list[frozenset[int]] = []
 
     def run(self) -> tuple[list[CellReport], list[Finding]]:
-        cells = self.arrangement.cells
+        cells = self.cells
         reports: dict[int, CellReport] = {}
         for index in sorted(range(len(cells)), key=lambda c: -len(cells[c])):
             reports[index] = self._report(index)
         return [reports[index] for index in range(len(cells))], list(self.findings.values())
 
     def _report(self, index: int) -> CellReport:
-        cell = self.arrangement.cells[index]
+        cell = self.cells[index]
         rules = self._rules(cell)
         names = tuple(self.spec.rules[r].name for r in rules)
         if not rules and index not in self._capped_cells():
@@ -152,18 +152,16 @@ class _CellCheck:
         return CellReport(names, status or "fine")
 
     def _rules(self, regions: Sequence[int]) -> tuple[int, ...]:
-        always = [r for r, rows in enumerate(self.arrangement.regions) if not rows]
-        return tuple(sorted({rule for r in (*regions, *always) for rule in self.arrangement.rules[r]}))
+        always = [r for r, rows in enumerate(self.cells.regions) if not rows]
+        return tuple(sorted({rule for r in (*regions, *always) for rule in self.cells.rules[r]}))
 
     def _half_spaces(self, regions: Sequence[int]) -> list[HalfSpace]:
         decider = self.consistency.decider
-        return [decider.row(self.arrangement.rows[r]) for g in regions for r in self.arrangement.regions[g]]
+        return [decider.row(self.cells.rows[r]) for g in regions for r in self.cells.regions[g]]
 
     def _contradiction(self, cell: tuple[int, ...], rules: tuple[int, ...]) -> str | None:
         ungated = [
-            r
-            for r, rows in enumerate(self.arrangement.regions)
-            if rows and r not in self.arrangement.gated and r not in cell
+            r for r, rows in enumerate(self.cells.regions) if rows and r not in self.cells.gated and r not in cell
         ]
         for regions in (cell, *((*cell, r) for r in ungated)):
             active = frozenset(self._rules(regions))
@@ -227,11 +225,11 @@ class _CellCheck:
         )
 
     def _center(self, index: int) -> str | None:
-        need = requirement_of(self.polytopes, index)
+        need = cell_rules_of(self.polytopes, index)
         if not need.has_x_terms and index not in self._capped_cells():
             return None  # a point with room is a constant answer with room
         found = search_center(need)
-        binding = sorted({rule for rule, _ in binding_rules(self.arrangement, self.spec, index)})
+        binding = sorted({rule for rule, _ in binding_rules(self.cells, self.spec, index)})
         names = tuple(self.spec.rules[r].name for r in binding)
         if found is None:
             self._note(
@@ -251,9 +249,9 @@ class _CellCheck:
 
     def _capped_cells(self) -> range:
         """Cells whose heads also carry rules that lost their bit in the gate."""
-        gated = set(self.arrangement.gated)
-        capped = any(rows and r not in gated for r, rows in enumerate(self.arrangement.regions))
-        return range(len(self.arrangement.cells) if capped else 0)
+        gated = set(self.cells.gated)
+        capped = any(rows and r not in gated for r, rows in enumerate(self.cells.regions))
+        return range(len(self.cells) if capped else 0)
 
     def _constant(self, rules: tuple[int, ...]) -> str | None:
         clauses = [(clause, r) for r in rules for clause in self.spec.rules[r].requirement.clauses]

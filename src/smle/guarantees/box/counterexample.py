@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import PairValues, best_weights
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, HiddenEnvelope, Literals, slopes_and_offsets
-from smle.guarantees.regions.geometry import Region, Support
+from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, Literals, WidenedBox, slopes_and_offsets
+from smle.guarantees.regions.geometry import Region, RegionMaximum
 from smle.solvers import MixedIntegerProgram, Status, solve
 
 __all__ = ["Counterexample", "Search", "counterexample_at", "exclusion_counterexample", "linear_counterexample"]
@@ -65,7 +65,7 @@ class Search:
 
 
 def linear_counterexample(
-    rows: Literals, head: HeadNumbers, envelope: Envelope, support: Support, *, margin: float = 0.0
+    rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum, *, margin: float = 0.0
 ) -> Search:
     """Maximize the sum of positive violations of single-literal rows.
 
@@ -89,18 +89,18 @@ def linear_counterexample(
         return _failed(support)
     best = int(np.argmax(value))
     found = counterexample_at(rows, head, x[best], envelope.corner(v[best], x[best]))
-    return Search(found, Status.OPTIMAL, strongest=not isinstance(envelope, HiddenEnvelope))
+    return Search(found, Status.OPTIMAL, strongest=not isinstance(envelope, HiddenWidenedBox))
 
 
-def _failed(support: Support) -> Search:
+def _failed(support: RegionMaximum) -> Search:
     return Search(None, Status.ERROR, f"the LP over the region failed: {support.failure}")
 
 
 def _by_milp(
     rows: Literals,
     head: HeadNumbers,
-    envelope: Envelope,
-    support: Support,
+    envelope: WidenedBox,
+    support: RegionMaximum,
     *,
     active: npt.NDArray[np.intp],
     reach: Array,
@@ -155,11 +155,13 @@ def _by_milp(
     best = max((one for one in found if one is not None), key=lambda one: one.strength, default=None)
     if best is None:
         return Search(None, Status.ERROR, "the MILP gave a point that breaks no row")
-    certain = solved.status is Status.OPTIMAL and not isinstance(envelope, HiddenEnvelope)
+    certain = solved.status is Status.OPTIMAL and not isinstance(envelope, HiddenWidenedBox)
     return Search(best, Status.OPTIMAL, solved.message, strongest=certain)
 
 
-def _maxima(rows: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> tuple[Array, Array, Array]:
+def _maxima(
+    rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum
+) -> tuple[Array, Array, Array]:
     """Return (maximum of each row's excess, where, direction in z)."""
     v, c, offset = slopes_and_offsets(rows, head, envelope)
     top, _, x = support(c)
@@ -176,7 +178,7 @@ def counterexample_at(rows: Literals, head: HeadNumbers, x: Array, z: Array) -> 
 
 
 def exclusion_counterexample(
-    pairs: Pairs, head: HeadNumbers, envelope: Envelope, region: Region, *, margin: float = 0.0
+    pairs: Pairs, head: HeadNumbers, envelope: WidenedBox, region: Region, *, margin: float = 0.0
 ) -> Search:
     """Maximize min(y_h, y_k) over pairs and the over-approximation; a counterexample is a maximum >= -margin."""
     values = PairValues.of(head, envelope, region.domain)

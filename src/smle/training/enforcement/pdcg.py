@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import PDCG_COSTS, Finder, Head, Memory, Overapproximation, Pdcg, nearest_safe_head, pdcg, verify
+from smle.guarantees import PDCG_COSTS, Finder, FrozenHeads, Head, Memory, Pdcg, nearest_safe_head, pdcg, verify
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement.base import Enforcement, Problems, Report, require_proved
 
@@ -69,10 +69,10 @@ class PDCG(Enforcement):
         """Run one iteration on every head; heads without a counterexample stay as they are."""
         if step % self.every:
             return
-        over = network.overapproximation()
+        over = network.frozen_heads()
         results = self._runs(over, n_it=1, step=step)
         if any(result.iterations for result in results.values()):
-            network.adopt(replace(over, heads=_last(over, results)))
+            network.load_heads(replace(over, heads=_last(over, results)))
 
     def finish(self, network: SafeNetwork) -> None:
         """Project until no counterexample is left, prove the heads or the nearest safe ones, deploy them.
@@ -81,17 +81,17 @@ class PDCG(Enforcement):
             NotCertifiedError: If no safe heads were found. The network keeps those of the last projection.
         """
         network.eval()
-        over = network.overapproximation()
+        over = network.frozen_heads()
         results = self._runs(over, n_it=self.iterations, step=0)
         self.final = tuple(results.values())
         projected = replace(over, heads=_last(over, results))
-        network.adopt(projected)
-        if not verify(projected, network.spec, network.arrangement).hold:
+        network.load_heads(projected)
+        if not verify(projected, network.spec, network.cells).hold:
             projected = self._exactly(projected)
             require_proved(projected, network, "The exact projection after pdcg")
-        network.hold(projected)
+        network.pin(projected)
 
-    def _exactly(self, over: Overapproximation) -> Overapproximation:
+    def _exactly(self, over: FrozenHeads) -> FrozenHeads:
         """Return the nearest safe heads to those that the run at the end left."""
         heads: list[Head | None] = []
         for number, head in enumerate(over.heads):
@@ -107,7 +107,7 @@ class PDCG(Enforcement):
             heads.append(found.head)
         return replace(over, heads=tuple(heads))
 
-    def _runs(self, over: Overapproximation, *, n_it: int, step: int) -> dict[int, Pdcg]:
+    def _runs(self, over: FrozenHeads, *, n_it: int, step: int) -> dict[int, Pdcg]:
         """Run Algorithm 1 on every head and report each."""
         results = {}
         for number, head in enumerate(over.heads):
@@ -145,5 +145,5 @@ class PDCG(Enforcement):
                 memory.append(row[:d].copy(), row[d:-2].copy(), int(row[-1]))
 
 
-def _last(over: Overapproximation, results: dict[int, Pdcg]) -> tuple[Head | None, ...]:
+def _last(over: FrozenHeads, results: dict[int, Pdcg]) -> tuple[Head | None, ...]:
     return tuple(results[c].head if c in results else head for c, head in enumerate(over.heads))
