@@ -31,6 +31,7 @@ __all__ = [
     "head_model",
     "in_batches",
     "onnx_path",
+    "onnx_session",
     "torch_path",
     "torch_threads",
 ]
@@ -294,12 +295,8 @@ def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int =
     Raises:
         MissingDependencyError: If onnx or onnxruntime is not installed.
     """
-    onnxruntime = require("onnxruntime", "The attack on exported heads")
     spec, data = subject.spec, head_model(subject, monitor=monitor)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = onnx_session(data, level=level, threads=threads)
     names = columns_of(spec)
 
     def outputs(X: FloatArray, Z: Array) -> Array:
@@ -307,6 +304,19 @@ def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int =
         return result
 
     return outputs
+
+
+def onnx_session(data: bytes, *, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Any:
+    """Return a file in onnxruntime.
+
+    Raises:
+        MissingDependencyError: If onnxruntime is not installed.
+    """
+    onnxruntime = require("onnxruntime", "The attack on exported heads")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def head_model(subject: Subject, *, monitor: bool = False) -> bytes:

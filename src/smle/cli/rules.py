@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import RULES, Json, app, data_named, print_json, reported
+from smle.cli.app import RULES, Json, app, data_named, err, print_json, reported
 
 
 @app.command(rich_help_panel=RULES)
 def rules(
     files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
     data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to hold the rules against.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write a page to look at: rules.html.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
@@ -22,18 +25,20 @@ def rules(
 
     Example: smle rules braking.yaml --data drives.csv
 
+    Example: smle rules braking.yaml --data drives.csv -o rules.html
+
     Example: smle rules diff old.yaml new.yaml
     """
     with reported():
         if files[0] == "diff" and len(files) == 3:
             _compare(files[1], files[2], as_json)
         elif len(files) == 1:
-            _diagnose(Path(files[0]), data, as_json)
+            _diagnose(Path(files[0]), data, output, as_json)
         else:
             raise ValueError("Expected one rules file, or `diff OLD NEW`. Got: " + " ".join(files))
 
 
-def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
+def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool) -> None:
     from smle.certificates.advice import diagnose
     from smle.rules import Specification
     from smle.tables.files import read_table, text_columns
@@ -50,6 +55,12 @@ def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
         print(result.table())
         if table is not None and not known:
             print(f"The table does not have all outputs ({', '.join(targets)}), so only its inputs were looked at.")
+    if output is not None:
+        from smle.report import write_rules_page
+
+        kept = {"the rules file itself": path} | ({} if data is None else {"the table itself": data})
+        place = write_rules_page(result, output, table=table, name=path.stem, kept=kept)
+        err.print(f"page: {place}", markup=False, soft_wrap=True)
     if result.contradictory:
         raise typer.Exit(1)
 

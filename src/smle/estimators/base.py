@@ -28,7 +28,7 @@ from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, folded, rebuild
-from smle.guarantees import Cells, conflicts_explained, find_cells, regions_of
+from smle.guarantees import Cells, conflicts_explained, find_cells, regions_of, require_units
 from smle.monitor import Usage
 from smle.nn.backbones import MLP
 from smle.nn.gate import Gate
@@ -258,6 +258,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         self._read_outputs(spec, y)
         encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
         require_in_domain(spec, encoded, "training rows")
+        require_units(spec, encoded, targets)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with conflicts_explained(spec):
             head = self._rules_head(spec, targets)  # before training: what cannot be proved is refused at once

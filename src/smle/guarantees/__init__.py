@@ -5,9 +5,11 @@ Other rooms import these names from here, and nothing from the rooms inside.
 
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
+from smle.guarantees.advice.costs import RuleCost, score_text
 from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
+from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
@@ -100,6 +102,7 @@ __all__ = [
     "Polytopes",
     "Region",
     "RegionMaximum",
+    "RuleCost",
     "Samples",
     "Search",
     "Unknown",
@@ -130,7 +133,9 @@ __all__ = [
     "project",
     "refit",
     "regions_of",
+    "require_units",
     "room_at",
+    "score_text",
     "slopes_and_offsets",
     "softmax_loss",
     "squared_error",

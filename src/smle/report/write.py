@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import smle
 import smle_check
 from smle.assurance import DeployedNetwork, state_of
 from smle.certificates.agreement import cells_of
@@ -28,7 +24,7 @@ from smle.report.explorer import explorer_data
 from smle.report.head_explorer import head_explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
 from smle.report.measured import Measured, measure
-from smle.report.page import render
+from smle.report.page import render, require_page, stamped, write_page
 from smle.report.ranges import output_ranges
 from smle.report.recorded import corrections_of, training_of
 from smle.report.served_view import served_facts, served_view
@@ -107,30 +103,18 @@ def write_report(
             raise DataError(f"{data}: {error}") from None
     else:
         view, explorer = _view(estimator, record, judgement, table=data, baseline=baseline, place=place)
-    now = datetime.now(timezone.utc)
-    view |= {
-        "name": title,
-        "version": smle.__version__,
-        "date": f"{now.day} {now:%B %Y, %H:%M} UTC",
-        "date_iso": now.isoformat(timespec="seconds"),
-    }
-    _write(target, render(view, explorer))
+    view |= {"name": title, "kicker": "Assurance report", **stamped()}
+    write_page(target, render("report.html", view, explorer))
     concern = view["accuracy"]["concern"] if view["accuracy"] else ""
     return Report(target, judgement.verdict, judgement.reason, concern)
 
 
 def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str]]) -> None:
-    """Let a report replace web pages only: no table, and no file of the models, which it is about."""
-    if target.is_dir():
-        raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")
-    if not target.exists():
-        return
-    if isinstance(data, str | PathLike) and os.path.exists(data) and target.samefile(data):
-        raise ValueError(f"'{target}' is the table itself. Name another file for the report.")
-    if any(target.samefile(file) for folder in folders for file in model_files(folder)):
-        raise ValueError(f"'{target}' is a file of the model. Name another file for the report.")
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"'{target}' exists and is not called .html. Name another file for the report.")
+    """Let a report replace no table, and no file of the models, which it is about."""
+    kept = {f"a file of the model ({file})": file for folder in folders for file in model_files(folder)}
+    if isinstance(data, str | PathLike):
+        kept["the table itself"] = Path(data)
+    require_page(target, kept)
 
 
 def _require_alike(baseline: SafeEstimator | None, model: SafeEstimator | None) -> None:
@@ -139,21 +123,6 @@ def _require_alike(baseline: SafeEstimator | None, model: SafeEstimator | None) 
     ours, theirs = model.specification_, baseline.specification_
     if theirs.columns != ours.columns or theirs.targets != ours.targets:
         raise DataError("Expected a baseline with the inputs and outputs of the model. Got other ones.")
-
-
-def _write(target: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, target)
-        finally:
-            fresh.unlink(missing_ok=True)
-    except OSError as error:
-        reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise OSError(f"Cannot write '{target}': {reason}. Name another place.") from error
 
 
 def _folder_name(place: Path) -> str:
