@@ -309,7 +309,8 @@ def _require_proved(verdicts: Verdicts, spec: Specification) -> None:
     failures: Iterable[tuple[Obligation, Verdict]] = verdicts.failures()
     for obligation, verdict in failures:
         rule = spec.rules[obligation.rule]
-        raise NotCertifiedError(f"Rule '{rule.name}' is not proved: {_reason(verdict, spec)}")
+        message = f"Rule '{rule.name}' is not proved: {_reason(verdict, spec)}"
+        raise NotCertifiedError(message, refuted=isinstance(verdict, Violated))
     for block in verdicts.exclusions:
         missed = ~block.proved
         if missed.any():

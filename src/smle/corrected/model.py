@@ -162,6 +162,15 @@ class CorrectedModel:
             )
         return found
 
+    def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""
+        totals = dict(self.served_)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            served = self.answered(X).served
+        self.served_.update(totals)
+        return np.asarray(served, dtype=np.float64)
+
     def _served(self, encoded: Array, answers: Array) -> tuple[Array, Array]:
         if self._enforce is None:
             return answers, np.zeros(len(answers), dtype=np.int8)
