@@ -126,7 +126,7 @@ def test_one_task_of_all_presets_by_its_name():
     assert [(job.benchmark, job.task, job.preset) for job in jobs] == [
         ("synthetic", "n2-medium-P3", preset) for preset in ("paper", "published", "best")
     ]
-    with pytest.raises(ValueError, match="There is no task 'n2-medum-P3'.*n2-medium-P3"):
+    with pytest.raises(ValueError, match=r"There is no task 'n2-medum-P3'.*n2-medium-P3"):
         make_jobs(["synthetic"], task="n2-medum-P3", **request)
 
 
