@@ -18,7 +18,7 @@ from scipy import sparse
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import pdcg
+from smle.guarantees.box.pdcg import run_pdcg
 from smle.guarantees.box.projection import nearest_safe_head
 from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.exclusions import verify_exclusions
@@ -259,7 +259,7 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
             runs = []
             for anchored, n_xs in ((False, 1), (True, 100)):
                 task = HeadProblem.of(over, spec, cells, 0)
-                runs.append(pdcg(head, task, n_it=100, n_xs=n_xs, anchored=anchored))
+                runs.append(run_pdcg(head, task, n_it=100, n_xs=n_xs, anchored=anchored))
                 clock.append(time.perf_counter())
             ended.append(runs[0].succeeded)
             seconds = np.diff(clock)

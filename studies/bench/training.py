@@ -11,7 +11,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses, pdcg
+from smle.guarantees.box.pdcg import Memory, memory_clauses, run_pdcg
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.proof.worst_case import Literals
 from smle.nn.network import SafeNetwork
@@ -204,7 +204,7 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
 
 def _ours(head: Head, problem: HeadProblem, memory: int) -> Callable[[], None]:
     def iterate() -> None:
-        assert pdcg(head, problem, n_it=1, n_xs=memory).iterations == 1
+        assert run_pdcg(head, problem, n_it=1, n_xs=memory).iterations == 1
 
     return iterate
 

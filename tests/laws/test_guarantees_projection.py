@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, memory_projection, pdcg
+from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, memory_projection, run_pdcg
 from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
 from smle.guarantees.box.refitting import Samples, logistic_loss, refit, softmax_loss, squared_error
 from smle.guarantees.box.robust import robust_rows
@@ -108,7 +108,7 @@ def test_projection_is_never_farther_than_pdcg(kind: dict[str, object], seeds: r
     converged = 0
     for seed in seeds:
         head, problem = parts(random_instance(seed, **kind))  # type: ignore[arg-type]
-        run = pdcg(head, problem, n_it=12, n_xs=12)
+        run = run_pdcg(head, problem, n_it=12, n_xs=12)
         if not run.succeeded:
             continue
         converged += 1
@@ -124,7 +124,7 @@ def test_pdcg_with_enough_memory_ends_at_the_projection(affine: bool) -> None:
     """Linear rules: when no counterexample is left, the memory's QP is a relaxation with a feasible optimum."""
     for seed in range(10):
         head, problem = parts(random_instance(seed, affine=affine))
-        run = pdcg(head, problem, n_it=100, n_xs=100, anchored=True)
+        run = run_pdcg(head, problem, n_it=100, n_xs=100, anchored=True)
         result = nearest_safe_head(head, problem)
         assert run.succeeded == (result.head is not None)
         if run.succeeded:
@@ -139,10 +139,10 @@ def test_pdcg_converges_with_one_counterexample_in_memory(affine: bool) -> None:
         head, problem = parts(random_instance(seed, affine=affine))
         if nearest_safe_head(head, problem).head is None:
             continue
-        run = pdcg(head, problem, n_it=200, n_xs=1)
+        run = run_pdcg(head, problem, n_it=200, n_xs=1)
         assert run.succeeded
         assert problem.safe(run.head)
-        ended += pdcg(head, problem, n_it=20, n_xs=1, anchored=True).succeeded
+        ended += run_pdcg(head, problem, n_it=20, n_xs=1, anchored=True).succeeded
     assert ended < 4
 
 
@@ -190,7 +190,7 @@ def test_linear_cost_has_the_optimum_of_all_vertices() -> None:
 @pytest.mark.parametrize("cost", ["squared", "absolute"])
 def test_a_failed_run_hands_over_its_last_head(cost: str) -> None:
     head, problem = parts(random_instance(0))
-    run = pdcg(head, problem, n_it=1, n_xs=1, cost=cost)
+    run = run_pdcg(head, problem, n_it=1, n_xs=1, cost=cost)
     assert not run.succeeded
     assert run.reason
     assert run.iterations == len(run.counterexamples) == 1

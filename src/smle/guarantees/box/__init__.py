@@ -9,7 +9,7 @@ from smle.guarantees.box.center import MINIMUM_ROOM, Center, find_center, search
 from smle.guarantees.box.counterexample import Counterexample, Search
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import COSTS as PDCG_COSTS
-from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, pdcg, strongest_counterexample
+from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, run_pdcg, strongest_counterexample
 from smle.guarantees.box.projection import HeadResult, nearest_safe_head, project
 from smle.guarantees.box.refitting import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
 
@@ -30,9 +30,9 @@ __all__ = [
     "find_center",
     "logistic_loss",
     "nearest_safe_head",
-    "pdcg",
     "project",
     "refit",
+    "run_pdcg",
     "search_center",
     "softmax_loss",
     "squared_error",

@@ -34,7 +34,7 @@ __all__ = [
     "memory_clauses",
     "memory_features",
     "memory_projection",
-    "pdcg",
+    "run_pdcg",
     "strongest_counterexample",
 ]
 
@@ -83,7 +83,7 @@ class Memory:
         self.points.append((x, z, part))
 
 
-def pdcg(
+def run_pdcg(
     head: Head, problem: HeadProblem, *, n_it: int, n_xs: int, tolerance: float = 1e-6, memory: Memory | None = None,
     anchored: bool = False, cost: str = "squared", search: Finder | None = None,
 ) -> Pdcg:  # fmt: skip

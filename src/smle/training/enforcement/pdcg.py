@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import PDCG_COSTS, Finder, FrozenHeads, Head, Memory, Pdcg, nearest_safe_head, pdcg, verify
+from smle.guarantees import PDCG_COSTS, Finder, FrozenHeads, Head, Memory, Pdcg, nearest_safe_head, run_pdcg, verify
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement.base import Enforcement, Problems, Report, require_proved
 
@@ -114,7 +114,7 @@ class PDCG(Enforcement):
             if head is None:
                 continue
             started = time.perf_counter()
-            results[number] = result = pdcg(
+            results[number] = result = run_pdcg(
                 head, self._problems.of(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
                 memory=self._memory(number) if self.keep_memory else None, anchored=self.anchored, cost=self.cost,
                 search=self.search,
