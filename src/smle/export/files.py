@@ -54,11 +54,24 @@ def write_onnx(
         RuleError: If names of the rules cannot be used in the graph.
     """
     spec = Specification.from_yaml((record.rules or "") + "\n")
+    if record.certificate is not None:
+        _require_same_weights(record, record.certificate)
     if record.onnx is not None:
         part = onnx_backbone(record.onnx if backbone is None else backbone, columns=inputs_of(spec))
     else:
         part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
     write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
+
+
+def _require_same_weights(record: ModelRecord, certificate: Certificate) -> None:
+    """Raise NotCertifiedError if head or backbone are others than those that were certified."""
+    bound = [role for role in ("head", "backbone") if certificate.document["binds"][role] is not None]
+    changed = [role for role in record.changed() if role in bound]
+    if changed:
+        raise NotCertifiedError(
+            f"The weights were changed after they were certified ({', '.join(changed)}). Nothing was written. Load or "
+            "fit the model again."
+        )
 
 
 def check_onnx(path: FilePath) -> smle_check.OnnxResult:

@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 
 import smle
-import smle_check
-from smle.assurance import DeployedNetwork, state_of
-from smle.certificates.agreement import arrangement_of
-from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
 from smle.guarantees import Arrangement, arrange, binding_rules
+from smle.programs import overapproximation_of
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import Cells, accuracy_view, cell_name, data_view
@@ -190,12 +187,6 @@ def _changed(model: SafeEstimator, record: ModelRecord) -> str:
     """Return what of a model in memory is not what its certificate speaks of, or nothing."""
     if record.certificate is None:
         return ""
-    certified = smle_check.weights_digest(record.certificate.tensors)
-    if model.is_corrected:
-        if record.certificate.files.get("onnx") != record.onnx:
-            return "The model in front of the head was"
-    elif smle_check.weights_digest(tensors_of(state_of(model.network_))) != certified:
-        return "The network was"
     if record.certificate.files.get("model") != ModelRecord.description_bytes(record.description):
         return "The description was"
     if record.certificate.files.get("rules") != (record.rules or "").encode():
@@ -229,20 +220,17 @@ def _view(
         medians = training_of(description).medians if measured is None else measured.medians
         assert record is not None
         assert record.certificate is not None
-        backbone = None if model.is_corrected else model.network_.backbone
-        explorer = head_explorer_data(record.certificate, spec, backbone, medians=medians)
+        explorer = head_explorer_data(record.certificate, spec, model.deployed_.front, medians=medians)
         view["explorer_note"] = _HEAD_NOTE
         view |= data_view(description, spec, Cells((), ()), measured)
         view["accuracy"] = accuracy_view(description, measured)
     elif model is not None and spec is not None:
-        arrangement = _arrangement(record, spec)
+        arrangement = model.deployed_.arrangement if spec.rules else arrange(spec)
         cells = _cells(arrangement, spec)
-        network = model.network_
-        assert isinstance(network, DeployedNetwork)
         if judgement.verdict == PROVED:
             assert record is not None
             assert record.certificate is not None
-            over = network.head.overapproximation()
+            over = overapproximation_of(record.weights)
             verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
             stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
             view |= views.statements_view(stated, Reader(spec, arrangement))
@@ -253,7 +241,7 @@ def _view(
         view |= data_view(description, spec, cells, measured)
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
-        explorer = explorer_data(network, spec, arrangement, medians=medians)
+        explorer = explorer_data(model.deployed_, medians=medians)
         view["explorer_note"] = _explorer_note(explorer)
     if spec is not None:
         view |= views.rules_view(spec, verdicts, measured)
@@ -263,12 +251,6 @@ def _view(
     view |= card_view(description, record) | files_view(record, judgement, place)
     view["contents"] = _contents(view, explorer)
     return view, explorer
-
-
-def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement:
-    if record is None or record.certificate is None:
-        return arrange(spec)
-    return arrangement_of(record.certificate, spec)
 
 
 def _cells(arrangement: Arrangement, spec: Specification) -> Cells:
@@ -299,7 +281,7 @@ _HEAD_NOTE = (
 
 
 def _explorer_note(explorer: Mapping[str, Any]) -> str:
-    if "program" in explorer:
+    if "network" in explorer:
         return "It is drawn in your browser, in double arithmetic, from the embedded float32 weights."
     reason = explorer["grid"]["reason"]
     return f"Values were computed on a grid when the report was written, because {reason}; other inputs stay fixed."
