@@ -53,3 +53,23 @@ def test_a_refusal_names_the_input() -> None:
     (finding,) = diagnose(HEAD + "  - {name: share, then: 0.1 * income <= u <= 0.35 * income}\n").findings
     assert finding.severe
     assert "income=0" in finding.text
+
+
+def test_a_conflict_names_the_inputs_that_matter_and_the_conditions_that_are_met() -> None:
+    text = diagnose(
+        """
+inputs: {a: [0, 9], b: [0, 9], c: [0, 9], d: [0, 9], noise: [0, 9], kind: {categories: [one, two]}}
+outputs: [y]
+rules:
+  - {name: low, when: a < 5 or b < 5 or c < 5 or kind == two, then: y <= 1}
+  - {name: high, when: d > 3, then: y >= 2}
+"""
+    ).table()
+    assert "noise" not in text
+    assert "  contradictory: low (a < 5; b < 5; c < 5; kind == two), high\n" in text
+    assert "15 contradictory" in text
+    assert "  ... 5 more (--json lists all)\n" in text
+    always = diagnose(
+        "inputs: {a: [0, 9]}\noutputs: [y]\nrules:\n- {name: p, then: y <= 1}\n- {name: q, then: y >= 2}\n"
+    )
+    assert "'q' asks y >= 2, at every input." in always.table()

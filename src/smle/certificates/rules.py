@@ -35,7 +35,7 @@ from smle_check.floats import (
 )
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import Checked, Facts, Leaf, check_tensors, checked_of, gated_regions
-from smle_check.heads.clips import STAGES, Boxes, Clip, Limit, Pairs, gaps, limits_of
+from smle_check.heads.clips import STAGES, WIDE, Boxes, Clip, Limit, Pairs, gaps, limits_of
 
 __all__ = ["certify_rules"]
 
@@ -83,21 +83,14 @@ def certify_rules(
     tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), typical))
     tree, proof = None, {"pairs": limit_proofs, "safe": [], "moved": []}
     if not checked.is_empty:
-        units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
-        units = np.where(labels & (units <= 0), 1.0, np.where(units > 0, units, 1.0))
-        ranges = _ranges(stated, clips, checked, typical, units)
         try:
-            safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)
-        except NoSafeAnswer as failure:
-            raise refusal(spec, boxes, failure.leaf) from None
-        tensors |= check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()])
-        stored: dict[str, npt.NDArray[Any]] = {
-            "check.scale": units,
-            "safe.slope": safe.slope,
-            "safe.offset": safe.offset,
-        }
-        tensors |= tensors_of(stored)
-        tree, proof = safe.tree, {"pairs": limit_proofs, "safe": safe.proofs, "moved": safe.moved}
+            tree, safe_proofs, more = _checked(spec, boxes, clips, checked, typical, scale)
+        except OverflowError as error:
+            raise RuleError(
+                f"Rules that tie outputs together need numbers beyond float64 ({error}). State outputs and inputs in "
+                "other units."
+            ) from error
+        tensors, proof = tensors | more, proof | safe_proofs
     document: dict[str, Any] = {
         "program": {"head": "rules", "tree": tree},
         "specification": document_spec,
@@ -105,6 +98,28 @@ def certify_rules(
         "proof": proof,
     }
     return sealed(document, bytes(block), tensors, files or {})
+
+
+def _checked(
+    spec: Specification,
+    boxes: Boxes,
+    clips: list[Clip],
+    checked: Checked,
+    typical: npt.NDArray[np.float64],
+    scale: npt.ArrayLike | None,
+) -> tuple[Any, dict[str, Any], dict[str, smle_check.Tensor]]:
+    """Return the tree, the proofs and the tensors of the check and of the safe answers."""
+    stated, labels = boxes.spec, label_columns(spec)
+    units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
+    units = np.where(labels & (units <= 0), 1.0, np.where(units > 0, units, 1.0))
+    ranges = _ranges(stated, clips, checked, typical, units)
+    try:
+        safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)
+    except NoSafeAnswer as failure:
+        raise refusal(spec, boxes, failure.leaf) from None
+    stored: dict[str, npt.NDArray[Any]] = {"check.scale": units, "safe.slope": safe.slope, "safe.offset": safe.offset}
+    tensors = check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()]) | tensors_of(stored)
+    return safe.tree, {"safe": safe.proofs, "moved": safe.moved}, tensors
 
 
 def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> list[list[float]]:
@@ -117,7 +132,7 @@ def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked
     for literal in checked.literals:
         reach = abs(literal.bound) + sum((abs(v) * stated.sizes[k] for k, v in literal.x.items()), ZERO)
         for i, g in literal.y.items():
-            found[i].append(float(reach / abs(g)))
+            found[i].append(float(min(reach / abs(g), WIDE)))
     return found
 
 
@@ -284,7 +299,7 @@ def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, .
     if x is None:
         return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
     first, second = (item.offset + _dot(item.slope, x) for item in (limit, clip.limit))
-    place = f"at {point_text(spec.columns, x)}"
+    place = f"at {point_text(spec, x, (limit.rule, clip.limit.rule))}"
     room = limit.side * (second - first)
     if clip.limit is limit:
         return NotCertifiedError(
@@ -314,7 +329,7 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
     points = list(_points(boxes, leaf))
     for x, rules, kind in room_at(spec, points):
         names = listed([f"'{spec.rules[r].name}'" for r in rules])
-        place = point_text(spec.columns, x)
+        place = point_text(spec, x, rules)
         if kind == "contradiction":
             return ContradictionError(
                 f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
@@ -325,11 +340,12 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
                 "a gap or a tolerance."
             )
     stated = boxes.spec
-    active = [rule.name for rule in stated.rules if any(g not in leaf.off for g in rule.regions)]
-    where = f" near {point_text(spec.columns, points[0])}" if points else ""
+    active = [r for r, rule in enumerate(stated.rules) if any(g not in leaf.off for g in rule.regions)]
+    names = listed([repr(stated.rules[r].name) for r in active])
+    where = f" near {point_text(spec, points[0], active)}" if points else ""
     return NotCertifiedError(
-        f"The rules seem to agree, but no stored answer was proved where {listed([repr(name) for name in active])} "
-        f"apply{where}. Split a rule, or widen an alternative."
+        f"The rules seem to agree, but no stored answer was proved where {names} apply{where}. Split a rule, or widen "
+        "an alternative."
     )
 
 

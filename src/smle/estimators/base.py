@@ -24,7 +24,7 @@ from smle.estimators.fitted import FittedModel
 from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
-from smle.guarantees import conflicts_explained
+from smle.guarantees import conflicts_explained, require_units
 from smle.monitor import Usage
 from smle.programs import Perceptron
 from smle.rules import Specification
@@ -249,6 +249,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         self._read_outputs(spec, y)
         encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
         require_in_domain(spec, encoded, "training rows")
+        require_units(spec, encoded, targets)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         corrects = self.enforcement == "correct"
         with conflicts_explained(spec):

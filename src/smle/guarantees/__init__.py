@@ -8,6 +8,7 @@ from smle.guarantees.advice.consistency import room_at
 from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
+from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
@@ -126,6 +127,7 @@ __all__ = [
     "point_text",
     "project",
     "refit",
+    "require_units",
     "requirement_of",
     "room_at",
     "slopes_and_offsets",

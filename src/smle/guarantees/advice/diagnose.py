@@ -21,7 +21,7 @@ from smle.guarantees.advice.data_check import DataCheck, check_data
 from smle.guarantees.advice.decide import HalfSpace, Undecided
 from smle.guarantees.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
 from smle.guarantees.advice.flips import constant_groups
-from smle.guarantees.advice.wording import point_text
+from smle.guarantees.advice.wording import point_text, region_text
 from smle.guarantees.box import MINIMUM_ROOM, search_center
 from smle.guarantees.regions.arrangement import Arrangement
 from smle.guarantees.regions.cells import arrange
@@ -141,7 +141,7 @@ class _CellCheck:
     def _report(self, index: int) -> CellReport:
         cell = self.arrangement.cells[index]
         rules = self._rules(cell)
-        names = tuple(self.spec.rules[r].name for r in rules)
+        names = tuple(self._named(r, cell) for r in rules)
         if not rules and index not in self._capped_cells():
             return CellReport(names, "free")
         try:
@@ -150,6 +150,14 @@ class _CellCheck:
         except Undecided:
             status = "unknown"
         return CellReport(names, status or "fine")
+
+    def _named(self, rule: int, cell: Sequence[int]) -> str:
+        """Return the name of a rule; if an `or` gave it several regions, with the conditions of those that are on."""
+        name, regions = self.spec.rules[rule].name, self.spec.rules[rule].regions
+        if len(regions) == 1:
+            return name
+        on = [self.arrangement.polytope(r) for r in cell if rule in self.arrangement.rules[r]]
+        return f"{name} ({'; '.join(region_text(self.spec, region) for region in on)})" if on else name
 
     def _rules(self, regions: Sequence[int]) -> tuple[int, ...]:
         always = [r for r, rows in enumerate(self.arrangement.regions) if not rows]
@@ -190,13 +198,11 @@ class _CellCheck:
                 f"{_listed(names)} meet at a border that rounding blurs, and no output satisfies both sides "
                 f"({asked}). Leave a gap between their conditions, or let their requirements agree there."
             )
-        elif len(names) == 1:
-            text = f"{_listed(names)} cannot hold: {asked}, for example at {point_text(self.spec.columns, x)}."
         else:
-            text = (
-                f"{_listed(names)} cannot hold together: {asked}, "
-                f"for example at {point_text(self.spec.columns, x)}. Relax one of them."
-            )
+            place = point_text(self.spec, x, rules)
+            at = f"at {place}" if place == "every input" else f"for example at {place}"
+            together, advice = ("", "") if len(names) == 1 else (" together", " Relax one of them.")
+            text = f"{_listed(names)} cannot hold{together}: {asked}, {at}.{advice}"
         witness = None if x is None else tuple(x)
         self._note(Finding("contradiction", names, text, witness))
 
@@ -352,7 +358,7 @@ def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
             else f"'{name}' lies in {low:g} to {high:g}, {part:.1g} % of {ranges[name]}: other units?"
         )
         findings.append(Finding("narrow data", (), text))
-    return findings
+    return [*findings, *(Finding("other units", (), text) for text in data.doubts)]
 
 
 def _count(number: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from smle.guarantees.advice.costs import score_text
 from smle.guarantees.advice.data_check import DataCheck
 from smle.guarantees.advice.wording import point_json
 from smle.rules import Specification
@@ -15,8 +16,10 @@ __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
 SEVERE = frozenset({"contradiction", "no room", "not representable", "not proved"})
 """Kinds of findings with which no model can be certified."""
-ABOUT_DATA = frozenset({"outside the domain", "narrow data"})
+ABOUT_DATA = frozenset({"outside the domain", "narrow data", "other units"})
 """Kinds of findings that say nothing against the rules themselves."""
+
+_LISTED = 10  # cells that the text lists
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Finding:
     """Something to know about the rules, or about the data under these rules.
 
     * `kind`: "contradiction", "no room", "not representable", "not proved", "constant answers", "one answer",
-      "learned box", "never active", "partly empty" or "redundant"; of data "outside the domain" or "narrow data".
+      "learned box", "never active", "partly empty" or "redundant"; of data "outside the domain", "narrow data" or
+      "other units".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.
@@ -43,7 +47,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class CellReport:
-    """Rules that can be active together, by name, and whether a head can serve them."""
+    """Rules that can be active together, by name, and whether a head can serve them.
+
+    A rule with several conditions (an `or`) is named with those that are met: `low score (score < 480)`.
+    """
 
     rules: tuple[str, ...]
     status: str
@@ -124,9 +131,13 @@ class Diagnosis:
         header = ["rule", "when", "then"]
         rows = [[rule.name, rule.when or "always", rule.then] for rule in self.spec.rules]
         if self.data is not None:
-            header += ["active", "broken"]
-            for row, share, wrong in zip(rows, self.data.active, self.data.broken or [None] * len(rows), strict=True):
+            header += ["active", "broken", "costs"]
+            shares = zip(self.data.active, self.data.broken or [None] * len(rows), strict=True)
+            for index, (row, (share, wrong)) in enumerate(zip(rows, shares, strict=True)):
+                lost = {} if self.data.costs is None else self.data.costs[index].lost
+                dearest = max(lost, key=lambda name: lost[name], default="")
                 row += [f"{share:.1%}", "" if wrong is None else f"{wrong:.1%}"]
+                row.append(f"{score_text(lost[dearest])} of {dearest}" if dearest else "")
         return columns([header, *rows]) if rows else "No rules."
 
     def _cells(self) -> str:
@@ -136,9 +147,10 @@ class Diagnosis:
         lines = [f"{count} (sets of rules that can be active together), one head each:"]
         counts = Counter(cell.status for cell in self.cells)
         lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
-        for cell in dict.fromkeys(self.cells):
-            if cell.status not in ("fine", "free"):
-                lines.append(f"  {cell.status}: {', '.join(cell.rules)}")
+        doubtful = list(dict.fromkeys(cell for cell in self.cells if cell.status not in ("fine", "free")))
+        lines += [f"  {cell.status}: {', '.join(cell.rules)}" for cell in doubtful[:_LISTED]]
+        if len(doubtful) > _LISTED:
+            lines.append(f"  ... {len(doubtful) - _LISTED} more (--json lists all)")
         if self.always_on:
             lines.append(f"  Always on, because there are too many overlaps: {', '.join(self.always_on)}")
         return "\n".join(lines)
