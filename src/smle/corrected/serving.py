@@ -99,20 +99,13 @@ def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
 
 
 class ServedModel:
-    """A model in front and the head behind it, as they are stored.
+    """A model in front and the head behind it, as they are stored. Neither can be exchanged.
 
     Attributes:
-        front: The model in front.
-        head: The program of the certified head; None: there are no rules.
-        specification_: The rules.
-        proof: The certificate; None without rules.
-        verified: Whether the checker accepted it.
         description_: What model.json says.
         served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN,
             infinite or beyond 1e30) or `safe` (the stored safe answer).
     """
-
-    head: Program | None
 
     def __init__(
         self,
@@ -123,10 +116,10 @@ class ServedModel:
         description: dict[str, Any] | None = None,
         verified: bool = True,
     ) -> None:
-        self.front, self.specification_, self.proof, self.verified = front, spec, proof, verified
+        self._front, self._spec, self._proof, self._verified = front, spec, proof, verified
         self.description_: dict[str, Any] = {} if description is None else description
         self.served_ = dict.fromkeys(WAYS, 0)
-        self.head = None if proof is None else program_of(proof)
+        self._head = None if proof is None else program_of(proof)
         if isinstance(front, Perceptron):
             wanted = len(spec.columns), self.head.units if isinstance(self.head, Box) else len(spec.targets)
             if wanted != (front.widths[0], front.widths[-1]):
@@ -137,15 +130,35 @@ class ServedModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("head", "arrangement")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "arrangement")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {**state, "head": None if state["proof"] is None else program_of(state["proof"])}
+        self.__dict__ = {**state, "_head": None if state["_proof"] is None else program_of(state["_proof"])}
+
+    @property
+    def front(self) -> Front:
+        """The model in front."""
+        return self._front
+
+    @property
+    def head(self) -> Program | None:
+        """The program of the certified head; None: there are no rules."""
+        return self._head
+
+    @property
+    def specification_(self) -> Specification:
+        """The rules."""
+        return self._spec
+
+    @property
+    def proof(self) -> Certificate | None:
+        """The certificate, checked or not; None without rules."""
+        return self._proof
 
     @property
     def certificate_(self) -> Certificate | None:
         """The proof, for whatever the model in front answers; None without rules, or if it was not checked."""
-        return self.proof if self.verified else None
+        return self._proof if self._verified else None
 
     @property
     def is_box(self) -> bool:
@@ -217,12 +230,11 @@ class ServedModel:
                 stacklevel=stacklevel,
             )
 
-    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
+    def usage(self, X: Any, encoded: Array, edges: Edges | None = None) -> Usage:
         """Count over the rows of a table which rules are on, what lies outside, and what the head does.
 
         By default in bins of about equal numbers of these rows.
         """
-        encoded = encode_inputs(self.specification_, X)
         edges = column_edges(self.specification_, encoded) if edges is None else edges
         heads = self.head.heads if isinstance(self.head, Box) else 0
         return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads)
@@ -234,7 +246,7 @@ class ServedModel:
         self.description_ = description
         if self.proof is not None:
             files = ModelRecord({}, description, self.specification_.to_yaml(), None, self.front.onnx).bound_files()
-            self.proof = rebind(self.proof, files, backbone=self.front.tensors or None)
+            self._proof = rebind(self.proof, files, backbone=self.front.tensors or None)
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.
@@ -242,7 +254,7 @@ class ServedModel:
         Raises:
             NotCertifiedError: If the model has rules but was loaded without verification.
         """
-        if not self.verified:
+        if not self._verified:
             raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
         weights = arrays_of(self.front.tensors if self.proof is None else self.proof.tensors)
         return ModelRecord(weights, self.description_, self.specification_.to_yaml(), self.proof, self.front.onnx)

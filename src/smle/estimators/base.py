@@ -273,7 +273,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             architecture={"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]},
             seed=seed,
             history=short_history(self.history_),
-            usage=self.deployed_.usage(encoded),
+            usage=self.deployed_.usage(encoded, encoded),
         )
         self.deployed_.description_ = {**description, **self._facts()}
         if spec.rules and self.compare:

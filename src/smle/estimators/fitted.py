@@ -82,7 +82,8 @@ class FittedModel:
 
     def _outputs(self, X: Any, out_of_domain: str, *, taps: bool = False) -> Answered:
         """Return encoded inputs and the certified float32 outputs (rows, m)."""
-        return self.deployed_.answered(self._read(X), out_of_domain, taps=taps, stacklevel=5)
+        X = self._read(X)
+        return self.deployed_.answered(X, out_of_domain, taps=taps, stacklevel=5)
 
     def own_answers(self, X: Any) -> Array:
         """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
@@ -99,7 +100,7 @@ class FittedModel:
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
-        return self.deployed_.usage(X, edges)
+        return self.deployed_.usage(X, encode_inputs(self.specification_, X), edges)
 
     def answered(self, X: Any, *, taps: bool = False) -> Answered:
         """Return rows with what the model in front of a head of rules answers, and what is served; nobody is."""

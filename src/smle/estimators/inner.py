@@ -75,7 +75,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         architecture=architecture,
         seed=None,
         history={"seconds": round(seconds, 3)},
-        usage=model.deployed_.usage(frame),
+        usage=model.deployed_.usage(frame, encoded),
     )
     model.deployed_.describe({**description, **model._facts()})
 

@@ -85,9 +85,9 @@ def train_network(
         if further is not None:
             further(network, history)
         certificate = certify(network) if spec.rules else None
+        backbone = _folded(network) if certificate is None else network.backbone
     held = split_rows(len(X), share=model.validation_share, seed=seed)[1].numpy()
-    weights = _folded(network) if certificate is None else network.backbone
-    state = {f"{BACKBONE}{name}": value.numpy() for name, value in weights.state_dict().items()}
+    state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
     return Trained(tensors_of(state), certificate, history, held)
 
 

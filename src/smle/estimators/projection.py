@@ -63,8 +63,8 @@ def project_model(
         certificate = certify_rules(spec, default=default, scale=scale)
     served = ServedModel(old.front, spec, certificate)
     description = _description(model)
-    if X is not None:
-        description["training"] = served.usage(X).to_json()
+    if encoded is not None:
+        description["training"] = served.usage(X, encoded).to_json()
     served.describe(description)
     result._deploy(served)
     return result

@@ -15,6 +15,7 @@ from safetensors.numpy import save as serialize
 import smle_check
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.gate import domain_arrays
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
@@ -156,6 +157,7 @@ def write_certified(
     face = interface_of(spec, monitor=monitor)
     tensors = _head(tensors_of(weights))
     if not spec.rules:
+        tensors |= tensors_of(domain_arrays(spec))  # for `in_domain`
         data = graph_model(face, plain_program(face, tensors), backbone, []).SerializeToString(deterministic=True)
         companion(path).unlink(missing_ok=True)
         _replace({path: data})
@@ -167,7 +169,6 @@ def write_certified(
         raise NotCertifiedError(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
-    _require_float32(tensors)
     proposals, count = proposals_of(certificate) if "check.range" in tensors else (None, 1)
     program = certified_program(face, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
@@ -178,15 +179,6 @@ def write_certified(
     except smle_check.Rejected as reason:
         raise CertificateError(f"The exported model was not accepted: {reason}") from None
     _replace({path: data, companion(path): sealed})
-
-
-def _require_float32(tensors: dict[str, smle_check.Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype != "F32" and name.startswith(("bounds.", "heads.", "free.")):
-            raise CertificateError(
-                f"Expected the certified head in float32. Got '{name}' as {tensor.dtype}. Other precisions have no "
-                "certificate; the backbone may be exported in any of them (backbone=...)."
-            )
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:

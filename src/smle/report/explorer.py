@@ -28,12 +28,14 @@ _ONE, _TWO = 8, 4  # inputs with a grid along them, alone and in pairs
 _POINTS, _SIDE = 61, 25
 
 
-def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str, Any]:
+def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str, Any] | None:
     """Return what the page needs to draw slices through a network behind a box, or without rules, as plain data.
 
-    `medians`: where to start, by input column.
+    `medians`: where to start, by input column. None: there is no network, but an estimator without rules.
     """
-    arrangement = model.arrangement
+    arrangement, front = model.arrangement, model.front
+    if not isinstance(front, Perceptron):
+        return None
     data = {
         **described(model.specification_, medians),
         "gated": [list(arrangement.rules[region]) for region in arrangement.gated],
@@ -43,10 +45,8 @@ def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str,
             if region not in arrangement.gated
         ],
     }
-    proof, front = model.proof, model.front
+    proof = model.proof
     numbers = sum(value.size for value in arrays_of(front.tensors if proof is None else proof.tensors).values())
-    if not isinstance(front, Perceptron):
-        return {**data, "grid": {"reason": "the model in front is no network", **_grid(model, data)}}
     if numbers > NUMBERS:
         return {**data, "grid": {"reason": "the network is too large to embed", **_grid(model, data)}}
     box = {} if proof is None or not isinstance(model.head, Box) else {"box": _box(model.head, proof)}

@@ -242,7 +242,7 @@ def _view(
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
         explorer = explorer_data(model.deployed_, medians=medians)
-        view["explorer_note"] = _explorer_note(explorer)
+        view["explorer_note"] = "" if explorer is None else _explorer_note(explorer)
     if spec is not None:
         view |= views.rules_view(spec, verdicts, measured)
         view |= views.guarantee_view(spec)
