@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import smle_check
-from smle.certificates.agreement import arrangement_of
+from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import issue
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.guarantees import Verdicts
 from smle.guarantees import project as project_heads
-from smle.guarantees import verify as verify_overapproximation
+from smle.guarantees import verify as verify_frozen_heads
 from smle.nn.backbones import MLP
 from smle.nn.clip import eager
 from smle.nn.head import DeployedHead
@@ -200,7 +200,7 @@ def deployed_head(certificate: Certificate, spec: Specification, state: dict[str
         hidden = sum(name.startswith("bounds.hidden.") and name.endswith(".bias") for name in state)
         head = DeployedHead(
             spec,
-            arrangement_of(certificate, spec),
+            cells_of(certificate, spec),
             embedding=len(state["bounds.lower"]),
             affine=program["bounds"] == "affine",
             hidden=[len(state[f"bounds.hidden.{i}.bias"]) for i in range(hidden)],
@@ -275,7 +275,7 @@ def _require_safe_network(network: SafeNetwork) -> None:
 def verify(network: SafeNetwork) -> Verdicts:
     """Judge every rule for the network as it would be deployed now."""
     _require_safe_network(network)
-    return verify_overapproximation(network.overapproximation(), network.spec, network.arrangement)
+    return verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
 
 
 def certify(
@@ -297,8 +297,8 @@ def certify(
     deployed = DeployedNetwork.of(network)
     if tensors is None:
         tensors = tensors_of(state_of(deployed))
-    over = deployed.head.overapproximation()
-    return issue(network.spec, network.arrangement, over, tensors=tensors, files=files or {})
+    over = deployed.head.frozen_heads()
+    return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
 
 
 def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
@@ -314,11 +314,11 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
     _require_safe_network(network)
     safe = copy.deepcopy(network)
     safe.eval()
-    result = project_heads(safe.overapproximation(), safe.spec, safe.arrangement, margin=margin)
+    result = project_heads(safe.frozen_heads(), safe.spec, safe.cells, margin=margin)
     if not result.succeeded:
         reasons = [head.reason for head in result.heads if head is not None and head.reason]
         raise NotCertifiedError(f"No safe heads were found near the given ones. {' '.join(reasons[:1])}".strip())
-    safe.hold(result.over)
+    safe.pin(result.over)
     return _accepted(safe)
 
 

@@ -27,7 +27,7 @@ _MANY = 100  # outputs from which on there are no trees
 class QuickModel:
     """A plain model that takes a fraction of a second: ridge regression, and randomized trees for what that leaves.
 
-    It stands in for a plain twin where none was trained. It is no network and knows no rules.
+    It stands in for a baseline where none was trained. It is no network and knows no rules.
     """
 
     labels: npt.NDArray[np.bool_]

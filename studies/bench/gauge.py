@@ -13,7 +13,7 @@ import torch
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeRegressor
 from smle.guarantees.answers.nearest import nearest_outputs
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import Cells
 from smle.rules import Specification
 from studies.bench.harness import BenchResult, Table
 from studies.experiments.synthetic import load
@@ -29,8 +29,8 @@ _TASKS = ("n2-hard-P6", "n4-hard-P3", "n4-medium-P4", "n8-easy-P6", "n8-medium-P
 class _DeepestCenter(SafeRegressor):
     """A regressor whose centers lie as deep as possible in what the rules allow, wherever the data are."""
 
-    def _preferred(self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array) -> Array:
-        return np.full((len(arrangement.cells), targets.shape[1]), np.nan)
+    def _preferred(self, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
+        return np.full((len(cells), targets.shape[1]), np.nan)
 
 
 _VARIANTS: Mapping[str, tuple[type[SafeRegressor], dict[str, Any]]] = {

@@ -236,7 +236,7 @@ def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
         "label: all pairs are one L1 distance matrix in blocks.",
     )
     plain = found["plain step"]
-    twin = Table(
+    baseline = Table(
         "The same training without rules",
         ("network", "seconds a step", "/ plain", "held-out F1", "share of rows with excluded labels together"),
         tuple(
@@ -247,7 +247,7 @@ def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
         "order and number of steps; F1 over all labels of new rows after these few epochs, so it says how far "
         "training came, not how far it could come.",
     )
-    return way, twin
+    return way, baseline
 
 
 def _processes(quick: bool) -> Table:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.search import find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.gate import Gate
-from smle.nn.head_parameters import Frame
+from smle.nn.head_parameters import DataScale
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement import Enforcement
 from smle.training.loop import train
@@ -187,20 +187,17 @@ def train_safe(
 
 def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool, seed: int) -> SafeNetwork:
     spec = task.specification
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     d, m = task.X.shape[1], targets.shape[1]
-    frame, prefer = Frame.identity(d, m), None
+    frame, prefer = DataScale.identity(d, m), None
     if settings.scaled:
         deviation = task.X.std(axis=0)
         shift, size = _units(task, settings, targets)
-        frame = Frame(task.X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), shift, np.full(m, size))
+        frame = DataScale(task.X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), shift, np.full(m, size))
     if gauge:
-        cell = _cells(task.X, Gate(spec, arrangement))
+        cell = _cells(task.X, Gate(spec, cells))
         prefer = np.stack(
-            [
-                _typical(task, targets[cell == c] if (cell == c).any() else targets)
-                for c in range(len(arrangement.cells))
-            ]
+            [_typical(task, targets[cell == c] if (cell == c).any() else targets) for c in range(len(cells))]
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -212,7 +209,7 @@ def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool
             gauge=gauge,
             frame=frame,
             prefer=prefer,
-            arrangement=arrangement,
+            cells=cells,
         )
         if not settings.scaled:
             _draw_as_keras(network)

@@ -9,7 +9,7 @@ from smle.errors import NotCertifiedError
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, strongest_counterexample
 from smle.guarantees.box.projection import nearest_safe_head
-from smle.guarantees.proof.overapproximation import Head
+from smle.guarantees.proof.frozen_heads import Head
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement import PDCG
 from smle.training.enforcement.base import require_proved
@@ -59,7 +59,7 @@ class CountedPDCG(PDCG):
     def finish(self, network: SafeNetwork) -> None:
         """Project until no counterexample is left; should one be left, project exactly. Deploy what is proved."""
         network.eval()
-        over = network.overapproximation()
+        over = network.frozen_heads()
         heads: list[Head | None] = []
         for number, head in enumerate(over.heads):
             if head is None:
@@ -78,7 +78,7 @@ class CountedPDCG(PDCG):
                 for number, head in enumerate(heads)
             ))  # fmt: skip
             require_proved(projected, network, "The exact projection after pdcg")
-        network.hold(projected)
+        network.pin(projected)
 
     def _last_run(self, head: Head, problem: HeadProblem, memory: Memory) -> Head:
         """Return the head that the final run leaves, and note how it ended."""

@@ -103,7 +103,7 @@ def test_gradient_is_that_of_finite_differences() -> None:
 def test_assigned_heads_come_back(spec: object) -> None:
     network = make_network(spec, gauge=False)  # type: ignore[arg-type]
     over = frozen(network.heads, network.box, fallback=False)[0]
-    network.adopt(over)
+    network.load_heads(over)
     again = frozen(network.heads, network.box, fallback=False)[0]
     for one, two in zip(over.heads, again.heads, strict=True):
         assert one is not None

@@ -18,14 +18,14 @@ from smle.assurance import DeployedNetwork, certify, project, state_of, verify
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeRegressor, load
 from smle.export import check_onnx, load_onnx
+from smle.guarantees.proof.frozen_heads import Layer
 from smle.guarantees.proof.network_boxes import cut_region
-from smle.guarantees.proof.overapproximation import Layer
 from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
 from smle.guarantees.regions.geometry import Domain, Region
 from smle.nn.backbones import MLP
 from smle.nn.bounds import AffineBox
-from smle.nn.head_parameters import Frame
+from smle.nn.head_parameters import DataScale
 from smle.nn.network import SafeNetwork
 from smle.nn.network_bounds import NetworkBox, over_boxes
 from smle.rules import Specification
@@ -126,7 +126,7 @@ def test_the_attack_finds_what_is_not_safe() -> None:
 @given(size=st.floats(-3, 3).map(lambda e: 10.0**e), seed=st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None)
 def test_stored_bounds_cannot_cross(size: float, seed: int) -> None:
-    stored = shaken("everywhere", size, seed).overapproximation().bounds.stored()
+    stored = shaken("everywhere", size, seed).frozen_heads().bounds.stored()
     assert (stored["lower"] <= stored["upper"]).all()
     assert (stored["lower_slope"] <= stored["upper_slope"]).all()
 
@@ -280,7 +280,7 @@ def bump_error(bounds: str) -> float:
         torch.manual_seed(0)
         network = SafeNetwork(
             MLP((32, 32), 16, shift=np.zeros(2), scale=np.ones(2)), BUMP, embedding=16, bounds=bounds, gate=False,
-            frame=Frame(np.zeros(2), np.full(2, 0.58), np.array([0.3]), np.array([0.5])),
+            frame=DataScale(np.zeros(2), np.full(2, 0.58), np.array([0.3]), np.array([0.5])),
         )  # fmt: skip
     options = TrainingOptions(max_epochs=150, batch_size=64, learning_rate=1e-2, patience=None, progress=False)
     train(network, features, targets, loss=squared, options=options, enforcement="gauge")

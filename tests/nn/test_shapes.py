@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from smle.guarantees.regions.cells import arrange
 from smle.guarantees.regions.geometry import Domain
+from smle.guarantees.regions.search import find_cells
 from smle.nn.bounds import AffineBox
 from smle.nn.bridge import cell_needs
-from smle.nn.head_parameters import Frame
+from smle.nn.head_parameters import DataScale
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.nn.shapes import fitness, moving_shapes
 from smle.rules import Specification
@@ -35,12 +35,12 @@ def ends(spec: Specification) -> tuple[np.ndarray, np.ndarray]:
 
 
 def needs_of(spec: Specification) -> list:
-    return cell_needs(spec, arrange(spec), prefer=None, outer=False)
+    return cell_needs(spec, find_cells(spec), prefer=None, outer=False)
 
 
 def test_shapes_are_positive_on_the_domain_and_one_in_its_middle() -> None:
     low, high = ends(WEDGE)
-    shapes = moving_shapes(needs_of(WEDGE), Frame.identity(2, 1), low, high)
+    shapes = moving_shapes(needs_of(WEDGE), DataScale.identity(2, 1), low, high)
     assert len(shapes)
     corners = np.array([[1.0, a, b] for a in (low[0], high[0]) for b in (low[1], high[1])])
     assert (shapes @ corners.T > 0).all()
@@ -51,7 +51,7 @@ def test_rules_that_do_not_move_leave_bounds_constant_and_heads_alone() -> None:
     for spec in SPECIFICATIONS.values():
         if moves_with_inputs(spec):
             continue
-        frame = Frame.identity(len(spec.columns), len(spec.targets))
+        frame = DataScale.identity(len(spec.columns), len(spec.targets))
         needs = needs_of(spec)
         assert len(moving_shapes(needs, frame, *ends(spec))) == 0
         half = AffineBox(4, *(torch.from_numpy(end) for end in ends(spec))).envelope(torch.float64).half
@@ -64,7 +64,7 @@ def test_rules_that_do_not_move_leave_bounds_constant_and_heads_alone() -> None:
 def test_fitness_is_the_least_ratio_of_room_to_width(seed: int) -> None:
     rng = np.random.default_rng(seed)
     low, high = ends(WEDGE)
-    frame = Frame(rng.normal(size=2), rng.uniform(0.5, 2, 2), np.zeros(1), np.ones(1))
+    frame = DataScale(rng.normal(size=2), rng.uniform(0.5, 2, 2), np.zeros(1), np.ones(1))
     slopes = rng.uniform(-1, 1, (5, 2))
     half = np.column_stack([np.abs(slopes) @ np.maximum(np.abs(low), np.abs(high)) * 5 + 1, slopes])
     for cell in needs_of(WEDGE):

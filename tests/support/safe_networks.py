@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.nn.backbones import MLP
-from smle.nn.head_parameters import Frame
+from smle.nn.head_parameters import DataScale
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 
@@ -103,7 +103,7 @@ def make_network(
         backbone = MLP((16,), embedding, shift=shift, scale=scale)
         network = SafeNetwork(
             backbone, spec, embedding=embedding, bounds=bounds, gauge=gauge,
-            frame=Frame(shift, scale, np.full(m, 0.3), np.full(m, 0.7)), **options,
+            frame=DataScale(shift, scale, np.full(m, 0.3), np.full(m, 0.7)), **options,
         )  # fmt: skip
         with torch.no_grad():
             for parameter in network.parameters():

@@ -9,7 +9,7 @@ import torch
 from smle.assurance import certify, verify
 from smle.errors import NotCertifiedError
 from smle.rules import Specification
-from smle.training.enforcement import PDCG, Enforcement, ExactProjection, Gauge, enforcement_of
+from smle.training.enforcement import PDCG, Enforcement, ExactProjection, GaugeEnforcement, enforcement_of
 from smle.training.loop import TrainingOptions, train
 from smle.training.refit import refit_network
 from support.safe_networks import BRAKING, DOSE, EVERYWHERE, LABELS, ONE_RULE, make_network, make_rows, squared
@@ -19,7 +19,9 @@ QUICK = TrainingOptions(max_epochs=6, batch_size=64, learning_rate=1e-2, progres
 
 @pytest.mark.parametrize("bounds", ["fixed", "affine"])
 @pytest.mark.parametrize("spec", [BRAKING, EVERYWHERE, DOSE, LABELS], ids=["braking", "everywhere", "dose", "labels"])
-@pytest.mark.parametrize("enforcement", [Gauge(), PDCG(memory=3), ExactProjection(every=4)], ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "enforcement", [GaugeEnforcement(), PDCG(memory=3), ExactProjection(every=4)], ids=lambda e: e.name
+)
 def test_training_ends_safe_and_the_refit_keeps_it_so(
     enforcement: Enforcement, spec: Specification, bounds: str
 ) -> None:
@@ -41,7 +43,11 @@ def test_training_ends_safe_and_the_refit_keeps_it_so(
 
 
 def test_enforcements_by_name() -> None:
-    assert [type(enforcement_of(name)) for name in ("gauge", "pdcg", "exact")] == [Gauge, PDCG, ExactProjection]
+    assert [type(enforcement_of(name)) for name in ("gauge", "pdcg", "exact")] == [
+        GaugeEnforcement,
+        PDCG,
+        ExactProjection,
+    ]
     own = PDCG(memory=10)
     assert enforcement_of(own) is own
     with pytest.raises(ValueError, match="'gauge', 'pdcg', 'exact'"):
@@ -86,9 +92,9 @@ def test_projected_heads_are_not_far() -> None:
     for enforcement in (PDCG(), ExactProjection()):
         network = make_network(EVERYWHERE, gauge=False, seed=5)
         enforcement.start(network)
-        raw = network.overapproximation().heads[0]
+        raw = network.frozen_heads().heads[0]
         enforcement.finish(network)
-        new = network.overapproximation().heads[0]
+        new = network.frozen_heads().heads[0]
         assert raw is not None
         assert new is not None
         parts = (raw.W - new.W, raw.b - new.b)
@@ -107,9 +113,9 @@ def test_refit_is_deployed_exactly_and_beats_the_gauge() -> None:
     result = refit_network(network, X, y)
     assert result.heads + result.free > 0
     assert result.after < result.before
-    stored = network.deployed.overapproximation()
+    stored = network.deployed.frozen_heads()
     network.eval()  # again, as callers do
-    again = network.overapproximation()
+    again = network.frozen_heads()
     np.testing.assert_array_equal(stored.heads[0].W, again.heads[0].W)  # type: ignore[union-attr]
     assert verify(network).hold
 
@@ -118,13 +124,13 @@ def test_refit_keeps_what_validation_prefers() -> None:
     network = make_network(EVERYWHERE)
     X, y = make_rows(EVERYWHERE, 200)
     train(network, X, y, loss=squared, options=QUICK, enforcement="gauge")
-    before = network.deployed.overapproximation().heads[0]
+    before = network.deployed.frozen_heads().heads[0]
     with torch.no_grad():
         current = network(X)
     noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
     result = refit_network(network, X, noise, validation=(X, current))  # validation is perfect already
     assert result.heads == 0
-    np.testing.assert_array_equal(network.deployed.overapproximation().heads[0].W, before.W)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(network.deployed.frozen_heads().heads[0].W, before.W)  # type: ignore[union-attr]
 
 
 def test_refit_weighs_rows() -> None:

@@ -18,7 +18,16 @@ from smle.certificates.issue import compiled, sealed
 from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, label_columns, maximize, point_text, room_at
+from smle.guarantees import (
+    ExactOptimal,
+    domain_box,
+    guard_rows,
+    label_columns,
+    maximize,
+    point_text,
+    regions_of,
+    room_at,
+)
 from smle.rules import Specification
 from smle_check.floats import (
     BINARY32,
@@ -63,12 +72,12 @@ def certify_rules(
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
     """
-    arrangement = distinct(spec)
+    cells = regions_of(spec)
     for fmt in FORMATS:
         domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32
-    guard_rows(arrangement, spec)
+    guard_rows(cells, spec)
     block = bytearray()
-    document_spec = compiled(spec, arrangement, block)
+    document_spec = compiled(spec, cells, block)
     stated = smle_check.Specification(document_spec, bytes(block))
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits_of(stated)]
@@ -262,7 +271,7 @@ def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> dict[int,
                 return multipliers
             if solution is not None and (worst is None or solution.value > worst[0]):
                 worst = solution.value, solution.x
-    raise _refusal(spec, clip, limit, None if worst is None else worst[1])
+    raise _refusal(spec, pairs.boxes.spec, clip, limit, None if worst is None else worst[1])
 
 
 def _accepted(pairs: Pairs, k: int, j: int, multipliers: dict[int, Fraction]) -> bool:
@@ -292,7 +301,9 @@ def _programs(
         yield best_multipliers({k: -v for k, v in slope.items()}, -constant, rows, low, high)
 
 
-def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None) -> Exception:
+def _refusal(
+    spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
+) -> Exception:
     """Say at which input two limits leave nothing, and what to change."""
     names = [spec.rules[item.rule].name for item in (limit, clip.limit)]
     output = spec.targets[limit.output]
@@ -306,6 +317,8 @@ def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, .
             f"Rule '{names[0]}' limits '{output}' {place} more tightly than float32 numbers there can express. State a "
             "range that does not reach so close to 0, or another unit."
         )
+    if room < 0 and not all(_applies(stated, item.region, x) for item in (limit, clip.limit)):
+        return _border(place, listed([f"'{name}'" for name in names]))
     if room < 0:
         return ContradictionError(
             f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
@@ -319,6 +332,21 @@ def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, .
     )
 
 
+def _applies(stated: smle_check.Specification, region: int, x: tuple[Fraction, ...]) -> bool:
+    """Whether an input satisfies the oblique conditions of a region as they are stated."""
+    rows = [stated.rows[r] for r in stated.regions[region] if len(stated.rows[r].terms) > 1]
+    totals = [_dot(row.terms, x) for row in rows]
+    return all(total < row.bound if row.strict else total <= row.bound for row, total in zip(rows, totals, strict=True))
+
+
+def _border(place: str, names: str) -> NotCertifiedError:
+    return NotCertifiedError(
+        f"{place[0].upper()}{place[1:]} conditions of rules {names} meet at a border of several inputs. Sums in floats "
+        "do not tell its sides apart, and no answer obeys the rules of both. Leave a gap between the conditions, or "
+        "let the rules have answers in common there."
+    )
+
+
 def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
     values = tuple(x)
     return sum((value * values[k] for k, value in form.items()), ZERO)
@@ -327,6 +355,9 @@ def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
 def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
     """Say at which input no safe answer was found, why, and what to change."""
     points = list(_points(boxes, leaf))
+    is_border = not any(all(_applies(boxes.spec, g, x) for g in leaf.on) for x in points)
+    if not points:  # nowhere as the conditions are stated, but the gate may see them hold
+        points = list(_points(boxes, leaf, most=1, enlarged=True))
     for x, rules, kind in room_at(spec, points):
         names = listed([f"'{spec.rules[r].name}'" for r in rules])
         place = point_text(spec, x, rules)
@@ -339,25 +370,26 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
                 f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
                 "a gap or a tolerance."
             )
-    stated = boxes.spec
-    active = [r for r, rule in enumerate(stated.rules) if any(g not in leaf.off for g in rule.regions)]
-    names = listed([repr(stated.rules[r].name) for r in active])
-    where = f" near {point_text(spec, points[0], active)}" if points else ""
+    active = [r for r, rule in enumerate(boxes.spec.rules) if any(g not in leaf.off for g in rule.regions)]
+    names = listed([f"'{boxes.spec.rules[r].name}'" for r in active])
+    where = f"near {point_text(spec, points[0], active)}" if points else "somewhere"
+    if points and is_border:
+        return _border(where, names)
     return NotCertifiedError(
-        f"The rules seem to agree, but no stored answer was proved where {names} apply{where}. Split a rule, or widen "
-        "an alternative."
+        f"The rules seem to agree, but no stored answer was proved where {names} apply, {where}. Split a rule, or "
+        "widen an alternative."
     )
 
 
-def _points(boxes: Boxes, leaf: Leaf, most: int = 60) -> Iterator[tuple[Fraction, ...]]:
-    """Yield inputs of a leaf: ends of ranges in all combinations, as far as there are few, and the middle."""
+def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False) -> Iterator[tuple[Fraction, ...]]:
+    """Yield inputs of a leaf, as conditions are stated or as the gate sees them: vertices in random directions."""
     ends = boxes.meeting(leaf.on, BINARY64, leaf.off)
     if ends is None:
         return
     low, high = boxes.sides(ends, BINARY64)
     d = len(boxes.spec.inputs)
     facts = Facts(boxes, leaf)
-    rows = [row for r in facts.rows(None, None) if (row := _fact(facts, r))]
+    rows = [row for r in facts.rows(None, None) if (row := _fact(facts, r, enlarged=enlarged))]
     generator = np.random.default_rng(0)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
@@ -370,12 +402,14 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60) -> Iterator[tuple[Fraction
             yield found.x
 
 
-def _fact(facts: Facts, r: int) -> tuple[dict[int, Fraction], Fraction] | None:
-    """Return an oblique row of a leaf as stated, so that the input found is where the rules apply."""
+def _fact(facts: Facts, r: int, *, enlarged: bool) -> tuple[dict[int, Fraction], Fraction] | None:
+    """Return an oblique row of a leaf: as stated, so that the input found is where the rules apply, or enlarged."""
     rows = facts.spec.rows
     if r >= len(rows):
         return facts.complement(r - len(rows))
-    return (rows[r].terms, rows[r].bound) if len(rows[r].terms) > 1 else None
+    if len(rows[r].terms) == 1:
+        return None
+    return rows[r].terms, rows[r].compared[BINARY64][0] if enlarged else rows[r].bound
 
 
 def listed(names: list[str], most: int = 5) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from smle.corrected.answers import PythonModel, decided
 from smle.corrected.serving import ServedModel
 from smle.errors import ConversionError
 from smle.export.files import write_onnx
 from smle.storage import ModelRecord, write_record
+from smle.tables import apply_domain_policy, encode_inputs
 
 __all__ = ["CorrectedModel"]
 
@@ -49,6 +53,12 @@ class CorrectedModel(ServedModel):
         found = self.answered(X, out_of_domain)
         result = decided(self.specification_, found.served)
         return (result, found.information(self.specification_)) if return_info else result
+
+    def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""
+        encoded = encode_inputs(self.specification_, X)
+        apply_domain_policy(self.specification_, encoded, "raise")
+        return self.explained(X, encoded).served.astype(np.float64)
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.agreement import arrangement_of, require_same_rules
+from smle.certificates.agreement import cells_of, require_same_rules
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import rebind
 from smle.corrected.answers import PythonModel, answers_of
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.export.stored import StoredModel
-from smle.guarantees import Arrangement, active, distinct
-from smle.monitor import Edges, Seen, Usage, column_edges
+from smle.guarantees import Cells, active, regions_of
+from smle.monitor import Edges, Observation, Usage, column_edges
 from smle.programs import MUCH, WAYS, Box, Corrections, Perceptron, Program, program_of, served_by, ways_of
 from smle.rules import Specification
 from smle.storage import ModelRecord
@@ -83,7 +83,7 @@ class Answered(NamedTuple):
 
     def usage(self, spec: Specification, edges: Edges, *, heads: int) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did; a box has so many `heads`."""
-        seen = Seen(active_rules(spec, self.encoded), in_domain(spec, self.encoded), self.cell, self.clipped)
+        seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), self.cell, self.clipped)
         head = None
         if not heads:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
@@ -130,7 +130,7 @@ class ServedModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "arrangement")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "cells")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ = {**state, "_head": None if state["_proof"] is None else program_of(state["_proof"])}
@@ -166,11 +166,11 @@ class ServedModel:
         return isinstance(self.head, Box)
 
     @cached_property
-    def arrangement(self) -> Arrangement:
+    def cells(self) -> Cells:
         """The regions of the rules and, of a box, its cells."""
         if self.proof is None or not self.is_box:
-            return distinct(self.specification_)
-        return arrangement_of(self.proof, self.specification_)
+            return regions_of(self.specification_)
+        return cells_of(self.proof, self.specification_)
 
     # --- using
 

@@ -337,5 +337,5 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
 
 def without_rules(spec: Specification) -> Specification:
-    """Return the same inputs and outputs with nothing required: the specification of a plain twin."""
+    """Return the same inputs and outputs with nothing required: the specification of a baseline."""
     return replace(spec, rules=())

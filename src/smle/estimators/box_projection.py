@@ -16,7 +16,7 @@ from smle.assurance import DeployedNetwork, certify, network_of, project
 from smle.certificates.document import Certificate
 from smle.corrected import ServedModel
 from smle.estimators.base import SafeEstimator
-from smle.guarantees import Arrangement, Head, Overapproximation, arrange
+from smle.guarantees import Cells, FrozenHeads, Head, find_cells
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.training.batches import split_rows
@@ -50,8 +50,8 @@ def projected(
 def _with_rules(model: ServedModel, deployed: DeployedNetwork, spec: Specification) -> SafeNetwork:
     """Return a network with the old backbone and bounds whose cells are those of the new rules."""
     head = deployed.head
-    arrangement = arrange(spec)
-    single = head.gate.is_trivial and any(model.arrangement.regions)  # the model was made without a gate
+    cells = find_cells(spec)
+    single = head.gate.is_trivial and any(model.cells.regions)  # the model was made without a gate
     network = SafeNetwork(
         deployed.backbone,
         spec,
@@ -60,24 +60,24 @@ def _with_rules(model: ServedModel, deployed: DeployedNetwork, spec: Specificati
         gate=not single,
         passthrough=True if head.heads.passthrough is not None else None,
         gauge=False,
-        arrangement=arrangement,
+        cells=cells,
     )
-    template = network.overapproximation()
-    old = head.overapproximation()
+    template = network.frozen_heads()
+    old = head.frozen_heads()
     sources = _sources(model, deployed, network)
     heads = tuple(
         None if fresh is None else _taken_over(fresh, _old_head(deployed, old, source))
         for fresh, source in zip(template.heads, sources, strict=True)
     )
     free = None
-    if network.arrangement.free_cell:
+    if network.cells.free_cell:
         taken = _old_head(deployed, old, sources[-1])
         free = (torch.from_numpy(taken.W.copy()), torch.from_numpy(taken.b.copy()))
-    network.hold(Overapproximation(old.bounds, heads), free)
+    network.pin(FrozenHeads(old.bounds, heads), free)
     return network
 
 
-def _old_head(deployed: DeployedNetwork, old: Overapproximation, cell: int) -> Head:
+def _old_head(deployed: DeployedNetwork, old: FrozenHeads, cell: int) -> Head:
     found = old.heads[cell]
     if found is not None:
         return found
@@ -104,10 +104,10 @@ def _sources(model: ServedModel, deployed: DeployedNetwork, network: SafeNetwork
     before, after = (
         _cells(gate, head.domain(x)) for gate, head in ((old_gate, deployed.head), (new_gate, network.deployed))
     )
-    names = _rule_names(model.specification_, model.arrangement)
-    wanted = _rule_names(spec, network.arrangement)
+    names = _rule_names(model.specification_, model.cells)
+    wanted = _rule_names(spec, network.cells)
     result = []
-    for cell in range(len(network.arrangement.cells)):
+    for cell in range(len(network.cells)):
         mine = before[after == cell]
         if len(mine):
             result.append(int(np.bincount(mine).argmax()))
@@ -122,8 +122,6 @@ def _cells(gate: Any, x: torch.Tensor) -> npt.NDArray[np.int64]:
     return found
 
 
-def _rule_names(spec: Specification, arrangement: Arrangement) -> list[set[str]]:
+def _rule_names(spec: Specification, cells: Cells) -> list[set[str]]:
     """Return the names of the rules that are on in each cell."""
-    return [
-        {spec.rules[rule].name for region in cell for rule in arrangement.rules[region]} for cell in arrangement.cells
-    ]
+    return [{spec.rules[rule].name for region in cell for rule in cells.rules[region]} for cell in cells]

@@ -154,7 +154,7 @@ def _balanced(side: npt.NDArray[np.int64], weight: Array) -> Array:
 def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
     """Return where most is lost, the likely cause, and a remedy."""
     spec = found.spec
-    head, cells = model.deployed_.head, model.deployed_.arrangement.cells
+    head, cells = model.deployed_.head, model.deployed_.cells
     cell = head.cell_of(found.X) if isinstance(head, Box) else np.zeros(len(found.X), dtype=np.intp)
     lost = np.bincount(cell, weights=gap.share, minlength=len(cells))
     worst = int(lost.argmax())
@@ -192,9 +192,9 @@ def _place(model: FittedModel, cell: int) -> str:
 
 def _rules_of(model: FittedModel, cell: int) -> list[int]:
     """Return the rules that bind in all of a cell."""
-    arrangement = model.deployed_.arrangement
-    bound = binding_rules(arrangement, model.specification_, cell)
-    return sorted({rule for rule, region in bound if region is None or not arrangement.regions[region]})
+    cells = model.deployed_.cells
+    bound = binding_rules(cells, model.specification_, cell)
+    return sorted({rule for rule, region in bound if region is None or not cells.regions[region]})
 
 
 def _mentions(spec: Specification, rule: int, output: int) -> bool:
@@ -214,8 +214,8 @@ def _structural(found: Compared, model: FittedModel, rules: Sequence[int]) -> It
     """Yield causes that lie in the form of learned heads. Corrected answers have none: all that is allowed serves."""
     if not model.deployed_.is_box:
         return
-    arrangement = model.deployed_.arrangement
-    if not arrangement.gated and any(arrangement.regions):
+    cells = model.deployed_.cells
+    if not cells.gated and any(cells.regions):
         yield "one head serves all regions (gate=False). Train with gate=True"
     if rules:
         yield (

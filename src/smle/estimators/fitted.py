@@ -140,7 +140,7 @@ class FittedModel:
     # --- storing
 
     def set_scores(self, scores: dict[str, Any]) -> None:
-        """Note scores (of this model, its plain twin, ...) in the description; the certificate is bound anew."""
+        """Note scores (of this model, its baseline, ...) in the description; the certificate is bound anew."""
         check_is_fitted(self, "description_")
         known = self.description_
         self.deployed_.describe({**known, "scores": {**known["scores"], **scores}})

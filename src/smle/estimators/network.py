@@ -18,10 +18,10 @@ import smle_check
 from smle.assurance import certify
 from smle.certificates.document import Certificate, tensors_of
 from smle.estimators.inputs import spread
-from smle.guarantees import Arrangement, arrange
+from smle.guarantees import Cells, find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.gate import Gate
-from smle.nn.head_parameters import Frame
+from smle.nn.head_parameters import DataScale
 from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.nn.precision import float32_by_default
 from smle.rules import Specification
@@ -80,7 +80,7 @@ def train_network(
     with float32_by_default():
         enforced = model._enforce(spec, X, targets) if model.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(model.enforcement if spec.rules else "gauge")
-        network = _network(model, spec, arrange(spec), X, enforced, seed, gauge=enforcement.gauge)
+        network = _network(model, spec, find_cells(spec), X, enforced, seed, gauge=enforcement.gauge)
         history = _train(model, network, torch.tensor(X), enforced, weight, enforcement, seed)
         if further is not None:
             further(network, history)
@@ -94,7 +94,7 @@ def train_network(
 def _network(
     model: SafeEstimator,
     spec: Specification,
-    arrangement: Arrangement,
+    cells: Cells,
     X: npt.NDArray[Any],
     targets: Array,
     seed: int,
@@ -114,19 +114,17 @@ def _network(
             bounds=bounds,
             gate=model.gate,
             gauge=gauge,
-            frame=Frame(shift, scale, *model._frame(targets)),
-            prefer=_preferred(model, spec, arrangement, X, targets),
-            arrangement=arrangement,
+            frame=DataScale(shift, scale, *model._frame(targets)),
+            prefer=_preferred(model, spec, cells, X, targets),
+            cells=cells,
         )
 
 
-def _preferred(
-    model: SafeEstimator, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array
-) -> Array:
+def _preferred(model: SafeEstimator, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
     """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-    gate = Gate(spec, arrangement)
+    gate = Gate(spec, cells)
     cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
-    typical = np.tile(model._as_outputs(targets), (len(arrangement.cells), 1))
+    typical = np.tile(model._as_outputs(targets), (len(cells), 1))
     for c in np.unique(cell):
         typical[c] = model._as_outputs(targets[cell == c])
     return typical
@@ -160,7 +158,7 @@ def _train(
         loss=model._loss(targets),
         options=options,
         seed=seed,
-        title="training" if network.spec.rules or model.enforcement == "correct" else "plain twin",
+        title="training" if network.spec.rules or model.enforcement == "correct" else "baseline",
         enforcement=enforcement if network.spec.rules else None,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,

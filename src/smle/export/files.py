@@ -154,11 +154,13 @@ def write_certified(
             f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
             "place for the exported model."
         )
-    face = interface_of(spec, monitor=monitor)
+    interface = interface_of(spec, monitor=monitor)
     tensors = _head(tensors_of(weights))
     if not spec.rules:
         tensors |= tensors_of(domain_arrays(spec))  # for `in_domain`
-        data = graph_model(face, plain_program(face, tensors), backbone, []).SerializeToString(deterministic=True)
+        data = graph_model(interface, plain_program(interface, tensors), backbone, []).SerializeToString(
+            deterministic=True
+        )
         companion(path).unlink(missing_ok=True)
         _replace({path: data})
         return
@@ -170,9 +172,9 @@ def write_certified(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
     proposals, count = proposals_of(certificate) if "check.range" in tensors else (None, 1)
-    program = certified_program(face, certificate, tensors, proposals=count)
+    program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
-    data = graph_model(face, program, backbone, titles, proposals).SerializeToString(deterministic=True)
+    data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:
         smle_check.check_onnx(data, sealed)

@@ -8,23 +8,23 @@ import torch
 
 from smle.guarantees import (
     AffineBounds,
-    Arrangement,
     Bounds,
+    CellRules,
+    Cells,
     Center,
     ConstantBounds,
+    FrozenHeads,
     Head,
     NetworkBounds,
-    Overapproximation,
     Polytopes,
     Region,
-    Requirement,
-    Support,
+    RegionMaximum,
+    cell_rules_of,
     find_center,
-    requirement_of,
 )
 from smle.nn.bounds import Box
 from smle.nn.exclusion_gauge import MANY_PAIRS
-from smle.nn.head_parameters import CellNeeds, FreeTensors, HeadParameters
+from smle.nn.head_parameters import CellConstraints, FreeTensors, HeadParameters
 from smle.rules import Specification
 
 __all__ = ["cell_needs", "frozen", "ungated"]
@@ -32,14 +32,14 @@ __all__ = ["cell_needs", "frozen", "ungated"]
 Array = npt.NDArray[np.float64]
 
 
-def ungated(arrangement: Arrangement) -> Arrangement:
-    """Return the arrangement with one head for the whole domain: no gate, each rule proved over its own region."""
-    return Arrangement(arrangement.rows, arrangement.regions, arrangement.rules, (), ((),), (), ())
+def ungated(cells: Cells) -> Cells:
+    """Return the cells with one head for the whole domain: no gate, each rule proved over its own region."""
+    return Cells(cells.rows, cells.regions, cells.rules, (), ((),), (), ())
 
 
 def cell_needs(
-    spec: Specification, arrangement: Arrangement, *, prefer: Array | None, outer: bool = False
-) -> list[CellNeeds]:
+    spec: Specification, cells: Cells, *, prefer: Array | None, outer: bool = False
+) -> list[CellConstraints]:
     """Return what each certified cell asks of its head. `prefer` (cells, m): outputs to stay near; NaN rows: none.
 
     `outer`: the box of a region is what its rows over one input say, as for bounds that are relaxed over boxes.
@@ -47,16 +47,16 @@ def cell_needs(
     Raises:
         ContradictionError: If a cell's requirement has no safe center.
     """
-    polytopes = Polytopes(spec, arrangement)
+    polytopes = Polytopes(spec, cells)
     result = []
-    for index in range(len(arrangement.cells) - arrangement.free_cell):
+    for index in range(len(cells) - cells.free_cell):
         wish = None if prefer is None or not np.isfinite(prefer[index]).all() else prefer[index]
-        center = find_center(spec, arrangement, index, prefer=wish, polytopes=polytopes)
-        result.append(_needs(requirement_of(polytopes, index), center, len(spec.columns), outer=outer))
+        center = find_center(spec, cells, index, prefer=wish, polytopes=polytopes)
+        result.append(_needs(cell_rules_of(polytopes, index), center, len(spec.columns), outer=outer))
     return result
 
 
-def _needs(need: Requirement, center: Center, d: int, *, outer: bool) -> CellNeeds:
+def _needs(need: CellRules, center: Center, d: int, *, outer: bool) -> CellConstraints:
     m = len(center.y0)
     Y = np.zeros((m, d)) if center.Y is None else center.Y
     # Affine centers have exclusions among their clauses, and so have bounds that are relaxed over boxes.
@@ -86,14 +86,14 @@ def _needs(need: Requirement, center: Center, d: int, *, outer: bool) -> CellNee
             offsets[position] = literal.g @ center.y0[literal.outputs] - literal.h
         slack[i, : len(offsets)] = -(offsets + box.highest(slopes))
         room[i, : len(offsets)], room_slope[i, : len(offsets)] = -offsets, -slopes
-    return CellNeeds(g, lam, slack, slacks, room, room_slope, center.y0, Y, lower, upper, A, a, pairs)
+    return CellConstraints(g, lam, slack, slacks, room, room_slope, center.y0, Y, lower, upper, A, a, pairs)
 
 
 class _RegionBox:
     """Bounding box (d,), (d,) and oblique rows A (r, d), a (r,) of a region; maxima of linear functions over it."""
 
     def __init__(self, region: Region, *, outer: bool) -> None:
-        self._support = Support(region)
+        self._support = RegionMaximum(region)
         identity = np.eye(len(region.domain.low))
         if outer:
             self.lower, self.upper, _ = region.tight_box()
@@ -109,7 +109,7 @@ class _RegionBox:
 
 
 @torch.no_grad()
-def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Overapproximation, FreeTensors | None]:
+def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[FrozenHeads, FreeTensors | None]:
     """Compute heads and bounds in float64: rounded to float32 what will be deployed, and the free head."""
     certified, free = parameters(box.envelope(torch.float64))
     weight, slope, bias = (None if part is None else part.cpu().numpy() for part in certified)
@@ -127,4 +127,4 @@ def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Ove
         bounds = NetworkBounds.of_stored(arrays)
     else:
         bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
-    return Overapproximation(bounds, tuple(heads + ([] if free is None else [None]))), free
+    return FrozenHeads(bounds, tuple(heads + ([] if free is None else [None]))), free

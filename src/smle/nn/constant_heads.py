@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["Constants", "Places", "Step", "outputs"]
+__all__ = ["Constants", "RowHeads", "Step", "outputs"]
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +45,7 @@ class Constants(NamedTuple):
     certified: int
 
 
-class Places(NamedTuple):
+class RowHeads(NamedTuple):
     """Which head serves each row: `inside_outside[0]` where `inside` (batch,), else `inside_outside[1]`.
 
     `inside` is None where there is one head.
@@ -59,7 +59,7 @@ class Step(NamedTuple):
     """What a step needs besides its tensors. `general` computes the same from z, in terms that autograd knows."""
 
     known: Constants
-    places: Places
+    places: RowHeads
     general: Callable[[Tensor], Tensor]
 
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from smle.guarantees import bisected
-from smle.nn.bounds import Box, Envelope
+from smle.nn.bounds import Box, BoxParameters
 from smle.nn.constant_heads import Constants
 from smle.nn.exclusion_gauge import ExclusionSteps
-from smle.nn.head_parameters import CellNeeds, Frame, HeadParameters, cast
+from smle.nn.head_parameters import CellConstraints, DataScale, HeadParameters, cast
 from smle.nn.network_bounds import over_boxes
 from smle.nn.shapes import fitness
 
@@ -54,8 +54,8 @@ class Gauge(HeadParameters):
 
     def __init__(
         self,
-        cells: list[CellNeeds],
-        frame: Frame,
+        cells: list[CellConstraints],
+        frame: DataScale,
         *,
         units: int,
         passthrough: bool,
@@ -67,7 +67,7 @@ class Gauge(HeadParameters):
         ends = [(np.asarray(end) - frame.x_shift) / frame.x_scale for end in domain]
         # Twice the shift pays for folding the frame into weights, before and after.
         self._constant("span", np.abs(ends).max(axis=0) + 2 * np.abs(frame.x_shift / frame.x_scale))
-        stacked = _Stacked([*cells, CellNeeds.none(frame)] if free else cells, frame)
+        stacked = _Stacked([*cells, CellConstraints.none(frame)] if free else cells, frame)
         if box.cuts:
             stacked.cut(cells, frame, domain[1] - domain[0], box.cuts)
         for name, value in stacked.arrays.items():
@@ -89,14 +89,14 @@ class Gauge(HeadParameters):
         )
 
     @torch.no_grad()
-    def _suit(self, cells: list[CellNeeds], frame: Frame, box: Box) -> None:
+    def _suit(self, cells: list[CellConstraints], frame: DataScale, box: Box) -> None:
         """Let each head start with the units whose width suits its cell."""
         half = box.envelope(torch.float64).half.numpy()
         for raw, cell in zip(self.raw_weight, cells, strict=False):  # the free head takes all
             if len(cell.g):
                 raw.mul_(torch.from_numpy(fitness(cell, frame, half)).to(raw.dtype))
 
-    def _exclusion_steps(self, head: int, cell: CellNeeds, frame: Frame) -> ExclusionSteps:
+    def _exclusion_steps(self, head: int, cell: CellConstraints, frame: DataScale) -> ExclusionSteps:
         zero = frame.y_shift / frame.y_scale
         center = self.center[head].numpy()
         room = -(center + zero) - self._share * (np.abs(center) + np.abs(zero))
@@ -120,7 +120,7 @@ class Gauge(HeadParameters):
             known["floor"] = known["room"].clamp(min=_TINY)
         return known
 
-    def closed_form(self, envelope: Envelope) -> Constants | None:
+    def closed_form(self, envelope: BoxParameters) -> Constants | None:
         """Return what `smle.nn.constant_heads` needs to take over; None: it cannot.
 
         It can in eager mode on a CPU, between constant bounds, with one literal per clause and no long exclusions.
@@ -173,7 +173,7 @@ class Gauge(HeadParameters):
         size = self._share * combined.detach().abs()
         return combined, size, self._room(torch.lerp(slack, room, tau), size, known["still"]), mixed
 
-    def _step(self, envelope: Envelope, offset: Tensor) -> Tensor:
+    def _step(self, envelope: BoxParameters, offset: Tensor) -> Tensor:
         """Return alpha (heads,): the largest safe step from the center, at most 1; (heads, m) with many exclusions."""
         alpha = self._clause_step(envelope, offset)
         if not self.exclusions:
@@ -185,7 +185,7 @@ class Gauge(HeadParameters):
             steps[i] = exclusions(rows[i], tops[i], alpha[i])
         return torch.stack(steps)
 
-    def _label_rise(self, envelope: Envelope, offset: Tensor) -> tuple[Tensor, Tensor]:
+    def _label_rise(self, envelope: BoxParameters, offset: Tensor) -> tuple[Tensor, Tensor]:
         """Bound how much the direction raises each output over the domain: rows (heads, m, f) and tops (heads, m).
 
         At most rows.e + tops for some |e_i| <= 1, rounding included. Widths count with their largest value.
@@ -210,7 +210,7 @@ class Gauge(HeadParameters):
             tops, rows = tops + slope @ known["middle"], torch.cat([rows, slope * known["side"]], dim=2)
         return rows, tops + self._share * terms
 
-    def _clause_step(self, envelope: Envelope, offset: Tensor) -> Tensor:
+    def _clause_step(self, envelope: BoxParameters, offset: Tensor) -> Tensor:
         """Return the step that the clauses allow (heads,)."""
         dtype = envelope.center.dtype
         known = self.constants(dtype)
@@ -240,7 +240,7 @@ class Gauge(HeadParameters):
         floor = known["floor"] if self.raw_lambda is None else room.clamp(min=_TINY)
         return (room / torch.maximum(worst, floor)).amin(dim=1)
 
-    def _over(self, g: Tensor, increase: Tensor, envelope: Envelope) -> tuple[Tensor, Tensor | None]:
+    def _over(self, g: Tensor, increase: Tensor, envelope: BoxParameters) -> tuple[Tensor, Tensor | None]:
         """Bound the increase (offset first, then slopes; heads, k, 1 + d) over each clause's region: (heads, k).
 
         Where rules move with x, it is not to be bounded yet: returns the offset and the slope (heads, k, d).
@@ -268,7 +268,7 @@ class Gauge(HeadParameters):
             return None
         return g @ (self.raw_slope.to(g.dtype) - self.constants(g.dtype)["center_slope"])
 
-    def _over_boxes(self, q: Tensor, direct: Tensor | None, envelope: Envelope) -> Tensor:
+    def _over_boxes(self, q: Tensor, direct: Tensor | None, envelope: BoxParameters) -> Tensor:
         """Bound what the bounds' network and the pass-through add over each clause's region (heads, k)."""
         known = self.constants(q.dtype)
         boxes, rows = (known["part_center"], known["part_half"]), (known["A"], known["a"])
@@ -318,7 +318,7 @@ class Gauge(HeadParameters):
         rows = total if mu is None else total - (mu * (known["A"] @ x.unsqueeze(-1)).squeeze(-1)).sum(dim=2)
         return bound, rows, x
 
-    def _rounded(self, envelope: Envelope) -> tuple[Tensor | None, Tensor]:
+    def _rounded(self, envelope: BoxParameters) -> tuple[Tensor | None, Tensor]:
         """Return the rounding of computed bounds (n,), None if they are stored, and the largest |z| (n,)."""
         reach = envelope.center.detach().abs() + envelope.half.detach().abs()
         if not envelope.is_sloped:
@@ -335,7 +335,7 @@ class Gauge(HeadParameters):
 class _Stacked:
     """The needs of all cells as arrays with one shape, in the frame's units; padding never binds."""
 
-    def __init__(self, cells: list[CellNeeds], frame: Frame) -> None:
+    def __init__(self, cells: list[CellConstraints], frame: DataScale) -> None:
         heads, m, d = len(cells), len(frame.y_scale), len(frame.x_scale)
         k = max((len(c.g) for c in cells), default=1) or 1
         j = max((c.g.shape[1] for c in cells), default=1)
@@ -377,7 +377,7 @@ class _Stacked:
             "a": a / row_norm,
         }
 
-    def cut(self, cells: list[CellNeeds], frame: Frame, span: Array, cuts: int) -> None:
+    def cut(self, cells: list[CellConstraints], frame: DataScale, span: Array, cuts: int) -> None:
         """Add the boxes that each clause's box is cut into, as `smle.guarantees.proof.network_boxes` cuts it."""
         shape = (*self.arrays["clause_slack"].shape, 2**cuts, len(span))
         ends = np.zeros(shape), np.zeros(shape)

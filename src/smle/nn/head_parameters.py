@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.nn.bounds import Envelope
+from smle.nn.bounds import BoxParameters
 from smle.nn.constant_heads import Constants
 
-__all__ = ["CellNeeds", "DirectHeads", "Frame", "FreeTensors", "HeadParameters", "HeadTensors", "cast"]
+__all__ = ["CellConstraints", "DataScale", "DirectHeads", "FreeTensors", "HeadParameters", "HeadTensors", "cast"]
 
 Array = npt.NDArray[np.float64]
 HeadTensors = tuple[Tensor, Tensor | None, Tensor]
@@ -23,7 +23,7 @@ FreeTensors = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class DataScale:
     """Units in which raw parameters live: x = x_shift + x_scale * x', y = y_shift + y_scale * y'."""
 
     x_shift: Array
@@ -32,13 +32,13 @@ class Frame:
     y_scale: Array
 
     @classmethod
-    def identity(cls, inputs: int, outputs: int) -> Frame:
+    def identity(cls, inputs: int, outputs: int) -> DataScale:
         """Return the frame of the user's units."""
         return cls(np.zeros(inputs), np.ones(inputs), np.zeros(outputs), np.ones(outputs))
 
 
 @dataclass(frozen=True, eq=False)
-class CellNeeds:
+class CellConstraints:
     """What one cell asks of its head, in the user's units. k clauses, at most j literals each.
 
     * `g` (k, j, m): output parts of the literals, zero where a clause has fewer.
@@ -67,7 +67,7 @@ class CellNeeds:
     pairs: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int32))
 
     @classmethod
-    def none(cls, frame: Frame) -> CellNeeds:
+    def none(cls, frame: DataScale) -> CellConstraints:
         """Return the needs of the free cell: no clauses, and the origin of the frame as center."""
         m, d = len(frame.y_scale), len(frame.x_scale)
         clauses, sides, rows = np.zeros((0, 1)), np.zeros((0, d)), np.zeros((0, 0))
@@ -100,12 +100,14 @@ class HeadParameters(nn.Module):
     center: Tensor
     center_slope: Tensor
 
-    def __init__(self, cells: list[CellNeeds], frame: Frame, *, units: int, passthrough: bool, free: bool) -> None:
+    def __init__(
+        self, cells: list[CellConstraints], frame: DataScale, *, units: int, passthrough: bool, free: bool
+    ) -> None:
         super().__init__()
         self._kept: dict[torch.dtype, dict[str, Tensor]] = {}
         self._closed_form: Constants | None = None
         self.certified, self.has_free = len(cells), free
-        cells = [*cells, CellNeeds.none(frame)] if free else cells
+        cells = [*cells, CellConstraints.none(frame)] if free else cells
         heads, m, d = len(cells), len(frame.y_scale), len(frame.x_scale)
         for name in ("x_shift", "x_scale", "y_shift", "y_scale"):
             self._constant(name, getattr(frame, name))
@@ -155,25 +157,25 @@ class HeadParameters(nn.Module):
         self._forget()
         super()._load_from_state_dict(*arguments, **options)
 
-    def closed_form(self, envelope: Envelope) -> Constants | None:
+    def closed_form(self, envelope: BoxParameters) -> Constants | None:
         """Return what `smle.nn.constant_heads` needs to take over; None: it cannot."""
         return None
 
-    def step(self, envelope: Envelope) -> Tensor | None:
+    def step(self, envelope: BoxParameters) -> Tensor | None:
         """Return how far towards the raw head the head goes from the center; None: all the way.
 
         Shape (heads,), or (heads, m) where outputs have steps of their own.
         """
         return self._step(envelope, self._offset(envelope.center.dtype))
 
-    def _step(self, envelope: Envelope, offset: Tensor) -> Tensor | None:
+    def _step(self, envelope: BoxParameters, offset: Tensor) -> Tensor | None:
         return None
 
     def _offset(self, dtype: torch.dtype) -> Tensor:
         """Return how far the raw bias is from the center (heads, m)."""
         return cast(self.raw_bias, dtype) - self.constants(dtype)["center"]
 
-    def forward(self, envelope: Envelope) -> tuple[HeadTensors, FreeTensors | None]:
+    def forward(self, envelope: BoxParameters) -> tuple[HeadTensors, FreeTensors | None]:
         """Return the certified heads and the free one in the user's units, in the envelope's precision."""
         dtype = envelope.center.dtype
         known = self.constants(dtype)

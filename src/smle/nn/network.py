@@ -10,14 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import Arrangement, Domain, Overapproximation, arrange
+from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
 from smle.nn import constant_heads
-from smle.nn.bounds import AffineBox, Box, Envelope, FixedBox, attentive_clip
+from smle.nn.bounds import AffineBox, Box, BoxParameters, FixedBox, attentive_clip
 from smle.nn.bridge import cell_needs, frozen, ungated
 from smle.nn.clip import eager
 from smle.nn.gauge import Gauge
 from smle.nn.head import DeployedHead
-from smle.nn.head_parameters import CellNeeds, DirectHeads, Frame, HeadParameters
+from smle.nn.head_parameters import CellConstraints, DataScale, DirectHeads, HeadParameters
 from smle.nn.network_bounds import NetworkBox
 from smle.nn.precision import Float32Only
 from smle.nn.shapes import moving_shapes
@@ -78,7 +78,7 @@ class SafeNetwork(Float32Only):
         gauge: Keep the heads safe at every step. False: plain heads, for an enforcement that projects them.
         frame: Units of the raw parameters, from data; the user's units by default.
         prefer: Preferred outputs per cell (cells, m), for example the mean targets there; NaN rows mean none.
-        arrangement: The cells, if already known.
+        cells: The cells, if already known.
 
     Raises:
         ContradictionError: If the rules of some cell leave no room.
@@ -94,9 +94,9 @@ class SafeNetwork(Float32Only):
         gate: bool = True,
         passthrough: bool | None = None,
         gauge: bool = True,
-        frame: Frame | None = None,
+        frame: DataScale | None = None,
         prefer: Array | None = None,
-        arrangement: Arrangement | None = None,
+        cells: Cells | None = None,
     ) -> None:
         super().__init__()
         if bounds not in ("constant", "fixed", "affine", "network"):
@@ -108,19 +108,19 @@ class SafeNetwork(Float32Only):
             )
         if embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
-        found = arrange(spec) if arrangement is None else arrangement
+        found = find_cells(spec) if cells is None else cells
         self.spec = spec
-        self.arrangement = found if gate else ungated(found)
+        self.cells = found if gate else ungated(found)
         if not gate and prefer is not None:
             prefer = prefer[:1]
         d, m = len(spec.columns), len(spec.targets)
-        frame = Frame.identity(d, m) if frame is None else frame
+        frame = DataScale.identity(d, m) if frame is None else frame
         if passthrough is None:
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
-        self.held = False
+        self.pinned = False
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
-        needs = cell_needs(spec, self.arrangement, prefer=prefer, outer=bounds == "network")
+        needs = cell_needs(spec, self.cells, prefer=prefer, outer=bounds == "network")
         self.box = self._make_box(bounds, embedding, frame, needs if gauge else [])
         domain = Domain.of(spec)
         if gauge:
@@ -129,24 +129,22 @@ class SafeNetwork(Float32Only):
                 frame,
                 units=embedding,
                 passthrough=passthrough,
-                free=self.arrangement.free_cell,
+                free=self.cells.free_cell,
                 box=self.box,
                 domain=(domain.low, domain.high),
             )
         else:
-            self.heads = DirectHeads(
-                needs, frame, units=embedding, passthrough=passthrough, free=self.arrangement.free_cell
-            )
+            self.heads = DirectHeads(needs, frame, units=embedding, passthrough=passthrough, free=self.cells.free_cell)
         self.deployed = DeployedHead(
             spec,
-            self.arrangement,
+            self.cells,
             embedding=embedding,
             affine=bounds == "affine",
             hidden=self.box.widths if isinstance(self.box, NetworkBox) else (),
             passthrough=passthrough,
         )
 
-    def _make_box(self, bounds: str, embedding: int, frame: Frame, needs: list[CellNeeds]) -> Box:
+    def _make_box(self, bounds: str, embedding: int, frame: DataScale, needs: list[CellConstraints]) -> Box:
         if bounds not in ("affine", "network"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)
@@ -163,8 +161,8 @@ class SafeNetwork(Float32Only):
         if not self.training:
             outputs: Tensor = self.deployed(features, z)
             return outputs
-        if self.held:  # training goes on
-            self.held = False
+        if self.pinned:  # training goes on
+            self.pinned = False
         device = "cpu" if z.is_cpu else z.device.type
         if not torch.is_autocast_enabled(device):
             return self._train_outputs(features, z)
@@ -187,7 +185,7 @@ class SafeNetwork(Float32Only):
         step = constant_heads.Step(known, places, general)
         return constant_heads.outputs(z, heads.raw_weight, heads.raw_bias, step)
 
-    def _general_outputs(self, features: Tensor, z: Tensor, envelope: Envelope) -> Tensor:
+    def _general_outputs(self, features: Tensor, z: Tensor, envelope: BoxParameters) -> Tensor:
         known = self.heads.constants(torch.float32)
 
         def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +207,7 @@ class SafeNetwork(Float32Only):
         if self.training and not mode:
             self.freeze()
         if mode:
-            self.held = False
+            self.pinned = False
         super().train(mode)
         return self
 
@@ -217,14 +215,14 @@ class SafeNetwork(Float32Only):
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and store them in the deployed program.
 
-        Does nothing while heads are held.
+        Does nothing while heads are pinned.
         """
-        if self.held:
+        if self.pinned:
             return
         self.deployed.store(*frozen(self.heads, self.box, fallback=not self.deployed.nan_safe_clip))
 
     @torch.no_grad()
-    def hold(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None = None) -> None:
+    def pin(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None = None) -> None:
         """Deploy given heads exactly as they are, until training goes on; the bounds stay.
 
         The raw parameters follow, so that training would go on from these heads (where the gauge allows them).
@@ -233,13 +231,13 @@ class SafeNetwork(Float32Only):
         """
         self.eval()
         self.deployed.store(over, free)
-        self.adopt(over)
+        self.load_heads(over)
         if free is not None:
             self.heads.assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
-        self.held = True
+        self.pinned = True
 
     @torch.no_grad()
-    def adopt(self, over: Overapproximation) -> None:
+    def load_heads(self, over: FrozenHeads) -> None:
         """Set the raw parameters to given heads."""
         heads = [head for head in over.heads if head is not None]
         if heads:
@@ -247,12 +245,12 @@ class SafeNetwork(Float32Only):
             self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
 
     def get_extra_state(self) -> Tensor:
-        """Return whether heads are held, for `state_dict`."""
-        return torch.tensor(self.held)
+        """Return whether heads are pinned, for `state_dict`."""
+        return torch.tensor(self.pinned)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take over whether heads are held."""
-        self.held = bool(state)
+        """Take over whether heads are pinned."""
+        self.pinned = bool(state)
 
     def save(self, folder: str | PathLike[str]) -> Certificate:
         """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
@@ -264,11 +262,11 @@ class SafeNetwork(Float32Only):
 
         return save_network(self, folder)
 
-    def overapproximation(self) -> Overapproximation:
+    def frozen_heads(self) -> FrozenHeads:
         """Return what the deployed program can reach, as plain arrays."""
         if self.training:
             self.freeze()
-        return self.deployed.overapproximation()
+        return self.deployed.frozen_heads()
 
     @torch.no_grad()
     def step(self) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from smle.nn.head_parameters import CellNeeds, Frame
+    from smle.nn.head_parameters import CellConstraints, DataScale
 
 __all__ = ["fitness", "moving_shapes"]
 
@@ -25,14 +25,14 @@ _LEAST_FITNESS = 0.02
 _HALVINGS = 40
 
 
-def _rooms(cell: CellNeeds, frame: Frame) -> Array:
+def _rooms(cell: CellConstraints, frame: DataScale) -> Array:
     """Return the room that the center leaves to each clause, in x': offset first, then slopes (k, 1 + d)."""
     offset = cell.slack_offset + cell.slack_slope @ frame.x_shift
     both = np.concatenate([offset[..., None], cell.slack_slope * frame.x_scale], axis=2)
     return np.asarray((cell.weights[..., None] * both).sum(axis=1))
 
 
-def moving_shapes(cells: Sequence[CellNeeds], frame: Frame, low: Array, high: Array) -> Array:
+def moving_shapes(cells: Sequence[CellConstraints], frame: DataScale, low: Array, high: Array) -> Array:
     """Return the distinct rooms that move with x', 1 in the middle of the domain [low, high]: (shapes, 1 + d).
 
     A room that is not positive on all of the domain, because its clause applies to a part of it, is lifted.
@@ -53,7 +53,7 @@ def moving_shapes(cells: Sequence[CellNeeds], frame: Frame, low: Array, high: Ar
     return np.array(found[:_MOST_SHAPES]).reshape(-1, len(middle))
 
 
-def fitness(cell: CellNeeds, frame: Frame, half: Array) -> Array:
+def fitness(cell: CellConstraints, frame: DataScale, half: Array) -> Array:
     """Return, for half-widths (n, 1 + d) in x', how much of each unit the cell has room for: (n,), at most 1.
 
     That is the least ratio of room to half-width over the clauses and their boxes, against the best unit's.

@@ -1,6 +1,6 @@
 """Interpreters of the deployed programs, without torch."""
 
-from smle.programs.box import Box, Perceptron, overapproximation_of
+from smle.programs.box import Box, Perceptron, frozen_heads_of
 from smle.programs.candidates import Candidates
 from smle.programs.clip_list import ClipList
 from smle.programs.head import Program, program_of
@@ -18,7 +18,7 @@ __all__ = [
     "Perceptron",
     "Program",
     "alternatives_of",
-    "overapproximation_of",
+    "frozen_heads_of",
     "program_of",
     "served_by",
     "ways_of",

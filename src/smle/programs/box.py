@@ -11,11 +11,11 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
-from smle.guarantees import AffineBounds, Bounds, ConstantBounds, Head, NetworkBounds, Overapproximation
+from smle.guarantees import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
 from smle_check.program import Gate, Op, Step, Table, box, needed, prepared, run
 from smle_check.reading import BACKBONE
 
-__all__ = ["Box", "Perceptron", "overapproximation_of"]
+__all__ = ["Box", "Perceptron", "frozen_heads_of"]
 
 Array = npt.NDArray[Any]
 Made = Callable[..., Any]
@@ -301,7 +301,7 @@ class Perceptron:
         return answer
 
 
-def overapproximation_of(tensors: Mapping[str, Array]) -> Overapproximation:
+def frozen_heads_of(tensors: Mapping[str, Array]) -> FrozenHeads:
     """Return what the stored heads behind a box can reach."""
     box = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
     bounds: Bounds
@@ -312,4 +312,4 @@ def overapproximation_of(tensors: Mapping[str, Array]) -> Overapproximation:
     names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
     own = {field: tensors[f"heads.{name}"] for name, field in names.items() if f"heads.{name}" in tensors}
     heads = [Head(**{field: value[c] for field, value in own.items()}) for c in range(len(own["W"]))]
-    return Overapproximation(bounds, (*heads, None) if "free.weight" in tensors else tuple(heads))
+    return FrozenHeads(bounds, (*heads, None) if "free.weight" in tensors else tuple(heads))

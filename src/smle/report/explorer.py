@@ -33,16 +33,16 @@ def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str,
 
     `medians`: where to start, by input column. None: there is no network, but an estimator without rules.
     """
-    arrangement, front = model.arrangement, model.front
+    cells, front = model.cells, model.front
     if not isinstance(front, Perceptron):
         return None
     data = {
         **described(model.specification_, medians),
-        "gated": [list(arrangement.rules[region]) for region in arrangement.gated],
+        "gated": [list(cells.rules[region]) for region in cells.gated],
         "ungated": [
-            {"rows": [_row(arrangement.rows[row]) for row in rows], "rules": list(arrangement.rules[region])}
-            for region, rows in enumerate(arrangement.regions)
-            if region not in arrangement.gated
+            {"rows": [_row(cells.rows[row]) for row in rows], "rules": list(cells.rules[region])}
+            for region, rows in enumerate(cells.regions)
+            if region not in cells.gated
         ],
     }
     proof = model.proof
@@ -222,6 +222,6 @@ def _slice(
         for axis, value in zip(axes, point, strict=True):
             _place(row, inputs[axis], value)
     y, bits = model.explained(X, X).served[:, :_OUTPUTS], np.zeros((len(X), 0), dtype=np.int64)
-    if isinstance(model.head, Box) and model.arrangement.gated:
+    if isinstance(model.head, Box) and model.cells.gated:
         bits = model.head.bits_of(X).astype(np.int64)
     return {"axes": axes, "ticks": ticks, "y": _pack(y), "active": bits.tolist()}

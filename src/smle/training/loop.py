@@ -308,7 +308,7 @@ class _Run:
         network.eval()
         self.group.broadcast(network)
         if isinstance(network, SafeNetwork):
-            network.held = bool(self.group.sums(float(network.held))[0])
+            network.pinned = bool(self.group.sums(float(network.pinned))[0])
         network.to("cpu")
 
     # --- checkpoints

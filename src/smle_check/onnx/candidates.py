@@ -107,12 +107,12 @@ class Checked(Limits):
     """Operations of the clip list, then the check. `count`: how many proposals the graph has for each row."""
 
     def __init__(
-        self, program: Program, face: Interface, tensors: Tensors, spec: Specification, gated: list[int], tree: Any,
-        count: int,
+        self, program: Program, interface: Interface, tensors: Tensors, spec: Specification, gated: list[int],
+        tree: Any, count: int,
     ) -> None:  # fmt: skip
         limits = limits_of(spec)
         ops = clip_list(spec, limits, gated)
-        super().__init__(program, face, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
+        super().__init__(program, interface, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
         self.spec, self.tree, self.count, self.regions = spec, tree, count, gated
         self.table = Table(program, spec, gated, tensors, bounded=bool(self.stages))
         program.readable |= {"check/bits/float", "repair/chosen", "repair/answers", "repair/wide", "safe/single"}

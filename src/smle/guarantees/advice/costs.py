@@ -12,12 +12,23 @@ import numpy.typing as npt
 from smle.guarantees.answers.nearest import nearest_outputs
 from smle.rules import Categorical, Choice, Label, Specification
 
-__all__ = ["RuleCost", "lost_scores", "metric_of", "rule_costs", "score_text"]
+__all__ = ["Profile", "RuleCost", "lost_scores", "metric_of", "rule_costs", "score_text"]
 
 Array = npt.NDArray[np.float64]
 _BINS = 4  # of the values of a number, where the cost is looked for
+_DRAWN = 8  # of the values of a number, for a picture
 _MOST = 0.5  # share of the cost that names a place
 _LIFT = 1.5  # how much more of the cost than of the rows is there
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Rows on which a rule is active, and those that break it, by parts of one input."""
+
+    input: str
+    parts: tuple[str, ...]
+    rows: tuple[int, ...]
+    broken: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +40,7 @@ class RuleCost:
       and choices.
     * `moves`: for every number that it moves, how far: nearest allowed target minus target, one per moved row.
     * `where`: the inputs with most of the cost, as a part of a sentence; empty if it is spread out.
+    * `profile`: active and broken rows along the input that tells most about them; None if no row breaks the rule.
     """
 
     rule: str
@@ -37,6 +49,7 @@ class RuleCost:
     lost: dict[str, float]
     moves: dict[str, Array] = field(repr=False)
     where: str = ""
+    profile: Profile | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return plain data."""
@@ -89,8 +102,9 @@ def rule_costs(
             if (moved != 0).any():
                 moves[name] = moved[moved != 0]
         on = active[:, index]
-        where = _place(spec, X, weight, on) if lost else ""
-        result.append(RuleCost(rule.name, int(on.sum()), len(rows), lost, moves, where))
+        where = _place(spec, X[on], weight[on]) if lost else ""
+        profile = _profile(spec, X[on], wrong[on, index])
+        result.append(RuleCost(rule.name, int(on.sum()), len(rows), lost, moves, where, profile))
     return tuple(result)
 
 
@@ -126,32 +140,51 @@ def _numbers(spec: Specification) -> Iterator[tuple[str, int]]:
         column += 1
 
 
-def _place(spec: Specification, X: npt.NDArray[np.floating[Any]], cost: Array, on: npt.NDArray[np.bool_]) -> str:
-    """Return where most of a cost is: the value of one input that has far more of it than of the rule's rows."""
-    X, cost = X[on], cost[on]
+def _parts(
+    spec: Specification, X: npt.NDArray[np.floating[Any]], bins: int
+) -> Iterator[tuple[str, list[str], npt.NDArray[np.intp]]]:
+    """Yield every input with the names of its parts (categories, ranges of values) and the part (n,) of each row."""
+    column = 0
+    for item in spec.inputs:
+        if isinstance(item, Categorical):
+            width = len(item.categories)
+            yield item.name, list(item.categories), X[:, column : column + width].argmax(axis=1)
+            column += width
+            continue
+        values = X[:, column].astype(np.float64)
+        ends = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1], method="lower"))
+        part = np.searchsorted(ends, values, side="left")
+        _, part = np.unique(part, return_inverse=True)
+        part = part.reshape(-1)
+        inside = [values[part == b] for b in range(part.max() + 1)]
+        texts = [(item.text(v.min()), item.text(v.max())) for v in inside]
+        yield item.name, [low if low == high else f"{low} to {high}" for low, high in texts], part
+        column += 1
+
+
+def _place(spec: Specification, X: npt.NDArray[np.floating[Any]], cost: Array) -> str:
+    """Return where most of a cost (n,) is: the value of one input that has far more of it than of the rows."""
     total = cost.sum()
     if not np.isfinite(total) or total <= 0:
         return ""
     found: list[tuple[float, str]] = []
-    column = 0
-    for item in spec.inputs:
-        if isinstance(item, Categorical):
-            parts = [(f"{item.name} is {c}", X[:, column + i] == 1) for i, c in enumerate(item.categories)]
-            column += len(item.categories)
-        else:
-            values = X[:, column].astype(np.float64)
-            ends = np.unique(np.quantile(values, np.linspace(0, 1, _BINS + 1), method="lower"))
-            bins = np.clip(np.searchsorted(ends[1:-1], values, side="left"), 0, max(len(ends) - 2, 0))
-            parts = [
-                (
-                    f"{item.name} is {item.text(values[bins == b].min())} to {item.text(values[bins == b].max())}",
-                    bins == b,
-                )
-                for b in np.unique(bins)
-            ]
-            column += 1
-        for text, mask in parts:
+    for name, texts, part in _parts(spec, X, _BINS):
+        for index, text in enumerate(texts):
+            mask = part == index
             share, rows = float(cost[mask].sum() / total), float(mask.mean())
             if share >= _MOST and share >= _LIFT * rows:
-                found.append((share - rows, f"{share:.0%} of it where {text} ({rows:.0%} of its rows)"))
+                found.append((share - rows, f"{share:.0%} of it where {name} is {text} ({rows:.0%} of its rows)"))
     return max(found)[1] if found else ""
+
+
+def _profile(spec: Specification, X: npt.NDArray[np.floating[Any]], wrong: npt.NDArray[np.bool_]) -> Profile | None:
+    """Return the input along which the share of broken rows differs most; None if nothing is broken."""
+    best, most = None, -1.0
+    for name, texts, part in _parts(spec, X, _DRAWN) if wrong.any() else ():
+        rows = np.bincount(part, minlength=len(texts))
+        broken = np.bincount(part[wrong], minlength=len(texts))
+        shares = broken / np.maximum(rows, 1)
+        differs = float((rows * (shares - wrong.mean()) ** 2).sum())
+        if differs > most and len(texts) > 1:
+            most, best = differs, Profile(name, tuple(texts), tuple(rows.tolist()), tuple(broken.tolist()))
+    return best

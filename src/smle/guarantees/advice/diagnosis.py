@@ -14,8 +14,10 @@ from smle.rules import Specification
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
-SEVERE = frozenset({"contradiction", "no room", "not representable", "not proved"})
-"""Kinds of findings with which no model can be certified."""
+REFUTED = frozenset({"contradiction", "no room"})
+"""Kinds of findings that show that no model can be certified."""
+SEVERE = REFUTED | {"not proved"}
+"""Kinds of findings with which no model can be certified as things are."""
 ABOUT_DATA = frozenset({"outside the domain", "narrow data", "other units"})
 """Kinds of findings that say nothing against the rules themselves."""
 
@@ -26,9 +28,8 @@ _LISTED = 10  # cells that the text lists
 class Finding:
     """Something to know about the rules, or about the data under these rules.
 
-    * `kind`: "contradiction", "no room", "not representable", "not proved", "constant answers", "one answer",
-      "learned box", "never active", "partly empty" or "redundant"; of data "outside the domain", "narrow data" or
-      "other units".
+    * `kind`: "contradiction", "no room", "not proved", "one answer", "never active", "partly empty" or "redundant"; of
+      data "outside the domain", "narrow data" or "other units".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.
@@ -47,13 +48,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class CellReport:
-    """Rules that can be active together, by name, and whether a head can serve them.
+    """Rules that can be active together, by name, and whether they agree.
 
-    A rule with several conditions (an `or`) is named with those that are met: `low score (score < 480)`.
+    `status` is "fine", "free" (no rules), "no room", "contradictory" or "unknown".
+    In `words` a rule with several conditions (an `or`) comes with those that are met: `low score (score < 480)`.
     """
 
     rules: tuple[str, ...]
     status: str
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,24 @@ class Diagnosis:
 
     @property
     def contradictory(self) -> bool:
-        """Whether some finding means that no model can be certified."""
-        return any(finding.severe for finding in self.findings)
+        """Whether some finding shows that no model can be certified."""
+        return any(finding.kind in REFUTED for finding in self.findings)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether no proof was found, and nothing against one either."""
+        doubtful = any(finding.severe for finding in self.findings) or any(c.status == "unknown" for c in self.cells)
+        return doubtful and not self.contradictory
 
     def to_json(self) -> dict[str, object]:
         """Return plain data for machines; exact numbers are given as text beside the nearest float."""
         return {
             "contradictory": self.contradictory,
+            "undecided": self.undecided,
             "rules": [{"name": rule.name, "when": rule.when, "then": rule.then} for rule in self.spec.rules],
-            "cells": [{"rules": list(cell.rules), "status": cell.status} for cell in self.cells],
+            "cells": [
+                {"rules": list(cell.rules), "status": cell.status, "words": list(cell.words)} for cell in self.cells
+            ],
             "always_on": list(self.always_on),
             "findings": [
                 {
@@ -144,11 +156,11 @@ class Diagnosis:
         if not self.cells:
             return ""
         count = "1 cell" if len(self.cells) == 1 else f"{len(self.cells)} cells"
-        lines = [f"{count} (sets of rules that can be active together), one head each:"]
+        lines = [f"{count} (sets of rules that can be active together):"]
         counts = Counter(cell.status for cell in self.cells)
         lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
         doubtful = list(dict.fromkeys(cell for cell in self.cells if cell.status not in ("fine", "free")))
-        lines += [f"  {cell.status}: {', '.join(cell.rules)}" for cell in doubtful[:_LISTED]]
+        lines += [f"  {cell.status}: {', '.join(cell.words)}" for cell in doubtful[:_LISTED]]
         if len(doubtful) > _LISTED:
             lines.append(f"  ... {len(doubtful) - _LISTED} more (--json lists all)")
         if self.always_on:

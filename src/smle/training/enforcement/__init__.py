@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from smle.training.enforcement.base import Enforcement
 from smle.training.enforcement.exact_projection import ExactProjection
-from smle.training.enforcement.gauge import Gauge
+from smle.training.enforcement.gauge import GaugeEnforcement
 from smle.training.enforcement.pdcg import PDCG
 
-__all__ = ["PDCG", "Enforcement", "ExactProjection", "Gauge", "enforcement_of"]
+__all__ = ["PDCG", "Enforcement", "ExactProjection", "GaugeEnforcement", "enforcement_of"]
 
-_KINDS: dict[str, type[Enforcement]] = {kind.name: kind for kind in (Gauge, PDCG, ExactProjection)}
+_KINDS: dict[str, type[Enforcement]] = {kind.name: kind for kind in (GaugeEnforcement, PDCG, ExactProjection)}
 
 
 def enforcement_of(choice: str | Enforcement) -> Enforcement:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import HeadProblem, Holds, NotProved, Overapproximation, Unknown, Verdict, Verdicts, verify
-from smle.nn.gauge import Gauge as GaugedHeads
+from smle.guarantees import FrozenHeads, HeadProblem, Holds, NotProved, Unknown, Verdict, Verdicts, verify
+from smle.nn.gauge import Gauge
 from smle.nn.network import SafeNetwork
 
 __all__ = ["Enforcement", "Problems", "require_proved"]
@@ -30,7 +30,7 @@ class Enforcement:
         Raises:
             ValueError: If the network has heads of the other kind.
         """
-        if network.spec.rules and isinstance(network.heads, GaugedHeads) != self.gauge:
+        if network.spec.rules and isinstance(network.heads, Gauge) != self.gauge:
             raise ValueError(
                 f"Expected a network made with gauge={self.gauge} for the enforcement '{self.name}'. "
                 f"Got gauge={not self.gauge}."
@@ -52,7 +52,7 @@ class Enforcement:
 
     def margin(self, network: SafeNetwork) -> tuple[str, float]:
         """Return what the progress bar shows about safety, and its name."""
-        verdicts = verify(network.overapproximation(), network.spec, network.arrangement)
+        verdicts = verify(network.frozen_heads(), network.spec, network.cells)
         return "margin", verdicts.margin
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
@@ -67,19 +67,19 @@ class Problems:
     """The obligations of every head, kept between steps; only the bounds are taken anew."""
 
     def __init__(self, network: SafeNetwork) -> None:
-        self._spec, self._arrangement = network.spec, network.arrangement
+        self._spec, self._cells = network.spec, network.cells
         self._known: dict[int, HeadProblem] = {}
 
-    def of(self, over: Overapproximation, head: int) -> HeadProblem:
+    def of(self, over: FrozenHeads, head: int) -> HeadProblem:
         """Return what must hold for a head of an over-approximation."""
         if head not in self._known:
-            self._known[head] = HeadProblem.of(over, self._spec, self._arrangement, head)
+            self._known[head] = HeadProblem.of(over, self._spec, self._cells, head)
         return self._known[head].under(over.bounds)
 
 
-def require_proved(over: Overapproximation, network: SafeNetwork, what: str) -> None:
+def require_proved(over: FrozenHeads, network: SafeNetwork, what: str) -> None:
     """Raise NotCertifiedError with the worst failure if some obligation of the heads is not proved."""
-    verdicts = verify(over, network.spec, network.arrangement)
+    verdicts = verify(over, network.spec, network.cells)
     if not verdicts.hold:
         raise NotCertifiedError(f"{what} did not make the heads safe: {_worst(verdicts, network)}")
 

@@ -42,25 +42,25 @@ class ExactProjection(Enforcement):
 
     def after_epoch(self, network: SafeNetwork) -> None:
         """Project the heads, so that safe ones are judged."""
-        over = network.overapproximation()
+        over = network.frozen_heads()
         results = self._project(network, rounds=1)
         if any(result is not None and result.rounds for result in results):
-            network.adopt(replace(over, heads=_taken(over.heads, results)))
+            network.load_heads(replace(over, heads=_taken(over.heads, results)))
 
     def finish(self, network: SafeNetwork) -> None:
         """Project the heads and deploy the result."""
         network.eval()
-        over = network.overapproximation()
+        over = network.frozen_heads()
         results = self._project(network, rounds=self.rounds)
         for number, result in enumerate(results):
             if result is not None and result.head is None:
                 raise NotCertifiedError(f"The exact projection of head {number} failed: {result.reason}.")
         projected = replace(over, heads=_taken(over.heads, results))
         require_proved(projected, network, "The exact projection")
-        network.hold(projected)
+        network.pin(projected)
 
     def _project(self, network: SafeNetwork, *, rounds: int) -> list[HeadResult | None]:
-        over = network.overapproximation()
+        over = network.frozen_heads()
         return [
             None if head is None else nearest_safe_head(head, self._problems.of(over, c), rounds=rounds)
             for c, head in enumerate(over.heads)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from smle.nn.network import SafeNetwork
 from smle.training.enforcement.base import Enforcement
 
-__all__ = ["Gauge"]
+__all__ = ["GaugeEnforcement"]
 
 
-class Gauge(Enforcement):
+class GaugeEnforcement(Enforcement):
     """Safe after every step, without a solver: the network does it itself (`smle.nn.gauge`)."""
 
     name = "gauge"
