@@ -293,7 +293,7 @@ def _replayed(verdicts: Verdicts, network: SafeNetwork) -> Verdicts:
         network.train()
 
     def cell_of(X: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
-        return deployed.cell_of(torch.tensor(X))
+        return np.asarray(deployed.head.cells(torch.tensor(X)).cpu().numpy(), dtype=np.int64)
 
     asked = AskedModule(deployed, network.spec)
     try:
