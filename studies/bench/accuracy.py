@@ -188,8 +188,8 @@ def _alternatives(quick: bool, passed: dict[str, bool]) -> Table:
     chance = np.clip(np.stack([part[:, 1] for part in fitted.predict_proba(X[n:])], axis=1), 1e-6, 1 - 1e-6)
     odds = np.log(chance / (1 - chance)).astype(np.float32)
     found = program.explained(X[n:], odds)
-    post = nearest_outputs(spec, X[n:], 1 / (1 + np.exp(-odds.astype(np.float64)))) > 0
-    scores = [float((part == Y[n:]).mean()) for part in (odds >= 0, post, found[0] >= 0)]
+    likely = nearest_outputs(spec, X[n:], 1 / (1 + np.exp(-odds.astype(np.float64))))
+    scores = [float((part == Y[n:]).mean()) for part in (odds >= 0, likely > 0, found[0] >= 0)]
     note("12 labels, implications, two exactly-one groups", "logistic", spec, X[n:], scores, found)
     return Table(
         "Alternatives and labels against exhaustive nearest-allowed post-processing",
