@@ -269,8 +269,8 @@ def _same(now: Tensor | None, known: Tensor | None) -> bool:
 def _require_safe_network(network: SafeNetwork) -> None:
     if not isinstance(network, SafeNetwork):
         raise TypeError(
-            f"Expected a SafeNetwork. Got {type(network).__name__}. Estimators and models of smle.correct have a "
-            "certificate already: model.certificate_.check()."
+            f"Expected a SafeNetwork, an estimator or a corrected model. Got {type(network).__name__}. A torch module "
+            "from smle.correct has a certificate already: module.certificate_.check()."
         )
 
 

@@ -37,7 +37,7 @@ _VARIANTS: Mapping[str, tuple[type[SafeRegressor], dict[str, Any]]] = {
     "as it comes": (SafeRegressor, {}),
     "targets as they are": (SafeRegressor, {"enforce_targets": False}),
     "deepest center": (_DeepestCenter, {}),
-    "no refit": (SafeRegressor, {"refit": False}),
+    "no refit": (SafeRegressor, {"refit_heads": False}),
     "embedding of 16": (SafeRegressor, {"embedding": 16}),
     "affine bounds": (SafeRegressor, {"bounds": "affine"}),
     "learning rate 0.001": (SafeRegressor, {"learning_rate": 1e-3}),
@@ -78,7 +78,7 @@ def _row(name: str, tasks: Mapping[str, Task], *, quick: bool) -> tuple[object, 
     gaps: list[float] = []
     for task in tasks.values():
         spec = task.specification
-        model = kind(spec, random_state=0, progress=False, **options)
+        model = kind(spec, random_state=0, verbose=False, **options)
         try:
             model.fit(task.X, task.y)
         except NotCertifiedError:

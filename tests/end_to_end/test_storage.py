@@ -281,7 +281,9 @@ def test_an_empty_block_is_not_an_absent_one(braking_folder):
 
 
 def test_a_model_without_rules_is_loaded_with_a_warning_or_not_at_all(braking_spec, braking_table, tmp_path):
-    model = SafeRegressor(without_rules(braking_spec), hidden=(4,), embedding=4, max_epochs=1, random_state=0)
+    model = SafeRegressor(
+        without_rules(braking_spec), hidden_layer_sizes=(4,), embedding=4, max_epochs=1, random_state=0
+    )
     model.fit(braking_table[["distance", "speed", "friction"]], braking_table["brake"]).save(tmp_path / "plain")
     with pytest.warns(UserWarning, match="Nothing is proved about the model in '.*plain'"):
         assert load(tmp_path / "plain").certificate_ is None

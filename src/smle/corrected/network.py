@@ -129,15 +129,18 @@ class CorrectedModule(CorrectedNetwork):
         with _evaluating(self):
             write_deployed(self, self.specification_, path, self.certificate_, example=example, monitor=monitor)
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write a model folder: the module's numbers, the head, rules and certificate. `smle.load` needs the module."""
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write a model folder: the module's numbers, the head, rules and certificate. `smle.load` needs the module.
+
+        A certified model that is there is replaced with `overwrite=True`.
+        """
         description = _description("CorrectedModule", self.backbone, self.specification_)
         weights = state_of(self)
         rules = self.specification_.to_yaml()
         files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode()}
         own = {name: value for name, value in weights.items() if name.startswith(BACKBONE)}
         certificate = rebind(self.certificate_, files, backbone=tensors_of(own))
-        write_record(ModelRecord(weights, description, rules, certificate), folder)
+        write_record(ModelRecord(weights, description, rules, certificate), folder, overwrite=overwrite)
 
     def extra_repr(self) -> str:
         """Return what is proved, and how answers fared so far."""
@@ -177,8 +180,10 @@ def correct_module(model: nn.Module, spec: Specification, examples: Any = None) 
 # --- folders
 
 
-def save_network(network: SafeNetwork, folder: str | PathLike[str]) -> Certificate:
+def save_network(network: SafeNetwork, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
     """Write a model folder of a safe network: backbone, heads, rules, certificate; return the certificate.
+
+    A certified model that is there is replaced with `overwrite=True`.
 
     Raises:
         NotCertifiedError: If there are no rules, or one cannot be proved.
@@ -191,7 +196,8 @@ def save_network(network: SafeNetwork, folder: str | PathLike[str]) -> Certifica
     description, rules = _description("SafeNetwork", backbone, spec), spec.to_yaml()
     files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode()}
     certificate = certify(network, files=files)
-    write_record(ModelRecord(state_of(DeployedNetwork.of(network)), description, rules, certificate), folder)
+    record = ModelRecord(state_of(DeployedNetwork.of(network)), description, rules, certificate)
+    write_record(record, folder, overwrite=overwrite)
     return certificate
 
 

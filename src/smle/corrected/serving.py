@@ -31,7 +31,7 @@ __all__ = ["WIDE", "Answered", "Front", "ServedModel"]
 
 Array = npt.NDArray[Any]
 WIDE = 2.0**100  # answers beyond are replaced
-_CHUNK = 65536  # rows per call of a network and its head, so that memory stays flat
+_CHUNK = 1024  # rows per pass through a network and its box, so that embeddings stay in the cache
 
 
 Front = Perceptron | StoredModel | PythonModel
