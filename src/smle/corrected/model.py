@@ -22,6 +22,7 @@ from smle.programs import MUCH, WAYS, Corrections, program_of, served_by, ways_o
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
+from smle.tables.days import with_days
 from smle.tables.frames import frame_of
 
 __all__ = ["WIDE", "Answered", "CorrectedModel", "count_ways"]
@@ -171,8 +172,9 @@ class CorrectedModel:
         """Return the model's own answers (n, m) in float32."""
         model = self.model
         if isinstance(model, StoredModel):
-            if model.columns is not None and column_names(X) is None:
-                X = frame_of(X, [item.name for item in self.specification_.inputs])
+            names = column_names(X)
+            if model.columns is not None:
+                X = frame_of(X, self.specification_) if names is None else with_days(self.specification_, X, names)
             return answers_of(self.specification_, model.answers(X, encoded), len(encoded))
         if not hasattr(model, "predict"):
             found = model(X)
