@@ -73,7 +73,7 @@ def run(quick: bool = False) -> BenchResult:
 def _industry(name: str, quick: bool, passed: dict[str, bool]) -> Table:
     spec = Specification.from_yaml(EXAMPLES / f"{name}.yaml")
     simulate = getattr(_example(name), SIMULATIONS[name])
-    count, seeds, points = (600, 1, 300) if quick else (8000, 3, 20_000)
+    count, seeds, points = (600, 1, 300) if quick else (4000, 3, 5_000)
     found: dict[str, list[tuple[float, float, float]]] = {}
     gaps: dict[str, list[float]] = {NETWORK: [], BOOSTING: []}
     broken, tried, people, best = 0, 0, [], []
@@ -152,7 +152,7 @@ def _estimators(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) ->
         light = lightgbm.LGBMRegressor if numbers else lightgbm.LGBMClassifier
         forest = RandomForestRegressor if numbers else RandomForestClassifier
         found["LightGBM"] = make_pipeline(coded, many(light(n_jobs=1, verbose=-1, random_state=seed)))
-        found["random forest"] = make_pipeline(coded, forest(100, min_samples_leaf=3, random_state=seed))
+        found["random forest"] = make_pipeline(coded, forest(50, min_samples_leaf=3, random_state=seed))
     return found
 
 

@@ -36,7 +36,7 @@ def project(
     The backbone stays, and so does an estimator inside, whose head is made anew.
 
     New combinations of rules start from the head that served there before. With --data the heads
-    are fitted to it as well; without, accuracy may suffer where much changed. Exit code 1: it cannot be certified.
+    are fitted to it as well; without, accuracy may suffer where much changed. Exit code 3: no proof was found.
 
     Example: smle project model/ stricter.yaml -o stricter-model/
 

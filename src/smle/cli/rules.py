@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import RULES, Json, app, data_named, err, print_json, reported
+from smle.cli.app import REFUTED, RULES, UNDECIDED, Json, app, data_named, err, print_json, reported
 
 
 @app.command(rich_help_panel=RULES)
@@ -21,7 +21,8 @@ def rules(
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
 
-    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable.
+    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3: a
+    question stayed open.
 
     Example: smle rules braking.yaml --data drives.csv
 
@@ -62,7 +63,9 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
         place = write_rules_page(result, output, table=table, name=path.stem, kept=kept)
         err.print(f"page: {place}", markup=False, soft_wrap=True)
     if result.contradictory:
-        raise typer.Exit(1)
+        raise typer.Exit(REFUTED)
+    if result.undecided:
+        raise typer.Exit(UNDECIDED)
 
 
 def _compare(old: str, new: str, as_json: bool) -> None:
@@ -74,3 +77,5 @@ def _compare(old: str, new: str, as_json: bool) -> None:
         print_json(result.to_json())
     else:
         print(result.table())
+    if result.verdict == "unknown":
+        raise typer.Exit(UNDECIDED)

@@ -13,8 +13,10 @@ from smle.rules import Specification, html_table, text_table
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
-SEVERE = frozenset({"contradiction", "no room", "not representable", "not proved"})
-"""Kinds of findings with which no model can be certified."""
+REFUTED = frozenset({"contradiction", "no room"})
+"""Kinds of findings that show that no model can be certified."""
+SEVERE = REFUTED | {"not proved"}
+"""Kinds of findings with which no model can be certified as things are."""
 ABOUT_DATA = frozenset({"outside the domain", "narrow data", "other units"})
 """Kinds of findings that say nothing against the rules themselves."""
 
@@ -25,9 +27,8 @@ _LISTED = 10  # cells that the text lists
 class Finding:
     """Something to know about the rules, or about the data under these rules.
 
-    * `kind`: "contradiction", "no room", "not representable", "not proved", "constant answers", "one answer",
-      "learned box", "never active", "partly empty" or "redundant"; of data "outside the domain", "narrow data" or
-      "other units".
+    * `kind`: "contradiction", "no room", "not proved", "one answer", "never active", "partly empty" or "redundant"; of
+      data "outside the domain", "narrow data" or "other units".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.
@@ -46,8 +47,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class CellReport:
-    """Rules that can be active together, by name, and whether a head can serve them.
+    """Rules that can be active together, by name, and whether they agree.
 
+    `status` is "fine", "free" (no rules), "no room", "contradictory" or "unknown".
     In `words` a rule with several conditions (an `or`) comes with those that are met: `low score (score < 480)`.
     """
 
@@ -92,8 +94,14 @@ class Diagnosis:
 
     @property
     def contradictory(self) -> bool:
-        """Whether some finding means that no model can be certified."""
-        return any(finding.severe for finding in self.findings)
+        """Whether some finding shows that no model can be certified."""
+        return any(finding.kind in REFUTED for finding in self.findings)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether no proof was found, and nothing against one either."""
+        doubtful = any(finding.severe for finding in self.findings) or any(c.status == "unknown" for c in self.cells)
+        return doubtful and not self.contradictory
 
     def __repr__(self) -> str:
         """Say what was found in one line; `print` and `table()` say it all."""
@@ -114,6 +122,7 @@ class Diagnosis:
         """Return plain data for machines; exact numbers are given as text beside the nearest float."""
         return {
             "contradictory": self.contradictory,
+            "undecided": self.undecided,
             "rules": [{"name": rule.name, "when": rule.when, "then": rule.then} for rule in self.spec.rules],
             "cells": [
                 {"rules": list(cell.rules), "status": cell.status, "words": list(cell.words)} for cell in self.cells
@@ -162,7 +171,7 @@ class Diagnosis:
         if not self.cells:
             return ""
         count = "1 cell" if len(self.cells) == 1 else f"{len(self.cells)} cells"
-        lines = [f"{count} (sets of rules that can be active together), one head each:"]
+        lines = [f"{count} (sets of rules that can be active together):"]
         counts = Counter(cell.status for cell in self.cells)
         lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
         doubtful = list(dict.fromkeys(cell for cell in self.cells if cell.status not in ("fine", "free")))
