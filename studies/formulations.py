@@ -21,8 +21,9 @@ from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features
 from smle.guarantees.box.robust import Layout
 from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
+from smle.rules import Literals
 from smle.solvers import MixedIntegerProgram, Solution, Status, solve
 from studies.scip import solve_miqp
 

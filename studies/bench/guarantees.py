@@ -24,10 +24,10 @@ from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head
 from smle.guarantees.proof.verify import ClauseVerifier, verify
-from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
-from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
+from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from smle.solvers import BACKENDS, QuadraticProgram, infeasibility, solve
 from smle_check.heads import box
 from smle_check.reading import values
@@ -185,9 +185,9 @@ def _contenders(spec: Specification, cells: Cells, over: FrozenHeads) -> tuple[d
     domain = Domain.of(spec)
     region = Region.of(cells, spec, [0], domain=domain)
     clauses = list(spec.rules[0].requirement.clauses)
-    literals = Literals.of(clauses, len(head.b), len(domain.low))
+    literals = Literals.of_clauses(clauses, len(head.b), len(domain.low))
     envelope, support = WidenedBox.of(over.bounds, domain), RegionMaximum(region, points=False)
-    prepared = [Literals.of(clause, len(head.b), len(domain.low)) for clause in clauses]
+    prepared = [Literals.of_clauses(clause, len(head.b), len(domain.low)) for clause in clauses]
     check = ClauseVerifier(prepared, envelope, support)
 
     def anew() -> object:

@@ -14,9 +14,8 @@ from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses
 from smle.guarantees.box.robust import Layout
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
-from smle.guarantees.proof.worst_case import Literals
 from smle.nn.network import SafeNetwork
-from smle.rules import Specification
+from smle.rules import Literals, Specification
 from smle.solvers import QuadraticProgram, Solution, solve
 from smle.training.enforcement import PDCG
 from studies.bench.harness import BenchResult, Table, interleaved

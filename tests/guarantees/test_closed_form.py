@@ -9,8 +9,9 @@ from smle.guarantees.proof.closed_form import ClosedForm
 from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
 from smle.guarantees.proof.verify import ClauseVerifier
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, float_deduction, worst_case
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, float_deduction, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.rules import Literals
 
 
 def _instance(seed: int) -> tuple[Literals, Head, ConstantBounds, Region]:

@@ -7,8 +7,8 @@ import pytest
 
 from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
-from smle.guarantees.proof.worst_case import Literals
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.rules import Literals
 from smle.solvers import Solution, Status
 from studies.formulations import (
     ReachModel,

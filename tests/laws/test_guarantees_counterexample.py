@@ -13,8 +13,9 @@ from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import AffineBounds, Head
 from smle.guarantees.proof.verdict import Holds, NotProved
 from smle.guarantees.proof.verify import verify_clauses
-from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.rules import Literals
 from smle.solvers import LinearProgram, Status, solve
 from studies.formulations import (
     exclusion_counterexample_milp,
@@ -38,7 +39,7 @@ def plain(instance: Instance) -> tuple[WidenedBox, Region, Literals]:
     region = Region.of(instance.cells, instance.spec, [1], domain=domain)
     clauses = [clause for rule in instance.spec.rules for clause in rule.requirement.clauses]
     m = len(instance.spec.targets)
-    return plain_envelope(bounds, domain), region, Literals.of(clauses, m, len(domain.low))  # type: ignore[arg-type]
+    return plain_envelope(bounds, domain), region, Literals.of_clauses(clauses, m, len(domain.low))  # type: ignore[arg-type]
 
 
 @MANY
@@ -201,7 +202,7 @@ def test_milp_with_crossing_bounds_equals_enumeration(seeds: range) -> None:
         region = Region.of(instance.cells, instance.spec, [1])
         crossed += bool((WidenedBox.of(bounds, region.domain).extra > 1e-3).any())
         clause = instance.spec.rules[0].requirement.clauses[0]
-        literals = Literals.of(clause, len(head.b), region.A.shape[1])
+        literals = Literals.of_clauses(clause, len(head.b), region.A.shape[1])
         found, x, z = worst_clause_milp(literals, bounds, head, region)
         assert found.objective == pytest.approx(enumerate_crossings(literals, bounds, head, region), abs=1e-6)
         assert x is not None

@@ -12,7 +12,7 @@ from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
-from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
+from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.guarantees.box import (
     Center,
     HeadProblem,
@@ -49,7 +49,7 @@ from smle.guarantees.proof.verdict import (
     Violated,
 )
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, slopes_and_offsets, worst_case
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
 from smle.guarantees.regions.cell_rules import CellRules, PlainClause, Polytopes, cell_rules_of
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
@@ -81,7 +81,6 @@ __all__ = [
     "HeadResult",
     "Holds",
     "Leaf",
-    "Literals",
     "LocalLoss",
     "Loss",
     "Memory",
@@ -113,7 +112,6 @@ __all__ = [
     "find_cells",
     "find_center",
     "guard_rows",
-    "label_columns",
     "logistic_loss",
     "maximize",
     "memory_projection",

@@ -20,7 +20,6 @@ from smle.guarantees import (
     Domain,
     FrozenHeads,
     HeadNumbers,
-    Literals,
     NetworkBounds,
     Region,
     RegionMaximum,
@@ -31,7 +30,7 @@ from smle.guarantees import (
     worst_case,
 )
 from smle.report.wording import clause_text, exclusion_texts, row_text
-from smle.rules import Clause, Specification
+from smle.rules import Clause, Literals, Specification
 from smle_check.names import term, visible
 from smle_check.words import comparison_text
 
@@ -253,7 +252,7 @@ class Witnesses:
     def _clause_corner(self, clause: Clause, numbers: HeadNumbers, key: Key, margin: float) -> Corner | None:
         m, d = len(self.spec.targets), len(self.spec.columns)
         weights = np.array([float.fromhex(w) for w in self._weights[key]])
-        literals = Literals.of(clause, m, d).combined(weights[None] / weights.sum())
+        literals = Literals.of_clauses(clause, m, d).combined(weights[None] / weights.sum())
         support = self.support(key.head, key.region)
         both = Literals.stacked([literals, Literals(-literals.g, -literals.s, -literals.h, literals.strict)])
         worst = worst_case(both, numbers, self.envelope, support)

@@ -13,21 +13,14 @@ from smle.guarantees.box.robust import Layout, RobustRow
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.network_boxes import cut_region, exclusion_clause
+from smle.guarantees.proof.network_boxes import cut_region
 from smle.guarantees.proof.verdict import Holds
 from smle.guarantees.proof.verify import ClauseVerifier, fallback_room
-from smle.guarantees.proof.worst_case import (
-    HeadNumbers,
-    HiddenWidenedBox,
-    Literals,
-    WidenedBox,
-    rounding_margin,
-    worst_case,
-)
+from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
-from smle.rules import Clause, Specification
+from smle.rules import Clause, Literals, Specification, exclusion
 from smle.solvers import MixedIntegerProgram, Status, solve
 
 __all__ = ["HeadProblem", "RegionObligations"]
@@ -81,9 +74,9 @@ class HeadProblem:
             )
             regions = [region]
             if isinstance(over.bounds, NetworkBounds):
-                clauses, exclusions = (*clauses, *map(exclusion_clause, exclusions.tolist())), exclusions[:0]
+                clauses, exclusions = (*clauses, *(exclusion(h, k) for h, k in exclusions.tolist())), exclusions[:0]
                 regions = cut_region(region)
-            literals = tuple(Literals.of(clause, m, d) for clause in clauses)
+            literals = tuple(Literals.of_clauses(clause, m, d) for clause in clauses)
             for place in regions:
                 if place.empty() is None:
                     parts.append(
@@ -199,9 +192,7 @@ class HeadProblem:
         return result
 
     def _pair(self, h: int, k: int) -> Literals:
-        g = np.zeros((2, self.outputs))
-        g[0, h] = g[1, k] = 1.0
-        return Literals(g, np.zeros((2, len(self.domain.low))), np.zeros(2), np.ones(2, dtype=bool))
+        return Literals.of_pairs(np.array([h, k]), self.outputs, len(self.domain.low))
 
     def row_excess(self, rows: Sequence[RobustRow], theta: Array, layout: Layout) -> Array:
         """Return how much each row is exceeded by a head in float64 (positive: violated), without rounding."""

@@ -11,7 +11,6 @@ errors; the exact checker has the last word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +20,9 @@ from smle.guarantees.proof.frozen_heads import Bounds, ConstantBounds, Head, Net
 from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.rounding import LARGEST, affine_errors
 from smle.guarantees.regions.geometry import TINY, Domain, Region, RegionMaximum, U, enlarged_rows
-from smle.rules import Clause
+from smle.rules import Literals
 
-__all__ = ["HeadNumbers", "Literals", "WidenedBox", "Worst", "enlarged_rows", "worst_case"]
+__all__ = ["HeadNumbers", "WidenedBox", "Worst", "enlarged_rows", "worst_case"]
 
 Array = npt.NDArray[np.float64]
 
@@ -168,50 +167,6 @@ class HeadNumbers:
         sizes = envelope.sizes if V is None else np.concatenate([envelope.sizes, domain.sizes])
         errors = affine_errors(weights, sizes, b)
         return cls(W, V, b, errors, np.abs(weights) @ sizes + np.abs(b))
-
-
-@dataclass(frozen=True, eq=False)
-class Literals:
-    """The literals of one clause as arrays: g (k, m), s (k, d), h (k,), strict (k,)."""
-
-    g: Array
-    s: Array
-    h: Array
-    strict: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, clauses: Clause | Sequence[Clause], m: int, d: int) -> Literals:
-        """Return the literals of a clause (or of several clauses, one after the other)."""
-        several = (clauses,) if isinstance(clauses, Clause) else clauses
-        literals = [literal for clause in several for literal in clause.literals]
-        k = len(literals)
-        g, s = np.zeros((k, m)), np.zeros((k, d))
-        for row, literal in enumerate(literals):
-            for j, value in literal.outputs:
-                g[row, j] = float(value)
-            for j, value in literal.inputs:
-                s[row, j] = float(value)
-        h = np.array([float(literal.bound) for literal in literals], dtype=np.float64)
-        return cls(g, s, h, np.array([literal.strict for literal in literals], dtype=bool))
-
-    @classmethod
-    def stacked(cls, parts: Sequence[Literals]) -> Literals:
-        """Return the literals of several clauses, one after the other."""
-        return cls(
-            np.concatenate([part.g for part in parts]),
-            np.concatenate([part.s for part in parts]),
-            np.concatenate([part.h for part in parts]),
-            np.concatenate([part.strict for part in parts]),
-        )
-
-    def combined(self, weights: Array) -> Literals:
-        """Return combinations of the literals as literals. Shape: weights (c, k)."""
-        return Literals(
-            weights @ self.g,
-            weights @ self.s,
-            weights @ self.h,
-            np.asarray((weights > 0) @ self.strict.astype(int) == (weights > 0).sum(axis=1)),
-        )
 
 
 @dataclass(frozen=True, eq=False)
