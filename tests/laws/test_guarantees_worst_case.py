@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from smle.guarantees.proof.clause_lp import clause_optimum
-from smle.guarantees.proof.frozen_heads import AffineBounds
 from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
@@ -157,7 +156,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
         max(abs(a), abs(b)) * (1 + Fraction(1, 2**24)) + Fraction(1, 2**126) for a, b in zip(low, high, strict=True)
     ]
     zero = [[Fraction(0)] * d for _ in range(n)]
-    affine = isinstance(bounds, AffineBounds)
+    affine = bounds.kind == "affine"
     slopes = (
         [[as_fractions(r) for r in s] for s in (bounds.lower_slope, bounds.upper_slope)] if affine else [zero, zero]
     )

@@ -32,7 +32,7 @@ from smle.guarantees.box import (
     strongest_counterexample,
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
-from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.network_boxes import CUTS
 from smle.guarantees.proof.relaxation import bisected
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
@@ -61,12 +61,10 @@ from smle.guarantees.regions.search import find_cells
 __all__ = [
     "COMPLEMENT",
     "CUTS",
-    "AffineBounds",
     "Bounds",
     "CellRules",
     "Cells",
     "Center",
-    "ConstantBounds",
     "Cut",
     "Diagnosis",
     "Domain",

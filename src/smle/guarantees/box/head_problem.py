@@ -89,7 +89,7 @@ class HeadProblem:
             problem.note(np.concatenate([part.exclusions for part in parts] or [np.zeros((0, 2), np.int32)]))
         return problem
 
-    def under(self, bounds: Bounds) -> HeadProblem:
+    def under(self, bounds: Bounds | NetworkBounds) -> HeadProblem:
         """Return the same obligations under other bounds of the same kind."""
         envelope = WidenedBox.of(bounds, self.domain)
         if isinstance(bounds, NetworkBounds):

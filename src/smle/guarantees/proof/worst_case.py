@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.frozen_heads import Bounds, ConstantBounds, Head, NetworkBounds
+from smle.guarantees.proof.frozen_heads import Bounds, Head, NetworkBounds
 from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.rounding import LARGEST, affine_errors
 from smle.guarantees.regions.geometry import TINY, Domain, Region, RegionMaximum, U, enlarged_rows
@@ -47,7 +47,7 @@ class WidenedBox:
     extra: Array
 
     @classmethod
-    def of(cls, bounds: Bounds, domain: Domain) -> WidenedBox:
+    def of(cls, bounds: Bounds | NetworkBounds, domain: Domain) -> WidenedBox:
         """Return the widened box; of networks, the affine one around it.
 
         Where l > u the deployed clip gives u; the box is widened by the largest l - u over the domain.
@@ -55,12 +55,12 @@ class WidenedBox:
         if isinstance(bounds, NetworkBounds):
             return HiddenWidenedBox.over(bounds, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
-        if isinstance(bounds, ConstantBounds):
+        if bounds.slopes is None:
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
             extra = np.where(near_zero, TINY, 0.0) + np.maximum(0.0, lower - upper)
             sizes = np.maximum(np.abs(lower), np.abs(upper)) + 2 * extra
             return cls(lower - extra, upper + extra, None, None, sizes * _UP, extra)
-        low_slope, high_slope = (bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64))
+        low_slope, high_slope = bounds.slopes
         rounding = np.maximum(
             affine_errors(low_slope, domain.sizes, lower), affine_errors(high_slope, domain.sizes, upper)
         )
