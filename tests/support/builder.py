@@ -134,9 +134,7 @@ def gate_tensors(spec: Specification, cells: Cells) -> dict[str, np.ndarray]:
 def weights_of(spec: Specification, cells: Cells, over: FrozenHeads) -> dict[str, np.ndarray]:
     """All tensors of the head; the free head, if there is one, is all ones."""
     tensors = gate_tensors(spec, cells)
-    for name in ("lower", "upper", "lower_slope", "upper_slope"):
-        if hasattr(over.bounds, name):
-            tensors[f"bounds.{name}"] = getattr(over.bounds, name)
+    tensors |= {f"bounds.{name}": array for name, array in over.bounds.stored().items()}
     certified = [head for head in over.heads if head is not None]
     m, n = len(spec.targets), over.bounds.width
     tensors["heads.weight"] = np.array([h.W for h in certified], dtype="<f4").reshape(-1, m, n)

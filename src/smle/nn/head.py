@@ -351,7 +351,7 @@ class DeployedHead(FixedFormats):
     @torch.no_grad()
     def store(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None) -> None:
         """Take over frozen bounds and heads (and the free head)."""
-        stored = over.bounds.stored() if isinstance(over.bounds, NetworkBounds) else vars(over.bounds)
+        stored = over.bounds.stored()
         for name, buffer in self.bounds.named_buffers():
             buffer.copy_(torch.from_numpy(stored[name].copy()))
         names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}

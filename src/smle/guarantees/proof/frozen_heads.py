@@ -64,6 +64,10 @@ class Bounds:
             return None
         return self.lower_slope.astype(np.float64), self.upper_slope.astype(np.float64)
 
+    def stored(self) -> dict[str, Array]:
+        """Return the arrays by their names in the model file."""
+        return {name: array for name, array in vars(self).items() if array is not None}
+
     @property
     def width(self) -> int:
         """Number of embedding units."""
