@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import smle_check
-from smle.rules.formula import Clause
+from smle.rules.formula import Clause, Literal
 from smle.rules.specification import Label, Specification
 
 __all__ = ["ClauseArrays", "Literals", "label_columns"]
@@ -27,6 +27,11 @@ def label_columns(spec: Specification) -> Mask:
     """Return which output columns are labels. Shape (m,)."""
     names = {item.name for item in spec.outputs if isinstance(item, Label)}
     return np.array([name in names for name in spec.targets], dtype=bool)
+
+
+def _stated(literal: Literal, scale: Fraction | int = 1) -> Stated:
+    outputs, inputs = ({i: scale * v for i, v in form} for form in (literal.outputs, literal.inputs))
+    return outputs, inputs, scale * literal.bound, literal.strict
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +56,15 @@ class Literals:
         return g, s, h, np.array([strict for _, _, _, strict in literals], dtype=bool)
 
     @classmethod
-    def of_clauses(cls, clauses: Clause | Sequence[Clause], m: int, d: int) -> Literals:
-        """Return the literals of a clause (or of several clauses, one after the other)."""
+    def of_clauses(cls, clauses: Clause | Sequence[Clause], m: int, d: int, *, stated: bool = False) -> Literals:
+        """Return the literals of a clause (or of several clauses, one after the other).
+
+        Their first coefficient is 1 or -1; `stated`: as the user stated them.
+        """
         several = (clauses,) if isinstance(clauses, Clause) else clauses
-        stated = [(dict(a.outputs), dict(a.inputs), a.bound, a.strict) for clause in several for a in clause.literals]
-        return Literals(*cls._arrays(stated, m, d))
+        literals = [literal for clause in several for literal in clause.literals]
+        arrays = cls._arrays([_stated(literal, literal.scale if stated else 1) for literal in literals], m, d)
+        return Literals(*arrays)
 
     @classmethod
     def of_pairs(cls, pairs: npt.NDArray[np.integer[Any]], m: int, d: int) -> Literals:
@@ -130,8 +139,8 @@ class ClauseArrays(Literals):
         stated: list[list[list[Stated]]]
         if isinstance(spec, Specification):
             stated = [
-                [[(dict(a.outputs), dict(a.inputs), a.bound, a.strict) for a in clause.literals] for clause in clauses]
-                for clauses in (rule.requirement.clauses for rule in spec.rules)
+                [[_stated(literal) for literal in clause.literals] for clause in rule.requirement.clauses]
+                for rule in spec.rules
             ]
             lists: list[npt.ArrayLike] = [rule.requirement.exclusions for rule in spec.rules]
             d, m = len(spec.columns), len(spec.targets)
