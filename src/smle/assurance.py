@@ -15,17 +15,19 @@ from torch import Tensor, nn
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
-from smle.certificates.issue import issue
+from smle.certificates.issue import issue, require_proved
 from smle.errors import NotCertifiedError
 from smle.guarantees import Verdicts
 from smle.guarantees import project as project_heads
 from smle.guarantees import verify as verify_frozen_heads
+from smle.nn.asked import AskedModule
 from smle.nn.clip import eager
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
 from smle.programs import Program, program_of, served_by
+from smle.violations import replayed
 from smle_check.reading import BACKBONE
 
 __all__ = ["CorrectedNetwork", "DeployedNetwork", "RulesHead", "Seal", "certify", "project", "state_of", "verify"]
@@ -250,9 +252,32 @@ def _require_safe_network(network: SafeNetwork) -> None:
 
 
 def verify(network: SafeNetwork) -> Verdicts:
-    """Judge every rule for the network as it would be deployed now."""
+    """Judge every rule for the network as it would be deployed now.
+
+    What is not proved is `NotProved`, with a corner of the box that breaks it; or `Violated`, with an input at which
+    the network itself does. See `smle.attack` and `smle.counterexample`.
+    """
     _require_safe_network(network)
-    return verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
+    verdicts = verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
+    return verdicts if verdicts.hold else _replayed(verdicts, network)
+
+
+def _replayed(verdicts: Verdicts, network: SafeNetwork) -> Verdicts:
+    """Ask the network itself where its heads are not proved."""
+    training = network.training
+    deployed = DeployedNetwork.of(network)
+    if training:
+        network.train()
+
+    def cell_of(X: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+        return deployed.cell_of(torch.tensor(X))
+
+    asked = AskedModule(deployed, network.spec)
+    try:
+        asked.ask(np.array([[float(end) for end in network.spec.lower]] * 2))
+    except Exception:  # noqa: BLE001  # whatever a backbone raises that reads something else than the features
+        return verdicts
+    return replayed(verdicts, network.spec, asked, cell_of=cell_of)
 
 
 def certify(
@@ -275,7 +300,11 @@ def certify(
     if tensors is None:
         tensors = tensors_of(state_of(deployed))
     over = deployed.head.frozen_heads()
-    return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
+    try:
+        return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
+    except NotCertifiedError:
+        require_proved(verify(network), network.spec)  # names an input at which the network breaks a rule, if any
+        raise
 
 
 def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:

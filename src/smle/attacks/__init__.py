@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.attacks.outputs import decisions
-from smle.attacks.subjects import subject_of, usable
+from smle.attacks.subjects import Table, subject_of, usable
 from smle.errors import RuleError
-from smle.guarantees import NotProved, active
+from smle.guarantees import NotProved, active, broken
 from smle.guarantees import verify as verify_heads
 from smle.rules import Categorical, NumericInput, Specification
 from smle.violations import Attack, Broken, Violation, excess_of, hunt
@@ -135,7 +135,7 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
             needed.add(item.name)
     needed.update(item.name for item in spec.inputs[_SHRUNK:])
     excess, used = excess_of(rule, x, y)
-    row = subject.table.row(x)
+    row = Table(spec).row(x)
     return Violation(
         rule=rule.name,
         asks=rule.then if rule.when is None else f"{rule.then}, where {rule.when}",
@@ -148,8 +148,6 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
 
 
 def _holds(spec: Specification, rule: int, X: FloatArray, Y: npt.NDArray[np.float64]) -> bool:
-    from smle.guarantees import broken
-
     return not broken(replace(spec, rules=(spec.rules[rule],)), X, Y)[0, 0]
 
 
