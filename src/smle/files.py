@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["replacing"]
+__all__ = ["reason_of", "replacing"]
+
+
+def reason_of(error: OSError) -> str:
+    """Say in words why a file could not be written."""
+    in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+    return "a part of the path is a file" if in_the_way else error.strerror or str(error)
 
 
 @contextmanager
@@ -21,9 +27,9 @@ def replacing(*places: Path) -> Iterator[list[Path]]:
         OSError: If a folder cannot be made, or a file not be moved.
     """
     fresh = [place.with_name(f".{place.name}.{secrets.token_hex(4)}") for place in places]
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        for place in places:
-            place.parent.mkdir(parents=True, exist_ok=True)
         yield fresh
         for path in fresh:
             with path.open("rb+") as file:

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 import smle
-from smle.files import replacing
+from smle.files import reason_of, replacing
 
 __all__ = ["json_for_script", "render", "require_page", "stamped", "write_page"]
 
@@ -84,8 +84,7 @@ def write_page(target: Path, text: str) -> None:
         with replacing(target) as (fresh,):
             fresh.write_text(text, encoding="utf-8")
     except OSError as error:
-        reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise OSError(f"Cannot write '{target}': {reason}. Name another place.") from error
+        raise OSError(f"Cannot write '{target}': {reason_of(error)}. Name another place.") from error
 
 
 def json_for_script(value: Mapping[str, Any]) -> Markup:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from smle.errors import DataError
 from smle.extras import require
-from smle.files import replacing
+from smle.files import reason_of, replacing
 from smle.rules import Categorical, Choice, Specification
 from smle.tables.whole import may_be_rounded
 
@@ -265,8 +265,7 @@ class TableWriter:
                     self._stream = stack.enter_context(self._fresh.open("w", encoding="utf-8", newline=""))
                 self._open = stack.pop_all()
         except OSError as error:
-            reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror
-            raise DataError(f"Cannot write '{place}': {reason}. Name another place.") from None
+            raise DataError(f"Cannot write '{place}': {reason_of(error)}. Name another place.") from None
         return self
 
     def write(self, table: pd.DataFrame) -> None:
