@@ -14,8 +14,8 @@ import numpy.typing as npt
 from smle.baselines import QuickModel
 from smle.estimators.concerns import concern_about, cost_of_rules
 from smle.estimators.scores import decided, losses, metric_of, output_entries, scale_of, total_score
-from smle.guarantees import broken, label_columns, nearest_outputs, to_scores
-from smle.rules import Choice, Specification
+from smle.guarantees import broken, nearest_outputs, to_scores
+from smle.rules import Choice, Specification, label_columns
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 
 if TYPE_CHECKING:
