@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from smle.assurance import DeployedNetwork
 from smle.errors import DataError
 from smle.estimators import SafeEstimator
 from smle.estimators.comparison import compare
@@ -17,7 +15,7 @@ from smle.estimators.concerns import concern_about
 from smle.estimators.scores import decided, losses, metric_of, output_entries, total_score
 from smle.guarantees import active, broken, to_scores
 from smle.programs import Corrections
-from smle.rules import Choice, Specification
+from smle.rules import Choice, Literals, Specification
 from smle.tables import column_names, encode_choices, encode_inputs, in_domain
 
 __all__ = ["Measured", "measure"]
@@ -81,7 +79,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     targets = _targets(spec, table)
     rows = _rows(table, np.asarray(kept))
     X, targets = X[kept], None if targets is None else targets[kept]
-    found = model.answered(rows)
+    found = model.answered(rows, taps=True)
     Y = found.served.astype(np.float64)
     head, own = None, None
     if model.has_head_of_rules:
@@ -96,9 +94,9 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         answers["plain"] = own
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
-    cell_of, heads = np.zeros(len(X), dtype=np.int64), 0
-    if isinstance(network := getattr(model, "network_", None), DeployedNetwork):
-        cell_of, heads = network.cell_of(torch.tensor(X)), network.head_count
+    cell_of, heads = np.zeros(len(X), dtype=np.intp), 0
+    if found.cell is not None:
+        cell_of, heads = found.cell, len(model.deployed_.cells)
     scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),
@@ -159,14 +157,8 @@ def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> f
         return None
     least = np.inf
     for clause in requirement.expanded():
-        room = np.full(len(rows), -np.inf)
-        for literal in clause.literals:
-            value = np.full(len(rows), float(literal.bound))
-            for j, g in literal.outputs:
-                value -= float(g) * Y[rows, j]
-            for k, s in literal.inputs:
-                value -= float(s) * X[rows, k]
-            room = np.maximum(room, value)
+        literals = Literals.of_clauses(clause, Y.shape[1], X.shape[1])
+        room = (literals.bounds(X[rows]) - Y[rows] @ literals.g.T).max(axis=1)
         least = min(least, float(room.min()))
     return least
 

@@ -79,7 +79,7 @@ def _worst(spec: Specification, obligation: Obligation, X: Points, Y: Doubles) -
         if not np.isfinite(Y[i]).all():
             continue
         x, y = ([exact(float(v)) for v in values] for values in (X[i], Y[i]))
-        excess = float(min(literal.excess(y, x) for literal in clause.literals))
+        excess = float(min(literal.excess(y, x) * literal.scale for literal in clause.literals))
         if worst is None or excess > worst.excess:
             worst = Violated(X[i].astype(np.float64), Y[i].astype(np.float64), excess)
     return worst
