@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from smle import correct
 from smle.assurance import DeployedNetwork, certify
-from smle.corrected.network import CorrectedModule
 from smle.guarantees.answers.nearest import nearest_outputs
+from smle.nn.network import SafeNetwork
 from smle.training.loop import train
 from smle.training.options import TrainingOptions
 from studies.bench.peer_layers import LAYERS, Guarded, guarded
@@ -38,7 +38,6 @@ GUARANTEES = {
     "PiShield": "in real arithmetic",
     "HardNet-style": "in real arithmetic",
     "smle, paper preset": "proved for all inputs, rounding included",
-    "smle, gauge": "proved for all inputs, rounding included",
     "smle": "proved for all inputs, rounding included",
 }
 """What each method promises, by its authors' own words; for smle the exact checker's."""
@@ -84,7 +83,7 @@ def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
     if method == "smle":
         return _corrected(case, options, seed)
     if method.startswith("smle"):
-        return _learned(case, _preset(case, settings) if "paper" in method else settings, seed)
+        return _learned(case, _preset(case, settings), seed)
     if method == "preprocess":
         start = time.process_time()
         targets = nearest_outputs(case.task.specification, case.task.X, case.task.y)
@@ -181,7 +180,7 @@ def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:
     plain = _network("plain", case, options, case.task.y, seed)
     assert plain.module is not None
     start = time.process_time()
-    network: CorrectedModule = correct(plain.module.requires_grad_(False), case.task.specification, case.task.X)
+    network: SafeNetwork = correct(plain.module.requires_grad_(False), case.task.specification, case.task.X)
     proved = network.eval().certificate_.check()
     facts = {"statements": len(proved), "proof_seconds": time.process_time() - start}
     return Trained(network, network, plain.seconds, plain.epochs, facts)
@@ -190,7 +189,7 @@ def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:
 def _learned(case: Case, settings: Settings, seed: int) -> Trained:
     start = time.process_time()
     if case.kind == "input-dependent":
-        # What SafeRegressor does with the gauge: bounds that move with the inputs, targets that obey.
+        # Bounds that move with the inputs, and targets that obey.
         settings = replace(settings, bounds="affine", enforced_share=1.0)
     task = case.task
     share, targets = settings.enforced_share, task.y

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from smle import correct
 from smle.assurance import DeployedNetwork, certify
 from smle.baselines import violation_rate
-from smle.corrected.network import CorrectedModule
 from smle.guarantees.answers.nearest import nearest_outputs
+from smle.nn.network import SafeNetwork
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary
 from studies.experiments.networks import Settings, train_plain, train_safe
@@ -216,7 +216,7 @@ def _smle(task: Task, settings: Settings, seed: int) -> _Method:
         plain, epochs = _trained(task, settings, task.y, seed)
         facts: dict[str, Any] = {**clock.stop(), "epochs": epochs}
         started = time.perf_counter()
-        found: CorrectedModule = correct(plain, task.specification, task.X)
+        found: SafeNetwork = correct(plain, task.specification, task.X)
         deployed: nn.Module = found.eval()
         proved = found.certificate_.check()
     else:

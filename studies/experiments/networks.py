@@ -6,24 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from smle.guarantees.regions.cells import arrange
 from smle.nn.backbones import MLP, Standardize
-from smle.nn.gate import Gate
-from smle.nn.head_parameters import Frame
-from smle.nn.network import SafeNetwork
-from smle.training.enforcement import Enforcement
+from smle.nn.box_network import BoxNetwork
+from smle.nn.units import Frame
+from smle.training.enforcement import PDCG, Enforcement
 from smle.training.loop import train
 from smle.training.options import TrainingOptions
 from smle.training.refit import refit_network
 from studies.experiments.tasks import Array, Task
 
 __all__ = ["PaperLayers", "Perceptron", "Settings", "train_plain", "train_safe"]
-
-_PRIOR = 4.0  # typical logits are kept within this distance of zero
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,6 @@ class Settings:
 
     * `backbone` is shared by all methods; `bounds`, `enforcement` and `refit` are for safe networks.
     * `options` of training; the last fifth of the rows decides when to stop.
-    * `start(targets, embedding)`: heads W (m, n), b (m,) that safe networks (bounds -1 and 1) start from; None: random.
     * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
     * `enforced_share`: safe networks are trained on this share of the nearest targets that obey the property, and the
       rest of the original ones; 1 in the paper.
@@ -137,10 +132,9 @@ class Settings:
 
     backbone: Perceptron | PaperLayers
     bounds: str = "fixed"
-    enforcement: Callable[[], Enforcement]
+    enforcement: Callable[[], Enforcement] = PDCG
     options: TrainingOptions = field(default_factory=TrainingOptions)
     refit: bool = True
-    start: Callable[[Array, int], tuple[Array, Array]] | None = None
     scaled: bool = True
     enforced_share: float = 1.0
     corrects: bool = False
@@ -171,11 +165,11 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
 
 def train_safe(
     task: Task, settings: Settings, targets: Array, enforcement: Enforcement, *, seed: int
-) -> tuple[SafeNetwork, int]:
+) -> tuple[BoxNetwork, int]:
     """Train a safe network; its heads are then proved, or NotCertifiedError is raised. Also return the epochs."""
     (X, y), held = _split(task.X, targets, settings.options.validation_share)
     loss = _loss(task, _units(task, settings, targets)[1])
-    network = _safe_network(task, settings, targets, gauge=enforcement.gauge, seed=seed)
+    network = _safe_network(task, settings, targets, seed=seed)
     history = train(
         network, X, y.float(), loss=loss, options=settings.options, seed=seed, title="safe",
         enforcement=enforcement, validation=(held[0], held[1].float()),
@@ -185,63 +179,36 @@ def train_safe(
     return network, len(history.loss)
 
 
-def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool, seed: int) -> SafeNetwork:
+def _safe_network(task: Task, settings: Settings, targets: Array, *, seed: int) -> BoxNetwork:
     spec = task.specification
     arrangement = arrange(spec)
     d, m = task.X.shape[1], targets.shape[1]
-    frame, prefer = Frame.identity(d, m), None
+    frame = Frame.identity(d, m)
     if settings.scaled:
         deviation = task.X.std(axis=0)
         shift, size = _units(task, settings, targets)
         frame = Frame(task.X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), shift, np.full(m, size))
-    if gauge:
-        cell = _cells(task.X, Gate(spec, arrangement))
-        prefer = np.stack(
-            [
-                _typical(task, targets[cell == c] if (cell == c).any() else targets)
-                for c in range(len(arrangement.cells))
-            ]
-        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = SafeNetwork(
+        network = BoxNetwork(
             settings.backbone.build(task.X),
             spec,
             embedding=settings.backbone.embedding,
             bounds=settings.bounds,
-            gauge=gauge,
             frame=frame,
-            prefer=prefer,
             arrangement=arrangement,
         )
         if not settings.scaled:
             _draw_as_keras(network)
-    if settings.start is not None:
-        W, b = settings.start(targets, settings.backbone.embedding)
-        heads = network.heads.certified
-        network.heads.assign(np.repeat(W[None], heads, axis=0), None, np.repeat(b[None], heads, axis=0))
     return network
 
 
 @torch.no_grad()
-def _draw_as_keras(network: SafeNetwork) -> None:
+def _draw_as_keras(network: BoxNetwork) -> None:
     """Draw all heads anew, in the frame of the data: Glorot uniform, biases zero."""
     for weight in network.heads.raw_weight:
         nn.init.xavier_uniform_(weight)
     nn.init.zeros_(network.heads.raw_bias)
-
-
-def _cells(X: Array, gate: Gate) -> npt.NDArray[np.int64]:
-    """Return the cell of every row."""
-    return np.zeros(len(X), dtype=np.int64) if gate.is_trivial else gate(torch.tensor(X)).numpy()
-
-
-def _typical(task: Task, targets: Array) -> Array:
-    """Return typical outputs (m,): the mean, or the logits of the labels' shares."""
-    if not task.has_labels:
-        return np.asarray(targets.mean(axis=0))
-    share = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
-    return np.asarray(np.clip(np.log(share / (1 - share)), -_PRIOR, _PRIOR))
 
 
 def _units(task: Task, settings: Settings, targets: Array) -> tuple[Array, float]:

@@ -10,7 +10,7 @@ from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, strongest_counterexample
 from smle.guarantees.box.projection import nearest_safe_head
 from smle.guarantees.proof.overapproximation import Head
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.training.enforcement import PDCG
 from smle.training.enforcement.base import require_proved
 
@@ -43,7 +43,7 @@ class PdcgCounts:
 class CountedPDCG(PDCG):
     """PDCG that counts; where its final run leaves a counterexample, the exact projection has the last word."""
 
-    def start(self, network: SafeNetwork) -> None:
+    def start(self, network: BoxNetwork) -> None:
         """Forget earlier counterexamples and counts."""
         super().start(network)
         self.counts = PdcgCounts()
@@ -56,7 +56,7 @@ class CountedPDCG(PDCG):
         self.counts.counterexamples += before[0] != after[0] or before[1] is not after[1]
         return moved, reason
 
-    def finish(self, network: SafeNetwork) -> None:
+    def finish(self, network: BoxNetwork) -> None:
         """Project until no counterexample is left; should one be left, project exactly. Deploy what is proved."""
         network.eval()
         over = network.overapproximation()

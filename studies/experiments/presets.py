@@ -10,9 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from smle.training.enforcement import Gauge
 from smle.training.options import TrainingOptions
-from studies.experiments import forecasting
 from studies.experiments.networks import PaperLayers, Perceptron, Settings
 from studies.experiments.pdcg import CountedPDCG
 
@@ -96,28 +94,21 @@ def paper(benchmark: str, n: int, m: int) -> Settings:
 
 
 def best(benchmark: str) -> Settings:
-    """Return our settings: the gauge, and a refit at the end; for labels a network that is corrected when trained."""
+    """Return our settings: a plain network that is corrected when trained, as estimators do by default."""
     options = TrainingOptions(
         learning_rate=1e-2, batch_size=256, max_epochs=500, patience=30, schedule="plateau", progress=False
     )
     if benchmark == "synthetic":
-        # The score compares with the targets as they are, so they are what the loss should see.
-        # Without noise every row counts: the last epochs see those held out before, and leave nothing to refit.
+        # Without noise every row counts: the last epochs see those held out before.
         return Settings(
-            backbone=Perceptron((64, 64, 64), 64),
-            enforcement=Gauge,
-            options=replace(options, patience=50, final_epochs=60),
-            refit=False,
-            enforced_share=0.0,
+            backbone=Perceptron((64, 64, 64), 64), options=replace(options, patience=50, final_epochs=60), corrects=True
         )
     if benchmark == "forecasting":
-        return Settings(
-            backbone=Perceptron((64, 64, 64), 16), enforcement=Gauge, options=options, start=forecasting.step_heads
-        )
+        return Settings(backbone=Perceptron((64, 64, 64), 16), options=options, corrects=True)
     # Chosen on held-out training rows: smaller networks lose least there. Made safe at the end, they decide as their
     # post-processed answers do; trained under exclusions they lose up to two percent of the labels.
     options = replace(options, learning_rate=3e-3, batch_size=64, optimizer=decaying_adam)
-    return Settings(backbone=Perceptron((32, 32), 32), enforcement=Gauge, options=options, corrects=True)
+    return Settings(backbone=Perceptron((32, 32), 32), options=options, corrects=True)
 
 
 def decaying_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:

@@ -35,7 +35,7 @@ def doses():
 @pytest.fixture(scope="module")
 def poor(doses):
     with pytest.warns(AccuracyWarning) as caught:
-        model = SafeRegressor(INPUTS + CROSSING, enforcement="gauge", **SMALL).fit(*doses)
+        model = SafeRegressor(INPUTS + CROSSING, enforcement="pdcg", **SMALL).fit(*doses)
     return model, str(caught[0].message)
 
 

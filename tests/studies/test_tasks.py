@@ -138,17 +138,3 @@ def test_scores_by_hand():
     assert r2(truth, np.array([[0.0, 2.0], [2.0, 2.0]])) == 0.5  # one output right, one at its mean
     labels = np.array([[1.0, 0.0], [0.0, 0.0]])
     assert accuracy(labels, np.array([[0.0, -1.0], [2.0, -3.0]])) == 0.75  # a logit of 0 predicts the label
-
-
-def test_step_heads_allow_every_step_of_the_targets_and_no_more():
-    task = forecasting.load("Standin-S2-1.00", standins.series(), standin=True)
-    W, b = forecasting.step_heads(task.y, 6)
-    largest = np.abs(np.diff(task.y, axis=1)).max()
-    corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * 6)).reshape(6, -1).T
-    outputs = corners @ W.T + b
-    assert np.abs(np.diff(outputs, axis=1)).max() == pytest.approx(0.98 * largest)
-    assert outputs[:, 0].max() >= task.y[:, 0].max()
-    assert outputs[:, 0].min() <= task.y[:, 0].min()
-    assert not task.broken(task.X_test[: len(outputs)], outputs[: len(task.X_test)]).any()
-    with pytest.raises(ValueError, match="at least 4"):
-        forecasting.step_heads(task.y, 3)

@@ -46,8 +46,8 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
     box = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules))
     note = Finding(
         "learned box", box,
-        "The rules can be proved behind any model. A network with a learned box (enforcement 'gauge', 'pdcg' or "
-        f"'exact') cannot serve {', '.join(repr(name) for name in box)} well.",
+        "The rules can be proved behind any model. A network with a learned box (enforcement 'pdcg') cannot "
+        f"serve {', '.join(repr(name) for name in box)} well.",
     )  # fmt: skip
     cells = tuple(replace(cell, status="fine") if cell.status in _BOX else cell for cell in found.cells)
     return replace(found, findings=(*others, *pinned, note), cells=cells)

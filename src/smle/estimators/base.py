@@ -31,10 +31,10 @@ from smle.estimators.rebuild import architecture_of, folded, rebuild
 from smle.guarantees import Arrangement, arrange, conflicts_explained, distinct
 from smle.monitor import Usage
 from smle.nn.backbones import MLP
+from smle.nn.box_network import BoxNetwork, moves_with_inputs
 from smle.nn.gate import Gate
-from smle.nn.head_parameters import Frame
-from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.nn.precision import float32_by_default
+from smle.nn.units import Frame
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
@@ -76,12 +76,11 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             rows held out), 0 for labels and choices.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
             that break a rule to the nearest allowed ones. `refit` and `enforce_targets` have no meaning then, and
-            other values of `bounds` and `gate` are refused. Or heads that are learned under the rules: `gauge` (safe
-            at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
+            other values of `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
+            (`smle.nn.BoxNetwork`).
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
-        enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to half a standard
-            deviation beyond them where the given ones broke a rule, so that predictions stay close to the border.
+        enforce_targets: Train a learned box on the nearest targets that obey the rules.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
         compare: Compare with a quick plain model on the rows held out (`description_["scores"]`), and warn with an
             AccuracyWarning if the safe model is far behind.
@@ -287,13 +286,13 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
     def _trained(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
-    ) -> SafeNetwork:
+    ) -> BoxNetwork:
         """Return a trained network: with heads that obey the rules, or plain if answers are corrected behind it."""
         plain = self.enforcement == "correct"
         spec = without_rules(spec) if plain else spec
         enforced = self._enforce(spec, X, targets) if self.enforce_targets and spec.rules else targets
-        enforcement = enforcement_of("gauge" if plain else self.enforcement)
-        network = self._network(spec, arrange(spec), X, enforced, seed, gauge=enforcement.gauge)
+        enforcement = None if plain else enforcement_of(self.enforcement)
+        network = self._network(spec, arrange(spec), X, enforced, seed)
         self.history_ = self._train(network, torch.tensor(X), enforced, weight, enforcement, seed)
         return network
 
@@ -317,11 +316,11 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
     def _train(
         self,
-        network: SafeNetwork,
+        network: BoxNetwork,
         X: torch.Tensor,
         targets: Array,
         weight: Array | None,
-        enforcement: Enforcement,
+        enforcement: Enforcement | None,
         seed: int,
     ) -> History:
         """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
@@ -367,27 +366,19 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         return given if given is None or isinstance(given, Specification) else Specification.from_yaml(given)
 
     def _network(
-        self,
-        spec: Specification,
-        arrangement: Arrangement,
-        X: npt.NDArray[Any],
-        targets: Array,
-        seed: int,
-        *,
-        gauge: bool,
-    ) -> SafeNetwork:
+        self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array, seed: int
+    ) -> BoxNetwork:
         shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
         frame = Frame(shift, scale, *self._frame(targets))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             backbone = MLP(self.hidden, self.embedding, shift=shift, scale=scale)
-            return SafeNetwork(
+            return BoxNetwork(
                 backbone,
                 spec,
                 embedding=self.embedding,
                 bounds=self._bounds(spec),
                 gate=self.gate,
-                gauge=gauge,
                 frame=frame,
                 prefer=self._preferred(spec, arrangement, X, targets),
                 arrangement=arrangement,

@@ -22,7 +22,7 @@ from smle.estimators.inputs import plain_table
 from smle.estimators.observer import Observer
 from smle.guarantees import Arrangement, distinct
 from smle.monitor import Edges, Usage, column_edges
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.programs import WAYS
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
@@ -51,7 +51,7 @@ class FittedModel:
     _arrangement: Arrangement
     _seal: Seal | None
 
-    def _deploy(self, network: SafeNetwork) -> None:
+    def _deploy(self, network: BoxNetwork) -> None:
         """Take over the frozen form of a network."""
         self._arrangement = network.arrangement
         self.network_ = DeployedNetwork.of(network)

@@ -51,8 +51,8 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule": (lambda v: v is None or _named("plateau", "cosine")(v), "'plateau', 'cosine' or None"),
     "final_epochs": (lambda v: v is None or (_number(v) and v == 0) or _whole(v), "a whole number from 0 on or None"),
     "enforcement": (
-        lambda v: isinstance(v, Enforcement) or _named("gauge", "pdcg", "exact", "correct")(v),
-        "'gauge', 'pdcg', 'exact', 'correct' or an Enforcement",
+        lambda v: isinstance(v, Enforcement) or _named("correct", "pdcg")(v),
+        "'correct', 'pdcg' or an Enforcement",
     ),
     "refit": (_flag, "True or False"),
     "gate": (_flag, "True or False"),
@@ -76,5 +76,5 @@ def require_parameters(values: dict[str, Any]) -> None:
             if name in values and values[name] != usual:
                 raise ValueError(
                     f"Expected {name} to be {usual!r} with enforcement='correct': answers are corrected, and there are "
-                    f"no learned heads. Got {values[name]!r}. For learned heads pass enforcement='gauge'."
+                    f"no learned heads. Got {values[name]!r}. For a learned box pass enforcement='pdcg'."
                 )

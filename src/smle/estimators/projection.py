@@ -18,7 +18,7 @@ from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
 from smle.estimators.inner import usage_of
 from smle.guarantees import Arrangement, Head, Overapproximation, arrange
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.rules import Choice, Specification
 from smle.tables import encode_inputs, require_in_domain
 from smle.training.batches import split_rows
@@ -128,19 +128,18 @@ def _again(old: RulesHead, spec: Specification, known: tuple[Array, Array] | Non
     return RulesHead(certify_rules(spec, default=known[0], scale=known[1]))
 
 
-def _with_rules(model: SafeEstimator, deployed: DeployedNetwork, spec: Specification) -> SafeNetwork:
+def _with_rules(model: SafeEstimator, deployed: DeployedNetwork, spec: Specification) -> BoxNetwork:
     """Return a network with the old backbone and bounds whose cells are those of the new rules."""
     head = deployed.head
     arrangement = arrange(spec)
     single = head.gate.is_trivial and any(model._arrangement.regions)  # the model was made without a gate
-    network = SafeNetwork(
+    network = BoxNetwork(
         deployed.backbone,
         spec,
         embedding=len(head.bounds.lower),
         bounds="network" if head.network else "affine" if head.affine else "fixed",
         gate=not single,
         passthrough=True if head.heads.passthrough is not None else None,
-        gauge=False,
         arrangement=arrangement,
     )
     template = network.overapproximation()
@@ -173,7 +172,7 @@ def _taken_over(fresh: Head, old: Head) -> Head:
     return replace(fresh, W=old.W, b=old.b, V=V)
 
 
-def _sources(model: SafeEstimator, deployed: DeployedNetwork, network: SafeNetwork) -> list[int]:
+def _sources(model: SafeEstimator, deployed: DeployedNetwork, network: BoxNetwork) -> list[int]:
     """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
     rng = np.random.default_rng(0)
     spec, old_gate, new_gate = network.spec, deployed.head.gate, network.deployed.gate

@@ -13,8 +13,8 @@ from smle.assurance import CorrectedNetwork, DeployedNetwork, RulesHead
 from smle.errors import ModelFormatError
 from smle.guarantees import Arrangement
 from smle.nn.backbones import MLP, Standardize
+from smle.nn.box_network import BoxNetwork
 from smle.nn.head import DeployedHead
-from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle_check.reading import BACKBONE
@@ -23,7 +23,7 @@ __all__ = ["architecture_of", "folded", "rebuild"]
 
 
 @torch.no_grad()
-def folded(network: SafeNetwork) -> MLP:
+def folded(network: BoxNetwork) -> MLP:
     """Return a trained network without rules as one perceptron: its head is folded into the last layer."""
     free = network.eval().deployed.free
     standardize, *others, last = network.backbone.children()

@@ -1,11 +1,12 @@
-"""Safe networks in torch: backbone, bounds, clip, heads, gate."""
+"""Networks in torch: `SafeNetwork`, any backbone with the head of rules; `BoxNetwork`, the paper's."""
 
 from smle.extras import require
 
 require("torch", "What works with networks (training, model folders, reports, monitoring)")
 
 from smle.nn.backbones import CNN, LSTM, MLP, Standardize, Transformer  # noqa: E402
-from smle.nn.head_parameters import Frame  # noqa: E402
+from smle.nn.box_network import BoxNetwork  # noqa: E402
 from smle.nn.network import SafeNetwork  # noqa: E402
+from smle.nn.units import Frame  # noqa: E402
 
-__all__ = ["CNN", "LSTM", "MLP", "Frame", "SafeNetwork", "Standardize", "Transformer"]
+__all__ = ["CNN", "LSTM", "MLP", "BoxNetwork", "Frame", "SafeNetwork", "Standardize", "Transformer"]

@@ -18,9 +18,16 @@ from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
 
-__all__ = ["Domain", "Gate"]
+__all__ = ["Domain", "Gate", "Places"]
 
 _FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
+
+
+class Places(NamedTuple):
+    """Which head serves each row: `inside_outside[0]` where `inside` (batch,), else `inside_outside[1]`."""
+
+    inside: Tensor
+    inside_outside: tuple[int, ...]
 
 
 class _OfRules(FixedFormats):

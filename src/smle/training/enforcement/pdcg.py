@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
 from smle.guarantees import Head, HeadProblem, Memory, Overapproximation, memory_projection, strongest_counterexample
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.training.enforcement.base import Enforcement, Problems, require_proved
 
 __all__ = ["PDCG"]
@@ -32,7 +32,6 @@ class PDCG(Enforcement):
     """
 
     name = "pdcg"
-    gauge = False
 
     def __init__(self, *, memory: int = 1, iterations: int = 1000, every: int = 1, tolerance: float = 1e-6) -> None:
         for name, value in (("memory", memory), ("iterations", iterations), ("every", every)):
@@ -42,13 +41,13 @@ class PDCG(Enforcement):
             raise ValueError(f"Expected tolerance > 0. Got {tolerance}.")
         self.memory, self.iterations, self.every, self.tolerance = memory, iterations, every, tolerance
 
-    def start(self, network: SafeNetwork) -> None:
+    def start(self, network: BoxNetwork) -> None:
         """Forget earlier counterexamples."""
         super().start(network)
         self._problems = Problems(network)
         self._memories: dict[int, Memory] = {}
 
-    def after_step(self, network: SafeNetwork, step: int) -> None:
+    def after_step(self, network: BoxNetwork, step: int) -> None:
         """Run one iteration on every head; heads without a counterexample stay as they are."""
         if step % self.every:
             return
@@ -64,7 +63,7 @@ class PDCG(Enforcement):
             kept = tuple(old if new is None else new for old, new in zip(over.heads, heads, strict=True))
             network.adopt(replace(over, heads=kept))
 
-    def finish(self, network: SafeNetwork) -> None:
+    def finish(self, network: BoxNetwork) -> None:
         """Project until no counterexample is left, and deploy the result."""
         network.eval()
         over = network.overapproximation()
@@ -73,7 +72,7 @@ class PDCG(Enforcement):
         require_proved(projected, network, "The projection by counterexamples (pdcg)")
         network.hold(projected)
 
-    def _run(self, head: Head, over: Overapproximation, number: int, network: SafeNetwork) -> Head:
+    def _run(self, head: Head, over: Overapproximation, number: int, network: BoxNetwork) -> Head:
         problem, memory = self._problems.of(over, number), self._memory(number)
         if head.fallback is not None and not problem.fallback_safe(head.fallback):
             raise NotCertifiedError(f"Head {number}: the constant that stands in for NaN breaks the rules.")
@@ -85,8 +84,8 @@ class PDCG(Enforcement):
                 return head
             head = moved
         raise NotCertifiedError(
-            f"A counterexample for head {number} is left after {self.iterations} projections. Allow more iterations, a "
-            "larger memory, or use the enforcement 'exact'."
+            f"A counterexample for head {number} is left after {self.iterations} projections. Allow more iterations "
+            "or a larger memory."
         )
 
     def iterate(self, head: Head, problem: HeadProblem, memory: Memory) -> tuple[Head | None, str]:
