@@ -27,9 +27,10 @@ from smle.report.judge import judge
 from smle.rules import Choice
 from smle.tables import encode_inputs, option_values
 from smle.training.enforcement.base import Enforcement
+from support.safe_networks import AtTheEnd
 
 QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0, "compare": False}
-LEARNED = {**QUICK, "enforcement": "pdcg"}  # heads with numbers of their own
+LEARNED = {**QUICK, "enforcement": AtTheEnd()}  # heads with numbers of their own
 CAP = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: cap, then: y <= {0}}}]}}\n"
 ADVICE = """
 inputs: {{x: [0, 1]}}
@@ -324,7 +325,7 @@ rules: [{name: far, when: a >= 80, then: y <= 0}]
 
 @pytest.mark.parametrize(
     "options",
-    [{"enforcement": "correct"}, {}, {"enforcement": "pdcg"}, {"gate": False}, {"gate": False, "bounds": "affine"}],
+    [{"enforcement": "correct"}, {}, {"enforcement": AtTheEnd()}, {"gate": False}, {"gate": False, "bounds": "affine"}],
 )
 def test_a_rule_that_is_never_active_binds_nothing(tmp_path, options):
     X = np.random.default_rng(0).uniform(0, 1, (40, 2))

@@ -13,6 +13,7 @@ from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
 from smle.nn.units import Frame
 from smle.rules import Specification
+from smle.training import Enforcement
 
 BRAKING = Specification.from_yaml(
     """\
@@ -109,6 +110,15 @@ def make_network(
 def safe_network(spec: Specification, **options: object) -> BoxNetwork:
     """Return such a network with the nearest safe heads, in eval mode; training would go on from them."""
     return project(make_network(spec, **options), margin=1e-3)  # type: ignore[arg-type]
+
+
+class AtTheEnd(Enforcement):
+    """Nothing while a box is trained, and the nearest safe heads at the end: quick, for tests that need some box."""
+
+    name = "at the end"
+
+    def finish(self, network: BoxNetwork) -> None:
+        network.hold(project(network).overapproximation())
 
 
 def make_rows(spec: Specification, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
