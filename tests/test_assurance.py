@@ -84,12 +84,12 @@ def test_unsafe_heads_are_not_certified_but_can_be_projected():
     assert not smle.verify(network).hold
     with pytest.raises(NotCertifiedError, match=r"not proved.*for example at a="):
         smle.certify(network)
-    before = network.overapproximation().heads[0].W.copy()
+    before = network.frozen_heads().heads[0].W.copy()
     safe = smle.project(network)
     assert smle.certify(safe).check()
-    assert np.array_equal(network.overapproximation().heads[0].W, before)
+    assert np.array_equal(network.frozen_heads().heads[0].W, before)
     again = smle.project(safe)
-    assert np.array_equal(again.overapproximation().heads[0].W, safe.overapproximation().heads[0].W)
+    assert np.array_equal(again.frozen_heads().heads[0].W, safe.frozen_heads().heads[0].W)
 
 
 def test_a_certificate_is_for_its_own_weights():
@@ -106,7 +106,7 @@ def test_nothing_is_projected_that_the_exact_checker_does_not_accept(monkeypatch
     """A projection that is wrong about its heads is found out before the network is handed over."""
     spec = Specification.from_yaml("inputs: {a: [-1, 1]}\noutputs: [y]\nrules:\n  - {name: r, then: y <= 0.5}\n")
     network = BoxNetwork(nn.Linear(1, 4), spec, embedding=4, bounds="fixed").eval()
-    over = network.overapproximation()
+    over = network.frozen_heads()
     head = over.heads[0]
     assert head is not None
     unsafe = replace(over, heads=(replace(head, b=head.b + 10),))

@@ -19,7 +19,7 @@ from smle.certificates.issue import issue
 from smle.errors import NotCertifiedError
 from smle.guarantees import Verdicts
 from smle.guarantees import project as project_heads
-from smle.guarantees import verify as verify_overapproximation
+from smle.guarantees import verify as verify_frozen_heads
 from smle.nn.box_network import BoxNetwork
 from smle.nn.clip import eager
 from smle.nn.head import DeployedHead
@@ -210,7 +210,7 @@ def _require_box(network: BoxNetwork) -> None:
 def verify(network: BoxNetwork) -> Verdicts:
     """Judge every rule for the network as it would be deployed now."""
     _require_box(network)
-    return verify_overapproximation(network.overapproximation(), network.spec, network.arrangement)
+    return verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
 
 
 def certify(
@@ -232,8 +232,8 @@ def certify(
     deployed = DeployedNetwork.of(network)
     if tensors is None:
         tensors = tensors_of(state_of(deployed))
-    over = deployed.head.overapproximation()
-    return issue(network.spec, network.arrangement, over, tensors=tensors, files=files or {})
+    over = deployed.head.frozen_heads()
+    return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
 
 
 def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
@@ -249,11 +249,11 @@ def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
     _require_box(network)
     safe = copy.deepcopy(network)
     safe.eval()
-    result = project_heads(safe.overapproximation(), safe.spec, safe.arrangement, margin=margin)
+    result = project_heads(safe.frozen_heads(), safe.spec, safe.cells, margin=margin)
     if not result.succeeded:
         reasons = [head.reason for head in result.heads if head is not None and head.reason]
         raise NotCertifiedError(f"No safe heads were found near the given ones. {' '.join(reasons[:1])}".strip())
-    safe.hold(result.over)
+    safe.pin(result.over)
     return _accepted(safe)
 
 

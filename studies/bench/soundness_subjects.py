@@ -16,8 +16,8 @@ from smle.assurance import DeployedNetwork, certify, project, state_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeClassifier, SafeRegressor
-from smle.guarantees.proof.overapproximation import Head, Overapproximation
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.proof.overapproximation import Head, FrozenHeads
+from smle.guarantees.regions.cells import Cells
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Choice, Label, Specification
@@ -120,7 +120,7 @@ class Subject:
     name: str
     origin: str
     spec: Specification
-    arrangement: Arrangement
+    cells: Cells
     network: DeployedNetwork
     certificate: Certificate
 
@@ -130,7 +130,7 @@ class Subject:
     @property
     def kind(self) -> str:
         """Kind of bounds, and whether the head has a gate."""
-        gate = "gate" if self.arrangement.gated else "no gate"
+        gate = "gate" if self.cells.gated else "no gate"
         return f"{self.bounds}, {gate}"
 
     @property
@@ -192,7 +192,7 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
         model = SafeClassifier(spec, **options).fit(X, (Y > 0).astype(int))
     else:
         model = SafeRegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
-    return Subject(name, "trained", spec, model._arrangement, model.network_, model.certificate_)
+    return Subject(name, "trained", spec, model._cells, model.network_, model.certificate_)
 
 
 def _backbone(spec: Specification, embedding: int) -> nn.Module:
@@ -216,7 +216,7 @@ def _drawn(name: str, text: str, *, embedding: int = 12, bounds: str = "fixed", 
 def _subject(name: str, network: BoxNetwork) -> Subject:
     deployed = DeployedNetwork.of(network)
     certificate = certify(network, tensors=tensors_of(state_of(deployed)))
-    return Subject(name, "by hand", network.spec, network.arrangement, deployed, certificate)
+    return Subject(name, "by hand", network.spec, network.cells, deployed, certificate)
 
 
 def _difference() -> Subject:
@@ -232,27 +232,27 @@ def _difference() -> Subject:
     rng = np.random.default_rng(2)
     shared, own = rng.normal(0, 500, n).astype(np.float32), rng.normal(size=n)
     own /= np.abs(own).sum()
-    over = network.overapproximation()
-    active = [{spec.rules[rule].name for region in cell for rule in network.arrangement.rules[region]}
-              for cell in network.arrangement.cells]  # fmt: skip
+    over = network.frozen_heads()
+    active = [{spec.rules[rule].name for region in cell for rule in network.cells.rules[region]}
+              for cell in network.cells]  # fmt: skip
 
-    def heads(share: float) -> Overapproximation:
+    def heads(share: float) -> FrozenHeads:
         made = []
         for names in active:
             low, high = 0.125 if "apart" in names else -1.0, 0.25 if "nearer" in names else 1.0
             middle, half = (low + high) / 2, share * (high - low) / 2
             W = np.stack([shared + (half * own).astype(np.float32), shared])
             made.append(Head(W, np.array([7000 + middle, 7000]), fallback=np.array([middle, 0])))
-        return Overapproximation(over.bounds, tuple(made))
+        return FrozenHeads(over.bounds, tuple(made))
 
     best, step = 0.0, 0.5
     for _ in range(12):
-        network.hold(heads(best + step))
+        network.pin(heads(best + step))
         try:
             certify(network)
             best += step
         except NotCertifiedError:
             pass
         step /= 2
-    network.hold(heads(best))
+    network.pin(heads(best))
     return _subject("difference of large numbers", network)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses
 from smle.guarantees.box.robust import Layout
-from smle.guarantees.proof.overapproximation import Head, Overapproximation
+from smle.guarantees.proof.overapproximation import Head, FrozenHeads
 from smle.guarantees.proof.worst_case import Literals
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
@@ -166,14 +166,14 @@ def _labels(count: int) -> Specification:
     )
 
 
-def _direct(spec: Specification, bounds: str, units: int) -> tuple[BoxNetwork, Overapproximation, HeadProblem]:
+def _direct(spec: Specification, bounds: str, units: int) -> tuple[BoxNetwork, FrozenHeads, HeadProblem]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = BoxNetwork(nn.Linear(len(spec.columns), units), spec, embedding=units, bounds=bounds)
         with torch.no_grad():
             network.heads.raw_weight.mul_(2.0)
-    over = network.overapproximation()
-    return network, over, HeadProblem.of(over, spec, network.arrangement, 0)
+    over = network.frozen_heads()
+    return network, over, HeadProblem.of(over, spec, network.cells, 0)
 
 
 def _projections(quick: bool, passed: dict[str, bool]) -> Table:
@@ -214,9 +214,7 @@ def _ours(enforcement: PDCG, head: Head, problem: HeadProblem, memory: int) -> C
     return iterate
 
 
-def _paper(
-    over: Overapproximation, head: Head, problem: HeadProblem, memory: int, *, exclusions: bool
-) -> Callable[[], None]:
+def _paper(over: FrozenHeads, head: Head, problem: HeadProblem, memory: int, *, exclusions: bool) -> Callable[[], None]:
     part = problem.parts[0]
     layout = problem.layout(head)
     theta = layout.pack(head.W.astype(np.float64), None, head.b.astype(np.float64))

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.cells import find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.box_network import BoxNetwork
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 from smle.training.enforcement import PDCG, Enforcement
 from smle.training.loop import train
 from smle.training.options import TrainingOptions
@@ -181,13 +181,13 @@ def train_safe(
 
 def _safe_network(task: Task, settings: Settings, targets: Array, *, seed: int) -> BoxNetwork:
     spec = task.specification
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     d, m = task.X.shape[1], targets.shape[1]
-    frame = Frame.identity(d, m)
+    frame = DataScale.identity(d, m)
     if settings.scaled:
         deviation = task.X.std(axis=0)
         shift, size = _units(task, settings, targets)
-        frame = Frame(task.X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), shift, np.full(m, size))
+        frame = DataScale(task.X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), shift, np.full(m, size))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = BoxNetwork(
@@ -196,7 +196,7 @@ def _safe_network(task: Task, settings: Settings, targets: Array, *, seed: int) 
             embedding=settings.backbone.embedding,
             bounds=settings.bounds,
             frame=frame,
-            arrangement=arrangement,
+            cells=cells,
         )
         if not settings.scaled:
             _draw_as_keras(network)

@@ -59,7 +59,7 @@ class CountedPDCG(PDCG):
     def finish(self, network: BoxNetwork) -> None:
         """Project until no counterexample is left; should one be left, project exactly. Deploy what is proved."""
         network.eval()
-        over = network.overapproximation()
+        over = network.frozen_heads()
         heads: list[Head | None] = []
         for number, head in enumerate(over.heads):
             if head is None:
@@ -78,7 +78,7 @@ class CountedPDCG(PDCG):
                 for number, head in enumerate(heads)
             ))  # fmt: skip
             require_proved(projected, network, "The exact projection after pdcg")
-        network.hold(projected)
+        network.pin(projected)
 
     def _last_run(self, head: Head, problem: HeadProblem, memory: Memory) -> Head:
         """Return the head that the final run leaves, and note how it ended."""

@@ -22,7 +22,7 @@ from safetensors.numpy import save as serialize
 
 import smle_check
 from smle.assurance import DeployedNetwork, certify, project, state_of
-from smle.certificates.agreement import arrangement_of
+from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.rules import certify_rules
 from smle.errors import DataError, RuleError
@@ -373,7 +373,7 @@ def _sampled(certificate: Certificate, name: str) -> None:
     else:
         if "bounds.lower" not in certificate.tensors:
             raise Defect("accepted without bounds")
-        program = HeadProgram(SimpleNamespace(certificate=certificate, arrangement=arrangement_of(certificate, spec)))  # type: ignore[arg-type]
+        program = HeadProgram(SimpleNamespace(certificate=certificate, cells=cells_of(certificate, spec)))  # type: ignore[arg-type]
         width = certificate.tensors["bounds.lower"].shape[0]
     for X in hard_points(spec, rng, 60, dtype=np.float32):
         Z = rng.choice(np.array([-np.inf, -1, 0, 1, np.inf, np.nan], dtype=np.float32), size=(len(X), width))

@@ -28,7 +28,7 @@ from smle import correct
 from smle.assurance import certify
 from smle.guarantees.proof.overapproximation import NetworkBounds
 from smle.nn import BoxNetwork
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward
@@ -94,7 +94,7 @@ def network_of(plan: Plan, spec: Specification) -> BoxNetwork:
     with torch.no_grad():  # inputs in units of their ranges
         backbone[0].weight.mul_(torch.from_numpy(3 / (high - low)).float())
         backbone[0].bias.sub_(backbone[0].weight @ torch.from_numpy((low + high) / 2).float())
-    frame = Frame((low + high) / 2, (high - low) / 3, np.full(m, 0.3), np.full(m, 0.7))
+    frame = DataScale((low + high) / 2, (high - low) / 3, np.full(m, 0.3), np.full(m, 0.7))
     network = BoxNetwork(backbone, spec, embedding=plan.embedding, bounds=plan.bounds, frame=frame, **plan.options)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -118,7 +118,7 @@ def tensors_of(network: BoxNetwork, spec: Specification) -> Arrays:
     for i, pair in enumerate(stack):
         for name, value in zip(("weight", "bias"), pair, strict=True):
             tensors[f"backbone.{i}.{name}"] = value.detach().float().numpy()
-    over = network.overapproximation()
+    over = network.frozen_heads()
     bounds = over.bounds.stored() if isinstance(over.bounds, NetworkBounds) else vars(over.bounds)
     tensors |= {f"bounds.{name}": value for name, value in bounds.items()}
     heads = [head for head in over.heads if head is not None]
@@ -126,7 +126,7 @@ def tensors_of(network: BoxNetwork, spec: Specification) -> Arrays:
         values = [getattr(head, part) for head in heads]
         if values[0] is not None:
             tensors[f"heads.{name}"] = np.stack(values)
-    if network.arrangement.gated:
+    if network.cells.gated:
         tensors["heads.at"] = np.stack(
             [witness(network, spec, cell) for cell, head in enumerate(over.heads) if head is not None]
         )
@@ -159,12 +159,12 @@ def on_borders(network: BoxNetwork, spec: Specification, kind: type, rng: np.ran
     found: list[np.ndarray] = []
     fixed = {k for group in spec.one_hot for k in group}
     near = inputs(spec, 4000, rng).astype(kind)
-    for row in network.arrangement.rows:
+    for row in network.cells.rows:
         places = [k for k, _ in row.coefficients]
         if fixed.intersection(places):
             continue
-        region = next(r for r in network.arrangement.regions if network.arrangement.rows.index(row) in r)
-        others = [network.arrangement.rows[i] for i in region if network.arrangement.rows[i] != row]
+        region = next(r for r in network.cells.regions if network.cells.rows.index(row) in r)
+        others = [network.cells.rows[i] for i in region if network.cells.rows[i] != row]
         members = [x for x in near if all(inside(x, other, fixed) for other in others)]
         if len(places) == 1:
             ((k, sign),) = row.coefficients
@@ -223,15 +223,15 @@ def ends(spec: Specification) -> list[np.ndarray]:
 def witness(network: BoxNetwork, spec: Specification, cell: int) -> np.ndarray:
     """Return an input of a cell in float64; cells where regions touch have borders only."""
     rng = np.random.default_rng(cell)
-    regions = network.arrangement.cells[cell]
+    regions = network.cells[cell]
     candidates = [inputs(spec, 20000, rng)]
-    for row in network.arrangement.rows:
+    for row in network.cells.rows:
         if len(row.coefficients) == 1:
             ((k, sign),) = row.coefficients
             candidates.append(inputs(spec, 500, rng))
             candidates[-1][:, k] = float(row.bound * sign)
     for x in np.concatenate(candidates):
-        if active_regions(network.arrangement, x) == regions:
+        if active_regions(network.cells, x) == regions:
             return x
     raise ValueError(f"no input found for cell {cell}")
 
@@ -286,7 +286,7 @@ class Oracle:
     """The deployed program in rationals."""
 
     def __init__(self, golden: Golden, network: BoxNetwork) -> None:
-        self.spec, self.tensors, self.arrangement = golden.spec, golden.tensors, network.arrangement
+        self.spec, self.tensors, self.cells = golden.spec, golden.tensors, network.cells
         certificate = certify(network)
         stated = smle_check.Specification(certificate.document["specification"], certificate.block)
         kind = certificate.document["program"]["bounds"]
@@ -307,9 +307,9 @@ class Oracle:
         """Return the number of the head that serves an input, -1 for the free one."""
         if "heads.at" not in self.tensors:
             return 0
-        regions = active_regions(self.arrangement, x)
+        regions = active_regions(self.cells, x)
         for i, at in enumerate(self.tensors["heads.at"]):
-            if active_regions(self.arrangement, at) == regions:
+            if active_regions(self.cells, at) == regions:
                 return i
         return -1
 
@@ -396,7 +396,7 @@ class Oracle:
 
     def require_clear(self, x: np.ndarray) -> None:
         """Require that an input is not in the slack beyond an oblique border: there either head may serve."""
-        for row in self.arrangement.rows:
+        for row in self.cells.rows:
             if len(row.coefficients) > 1:
                 excess = sum(Fraction(float(x[k])) * q for k, q in row.coefficients) - row.bound
                 scale = sum(abs(q) * max(abs(self.spec.lower[k]), abs(self.spec.upper[k])) for k, q in row.coefficients)

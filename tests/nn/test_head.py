@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.cells import find_cells
 from smle.nn import clip as clip_module
 from smle.nn import head as head_module
 from smle.nn.box_network import BoxNetwork
@@ -26,7 +26,7 @@ BOUNDS = ("fixed", "affine")
 def reference(network: BoxNetwork, features: Tensor, z: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return outputs in float64 by the definitions, and a bound on the rounding of the float32 program."""
     head = network.deployed
-    over = head.overapproximation()
+    over = head.frozen_heads()
     rows, errors = [], []
     for x, e in zip(features, z, strict=True):
         kind = "float64" if x.dtype == torch.float64 else "float32"
@@ -304,7 +304,7 @@ def test_rows_of_features_and_embedding_are_compared_under_compilers_too():
         "inputs: {a: [0, 1]}\noutputs: [y]\nrules:\n"
         "  - {name: low, when: a <= 0.3, then: y >= 0}\n  - {name: high, when: a >= 0.2, then: y <= 1}\n"
     )
-    head = DeployedHead(spec, arrange(spec), embedding=4)
+    head = DeployedHead(spec, find_cells(spec), embedding=4)
     compiled = torch.compile(head, backend="eager")
     with pytest.raises(ValueError, match="one row per embedding"):
         compiled(torch.zeros(3, 1), torch.zeros(2, 4))

@@ -97,19 +97,19 @@ def test_features_of_another_shape_are_refused(training: bool, shape: tuple[int,
 def test_state_dict_carries_held_heads() -> None:
     network, other = make_network(EVERYWHERE, seed=1), make_network(EVERYWHERE, seed=2)
     network.eval()
-    over = network.overapproximation()
+    over = network.frozen_heads()
     head = over.heads[0]
     assert head is not None
     half = type(head)(head.W / 2, head.b, V=head.V, fallback=head.fallback)
-    network.hold(type(over)(over.bounds, (half,)))
-    assert network.held
+    network.pin(type(over)(over.bounds, (half,)))
+    assert network.pinned
     X, _ = make_rows(EVERYWHERE, 20)
     other.load_state_dict(network.state_dict())
     other.eval()
     assert torch.equal(other(X), network(X))
-    np.testing.assert_array_equal(other.overapproximation().heads[0].W, half.W)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(other.frozen_heads().heads[0].W, half.W)  # type: ignore[union-attr]
     other.train()
-    assert not other.held
+    assert not other.pinned
 
 
 @pytest.mark.parametrize(("border", "end"), [("0.5", "2"), ("0.4", "3")])
@@ -134,18 +134,18 @@ def test_held_heads_survive_evaluation_but_not_training() -> None:
     network = make_network(EVERYWHERE)
     X, y = make_rows(EVERYWHERE, 20)
     network.eval()
-    over = network.overapproximation()
+    over = network.frozen_heads()
     head = over.heads[0]
     assert head is not None
-    network.hold(type(over)(over.bounds, (type(head)(head.W * 0, head.b, V=head.V, fallback=head.fallback),)))
+    network.pin(type(over)(over.bounds, (type(head)(head.W * 0, head.b, V=head.V, fallback=head.fallback),)))
     for _ in range(2):
         network.eval()
-        assert not network.overapproximation().heads[0].W.any()  # type: ignore[union-attr]
+        assert not network.frozen_heads().heads[0].W.any()  # type: ignore[union-attr]
     fresh = make_network(EVERYWHERE, seed=3)  # in training mode
     fresh.load_state_dict(network.state_dict())
-    assert fresh.held
+    assert fresh.pinned
     squared(fresh(X), y).mean().backward()
-    assert not fresh.held
+    assert not fresh.pinned
 
 
 def test_deepcopy_is_independent() -> None:

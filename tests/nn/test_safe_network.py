@@ -15,7 +15,7 @@ from smle import Specification
 from smle.errors import DataError, RuleError
 from smle.export import check_onnx, load_onnx
 from smle.nn import LSTM, SafeNetwork
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 from smle.training import TrainingOptions, train
 from support.safe_networks import squared
 from support.sampling import Judge
@@ -85,13 +85,13 @@ def test_units_come_from_data_or_else_from_the_rules() -> None:
     inner = SafeNetwork(body(), LOADS, embedding=16, example=(X, y)).backbone
     np.testing.assert_allclose(inner.standardize.shift, X.mean(dim=0), rtol=1e-5)
     np.testing.assert_allclose(inner.scale, y.std(dim=0, correction=0), rtol=1e-5)
-    frame = Frame.of_rules(LOADS)
+    frame = DataScale.of_rules(LOADS)
     np.testing.assert_allclose(frame.x_shift, [60_000, 10])
     np.testing.assert_allclose([*frame.y_shift, *frame.y_scale], [60_000, 34_500])  # -9,000 <= load <= 129,000
     coupled = Specification.from_yaml(
         "{inputs: {a: [0, 1]}, outputs: [p, q, r], rules: [{name: s, then: p + 2 * q <= 8 and q >= 1}]}\n"
     )
-    frame = Frame.of_rules(coupled)
+    frame = DataScale.of_rules(coupled)
     np.testing.assert_allclose(frame.y_shift, [0, 0, 0])
     np.testing.assert_allclose(frame.y_scale, [4, 1, 1])
     fresh = SafeNetwork(body(), LOADS, embedding=16)

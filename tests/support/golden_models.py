@@ -33,8 +33,8 @@ from torch import nn
 import smle_check
 from smle.certificates.issue import compiled
 from smle.export import write_network
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, NetworkBounds, Overapproximation
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, NetworkBounds, FrozenHeads
+from smle.guarantees.regions.cells import Cells
 from smle.nn import BoxNetwork
 from smle.programs.box import Box
 from smle.rules import Categorical, Choice, Label, Specification
@@ -101,19 +101,19 @@ def layers(tensors: Arrays, prefix: str) -> Iterator[tuple[np.ndarray, np.ndarra
         i += 1
 
 
-def active_regions(arrangement: Arrangement, x: np.ndarray) -> tuple[int, ...]:
+def active_regions(cells: Cells, x: np.ndarray) -> tuple[int, ...]:
     """Return the gated regions that an input lies in; constants are read as numbers of its format."""
     kind = x.dtype.type
 
     def holds(i: int) -> bool:
-        row = arrangement.rows[i]
+        row = cells.rows[i]
         if len(row.coefficients) > 1:
             return sum(Fraction(float(x[k])) * q for k, q in row.coefficients) <= row.bound
         ((k, sign),) = row.coefficients
         value, bound = x[k] * kind(float(sign)), kind(float(row.bound))
         return bool(value < bound if row.strict else value <= bound)
 
-    return tuple(sorted(g for g in arrangement.gated if all(holds(i) for i in arrangement.regions[g])))
+    return tuple(sorted(g for g in cells.gated if all(holds(i) for i in cells.regions[g])))
 
 
 def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
@@ -126,11 +126,11 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
         _backbone(tensors) if with_backbone else nn.Identity(), spec, embedding=n, bounds=kind,
         gate="heads.at" in tensors, passthrough="heads.passthrough" in tensors,
     )  # fmt: skip
-    heads: list[Head | None] = [None] * len(network.arrangement.cells)
+    heads: list[Head | None] = [None] * len(network.cells)
     for i, weight in enumerate(tensors["heads.weight"]):
         cell = 0
         if "heads.at" in tensors:
-            cell = network.arrangement.cells.index(active_regions(network.arrangement, tensors["heads.at"][i]))
+            cell = network.cells.index(active_regions(network.cells, tensors["heads.at"][i]))
         assert heads[cell] is None, "two heads for one cell"
         V, fallback = (
             tensors[f"heads.{k}"][i] if f"heads.{k}" in tensors else None for k in ("passthrough", "fallback")
@@ -145,7 +145,7 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
     if "free.weight" in tensors:
         free = torch.from_numpy(tensors["free.weight"].copy()), torch.from_numpy(tensors["free.bias"].copy())
     assert heads.count(None) == (free is not None)
-    network.hold(Overapproximation(box[kind](bounds), tuple(heads)), free)
+    network.hold(FrozenHeads(box[kind](bounds), tuple(heads)), free)
     return network.requires_grad_(False)
 
 
@@ -170,11 +170,11 @@ def answered(network: BoxNetwork, rows: Rows, *, one_by_one: bool = False) -> np
 def in_numpy(network: BoxNetwork) -> Box:
     """Return the program of the network's head, as its certificate would state it."""
     head, block = network.deployed, bytearray()
-    stated = smle_check.Specification(compiled(network.spec, network.arrangement, block), bytes(block))
+    stated = smle_check.Specification(compiled(network.spec, network.cells, block), bytes(block))
     tensors = {name: value.numpy() for name, value in head.state_dict().items()}
     bounds = "network" if head.network else "affine" if head.affine else "constant"
     clip = "where" if head.nan_safe_clip else "clamp"
-    return Box(box(stated, network.arrangement.gated, clip, bounds, tensors), tensors)
+    return Box(box(stated, network.cells.gated, clip, bounds, tensors), tensors)
 
 
 def embedded(golden: Golden, features: np.ndarray) -> np.ndarray:

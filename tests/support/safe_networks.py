@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from smle.assurance import project
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 from smle.rules import Specification
 from smle.training import Enforcement
 
@@ -99,7 +99,7 @@ def make_network(
         backbone = MLP((16,), embedding, shift=shift, scale=scale)
         network = BoxNetwork(
             backbone, spec, embedding=embedding, bounds=bounds,
-            frame=Frame(shift, scale, np.full(m, 0.3), np.full(m, 0.7)), **options,
+            frame=DataScale(shift, scale, np.full(m, 0.3), np.full(m, 0.7)), **options,
         )  # fmt: skip
         with torch.no_grad():
             for parameter in network.parameters():
@@ -118,7 +118,7 @@ class AtTheEnd(Enforcement):
     name = "at the end"
 
     def finish(self, network: BoxNetwork) -> None:
-        network.hold(project(network).overapproximation())
+        network.pin(project(network).frozen_heads())
 
 
 def make_rows(spec: Specification, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:

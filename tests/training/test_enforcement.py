@@ -91,8 +91,8 @@ def test_projected_heads_are_not_far() -> None:
     distances = {}
     for name, projected in (("pdcg", by_pdcg), ("exact", project)):
         network = make_network(EVERYWHERE, seed=5)
-        raw = network.overapproximation().heads[0]
-        new = projected(network).overapproximation().heads[0]
+        raw = network.frozen_heads().heads[0]
+        new = projected(network).frozen_heads().heads[0]
         assert raw is not None
         assert new is not None
         parts = (raw.W - new.W, raw.b - new.b)
@@ -111,9 +111,9 @@ def test_refit_is_deployed_exactly_and_fits_better() -> None:
     result = refit_network(network, X, y)
     assert result.heads + result.free > 0
     assert result.after < result.before
-    stored = network.deployed.overapproximation()
+    stored = network.deployed.frozen_heads()
     network.eval()  # again, as callers do
-    again = network.overapproximation()
+    again = network.frozen_heads()
     np.testing.assert_array_equal(stored.heads[0].W, again.heads[0].W)  # type: ignore[union-attr]
     assert verify(network).hold
 
@@ -122,13 +122,13 @@ def test_refit_keeps_what_validation_prefers() -> None:
     network = make_network(EVERYWHERE)
     X, y = make_rows(EVERYWHERE, 200)
     train(network, X, y, loss=squared, options=QUICK, enforcement="pdcg")
-    before = network.deployed.overapproximation().heads[0]
+    before = network.deployed.frozen_heads().heads[0]
     with torch.no_grad():
         current = network(X)
     noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
     result = refit_network(network, X, noise, validation=(X, current))  # validation is perfect already
     assert result.heads == 0
-    np.testing.assert_array_equal(network.deployed.overapproximation().heads[0].W, before.W)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(network.deployed.frozen_heads().heads[0].W, before.W)  # type: ignore[union-attr]
 
 
 def test_refit_weighs_rows() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import smle
 from smle.assurance import DeployedNetwork, Seal, certify, state_of
-from smle.certificates.agreement import arrangement_of, require_same_rules
+from smle.certificates.agreement import cells_of, require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
@@ -144,7 +144,7 @@ def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = Tru
         hidden = sorted(name for name in state if name.startswith("bounds.hidden.") and name.endswith(".bias"))
         head = DeployedHead(
             spec,
-            arrangement_of(certificate, spec),
+            cells_of(certificate, spec),
             embedding=units,
             affine=program["bounds"] == "affine",
             hidden=[len(state[f"bounds.hidden.{i}.bias"]) for i in range(len(hidden))],

@@ -17,7 +17,7 @@ from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, Meth
 from sklearn.utils.validation import _check_sample_weight
 
 from smle.assurance import RulesHead, certify
-from smle.certificates.agreement import arrangement_of, require_kind, require_same_rules
+from smle.certificates.agreement import cells_of, require_kind, require_same_rules
 from smle.certificates.rules import certify_rules
 from smle.corrected import CorrectedModel
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
@@ -28,13 +28,13 @@ from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, folded, rebuild
-from smle.guarantees import Arrangement, arrange, conflicts_explained, distinct
+from smle.guarantees import Cells, find_cells, conflicts_explained, distinct
 from smle.monitor import Usage
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork, moves_with_inputs
 from smle.nn.gate import Gate
 from smle.nn.precision import float32_by_default
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
@@ -292,7 +292,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         spec = without_rules(spec) if plain else spec
         enforced = self._enforce(spec, X, targets) if self.enforce_targets and spec.rules else targets
         enforcement = None if plain else enforcement_of(self.enforcement)
-        network = self._network(spec, arrange(spec), X, enforced, seed)
+        network = self._network(spec, find_cells(spec), X, enforced, seed)
         self.history_ = self._train(network, torch.tensor(X), enforced, weight, enforcement, seed)
         return network
 
@@ -365,11 +365,9 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         given = self.specification
         return given if given is None or isinstance(given, Specification) else Specification.from_yaml(given)
 
-    def _network(
-        self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array, seed: int
-    ) -> BoxNetwork:
+    def _network(self, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork:
         shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
-        frame = Frame(shift, scale, *self._frame(targets))
+        frame = DataScale(shift, scale, *self._frame(targets))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             backbone = MLP(self.hidden, self.embedding, shift=shift, scale=scale)
@@ -380,8 +378,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 bounds=self._bounds(spec),
                 gate=self.gate,
                 frame=frame,
-                prefer=self._preferred(spec, arrangement, X, targets),
-                arrangement=arrangement,
+                prefer=self._preferred(spec, cells, X, targets),
+                cells=cells,
             )
 
     def _bounds(self, spec: Specification) -> str:
@@ -389,11 +387,11 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             return self.bounds
         return "affine" if moves_with_inputs(spec) else "fixed"
 
-    def _preferred(self, spec: Specification, arrangement: Arrangement, X: npt.NDArray[Any], targets: Array) -> Array:
+    def _preferred(self, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
         """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-        gate = Gate(spec, arrangement)
+        gate = Gate(spec, cells)
         cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
-        typical = np.tile(self._as_outputs(targets), (len(arrangement.cells), 1))
+        typical = np.tile(self._as_outputs(targets), (len(cells), 1))
         for c in np.unique(cell):
             typical[c] = self._as_outputs(targets[cell == c])
         return typical
@@ -448,13 +446,13 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 require_same_rules(certificate, spec)
                 checked = certificate
             is_box = certificate.document["program"]["head"] == "box"
-            model._arrangement = arrangement_of(certificate, spec) if is_box else distinct(spec)
+            model._cells = cells_of(certificate, spec) if is_box else distinct(spec)
         else:
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
-            model._arrangement = arrange(spec)
+            model._cells = find_cells(spec)
         with float32_by_default():
-            model.network_ = rebuild(spec, model._arrangement, architecture, record)
+            model.network_ = rebuild(spec, model._cells, architecture, record)
         model._hold(checked)
         return model
 

@@ -20,7 +20,7 @@ from smle.errors import DataError, NotCertifiedError
 from smle.estimators.inner import usage_of
 from smle.estimators.inputs import plain_table
 from smle.estimators.observer import Observer
-from smle.guarantees import Arrangement, distinct
+from smle.guarantees import Cells, distinct
 from smle.monitor import Edges, Usage, column_edges
 from smle.nn.box_network import BoxNetwork
 from smle.programs import WAYS
@@ -48,12 +48,12 @@ class FittedModel:
     estimator_: Any
     description_: dict[str, Any]
     n_features_in_: int
-    _arrangement: Arrangement
+    _cells: Cells
     _seal: Seal | None
 
     def _deploy(self, network: BoxNetwork) -> None:
         """Take over the frozen form of a network."""
-        self._arrangement = network.arrangement
+        self._cells = network.cells
         self.network_ = DeployedNetwork.of(network)
 
     @cached_property
@@ -62,7 +62,7 @@ class FittedModel:
 
     def _deploy_behind(self, backbone: torch.nn.Module, head: RulesHead) -> None:
         """Take over a network that was trained without rules, and the proved step behind its answers."""
-        self._arrangement = distinct(self.specification_)
+        self._cells = distinct(self.specification_)
         self.network_ = CorrectedNetwork(backbone, head).eval().requires_grad_(False)
 
     def _bound(self, head: RulesHead) -> Certificate:

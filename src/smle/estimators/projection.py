@@ -17,7 +17,7 @@ from smle.corrected import CorrectedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
 from smle.estimators.inner import usage_of
-from smle.guarantees import Arrangement, Head, Overapproximation, arrange
+from smle.guarantees import Cells, Head, FrozenHeads, find_cells
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Choice, Specification
 from smle.tables import encode_inputs, require_in_domain
@@ -131,8 +131,8 @@ def _again(old: RulesHead, spec: Specification, known: tuple[Array, Array] | Non
 def _with_rules(model: SafeEstimator, deployed: DeployedNetwork, spec: Specification) -> BoxNetwork:
     """Return a network with the old backbone and bounds whose cells are those of the new rules."""
     head = deployed.head
-    arrangement = arrange(spec)
-    single = head.gate.is_trivial and any(model._arrangement.regions)  # the model was made without a gate
+    cells = find_cells(spec)
+    single = head.gate.is_trivial and any(model._cells.regions)  # the model was made without a gate
     network = BoxNetwork(
         deployed.backbone,
         spec,
@@ -140,24 +140,24 @@ def _with_rules(model: SafeEstimator, deployed: DeployedNetwork, spec: Specifica
         bounds="network" if head.network else "affine" if head.affine else "fixed",
         gate=not single,
         passthrough=True if head.heads.passthrough is not None else None,
-        arrangement=arrangement,
+        cells=cells,
     )
-    template = network.overapproximation()
-    old = head.overapproximation()
+    template = network.frozen_heads()
+    old = head.frozen_heads()
     sources = _sources(model, deployed, network)
     heads = tuple(
         None if fresh is None else _taken_over(fresh, _old_head(deployed, old, source))
         for fresh, source in zip(template.heads, sources, strict=True)
     )
     free = None
-    if network.arrangement.free_cell:
+    if network.cells.free_cell:
         taken = _old_head(deployed, old, sources[-1])
         free = (torch.from_numpy(taken.W.copy()), torch.from_numpy(taken.b.copy()))
-    network.hold(Overapproximation(old.bounds, heads), free)
+    network.pin(FrozenHeads(old.bounds, heads), free)
     return network
 
 
-def _old_head(deployed: DeployedNetwork, old: Overapproximation, cell: int) -> Head:
+def _old_head(deployed: DeployedNetwork, old: FrozenHeads, cell: int) -> Head:
     found = old.heads[cell]
     if found is not None:
         return found
@@ -184,10 +184,10 @@ def _sources(model: SafeEstimator, deployed: DeployedNetwork, network: BoxNetwor
     before, after = (
         _cells(gate, head.domain(x)) for gate, head in ((old_gate, deployed.head), (new_gate, network.deployed))
     )
-    names = _rule_names(model.specification_, model._arrangement)
-    wanted = _rule_names(spec, network.arrangement)
+    names = _rule_names(model.specification_, model._cells)
+    wanted = _rule_names(spec, network.cells)
     result = []
-    for cell in range(len(network.arrangement.cells)):
+    for cell in range(len(network.cells)):
         mine = before[after == cell]
         if len(mine):
             result.append(int(np.bincount(mine).argmax()))
@@ -202,11 +202,9 @@ def _cells(gate: Any, x: torch.Tensor) -> npt.NDArray[np.int64]:
     return found
 
 
-def _rule_names(spec: Specification, arrangement: Arrangement) -> list[set[str]]:
+def _rule_names(spec: Specification, cells: Cells) -> list[set[str]]:
     """Return the names of the rules that are on in each cell."""
-    return [
-        {spec.rules[rule].name for region in cell for rule in arrangement.rules[region]} for cell in arrangement.cells
-    ]
+    return [{spec.rules[rule].name for region in cell for rule in cells.rules[region]} for cell in cells]
 
 
 def _description(model: SafeEstimator, result: SafeEstimator, encoded: npt.NDArray[Any] | None) -> dict[str, Any]:

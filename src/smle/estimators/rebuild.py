@@ -11,7 +11,7 @@ from torch import nn
 
 from smle.assurance import CorrectedNetwork, DeployedNetwork, RulesHead
 from smle.errors import ModelFormatError
-from smle.guarantees import Arrangement
+from smle.guarantees import Cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.box_network import BoxNetwork
 from smle.nn.head import DeployedHead
@@ -63,7 +63,7 @@ def hidden_widths(weights: dict[str, npt.NDArray[Any]]) -> tuple[int, ...]:
 
 
 def rebuild(
-    spec: Specification, arrangement: Arrangement, architecture: dict[str, Any], record: ModelRecord
+    spec: Specification, cells: Cells, architecture: dict[str, Any], record: ModelRecord
 ) -> DeployedNetwork | CorrectedNetwork:
     """Rebuild the network; which program runs is what the certificate states, not what the weights suggest."""
     weights, certificate = record.weights, record.certificate
@@ -77,7 +77,7 @@ def rebuild(
             return CorrectedNetwork(backbone, RulesHead(certificate)).eval().requires_grad_(False)
         head = DeployedHead(
             spec,
-            arrangement,
+            cells,
             embedding=architecture["embedding"],
             affine=program.get("bounds") == "affine",
             hidden=hidden_widths(weights) if program.get("bounds") == "network" else (),

@@ -7,6 +7,6 @@ require("torch", "What works with networks (training, model folders, reports, mo
 from smle.nn.backbones import CNN, LSTM, MLP, Standardize, Transformer  # noqa: E402
 from smle.nn.box_network import BoxNetwork  # noqa: E402
 from smle.nn.network import SafeNetwork  # noqa: E402
-from smle.nn.units import Frame  # noqa: E402
+from smle.nn.units import DataScale  # noqa: E402
 
-__all__ = ["CNN", "LSTM", "MLP", "BoxNetwork", "Frame", "SafeNetwork", "Standardize", "Transformer"]
+__all__ = ["CNN", "LSTM", "MLP", "BoxNetwork", "DataScale", "SafeNetwork", "Standardize", "Transformer"]

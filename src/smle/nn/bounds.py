@@ -1,6 +1,6 @@
 """Bounds of the embedding, as trainable modules: center c(x) and half-width h(x) > 0, so that l < u by construction.
 
-Raw parameters live in standardized inputs x' (see `Frame`); what is deployed is in the user's inputs x.
+Raw parameters live in standardized inputs x' (see `DataScale`); what is deployed is in the user's inputs x.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AffineBox", "Box", "Envelope", "FixedBox", "attentive_clip"]
+__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox", "attentive_clip"]
 
 
 _NARROW = 0.0025  # what each slope adds to the half-width at first
@@ -45,7 +45,7 @@ def attentive_clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return clipped
 
 
-class Envelope(NamedTuple):
+class BoxParameters(NamedTuple):
     """c(x') = center (1, x') and h(x') = half (1, x'), per embedding unit: offset first, then slopes.
 
     Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x.
@@ -65,11 +65,13 @@ class Envelope(NamedTuple):
 class Box(nn.Module):
     """A kind of bounds. Subclasses are final."""
 
-    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center and half-width of the box."""
         raise NotImplementedError
 
-    def limits(self, x32: Tensor, envelope: Envelope, *, standardize: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def limits(
+        self, x32: Tensor, envelope: BoxParameters, *, standardize: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return l(x) and u(x) in training, broadcastable to (batch, n); x32 is in the user's inputs.
 
         `standardize` is (offset, matrix) of x -> (1, x'), shapes (1 + d,) and (d, 1 + d).
@@ -111,12 +113,14 @@ class FixedBox(Box):
         ):
             self.register_buffer(name, torch.full(shape, value), persistent=False)
 
-    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center 0 and half-width 1."""
         ones, zeros = (self.ones, self.zeros) if dtype is torch.float32 else (self.ones.to(dtype), self.zeros.to(dtype))
-        return Envelope(zeros, ones)
+        return BoxParameters(zeros, ones)
 
-    def limits(self, x32: Tensor, envelope: Envelope, *, standardize: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def limits(
+        self, x32: Tensor, envelope: BoxParameters, *, standardize: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return -1 and 1."""
         return self.lower, self.upper
 
@@ -145,11 +149,11 @@ class AffineBox(Box):
         widths[:, 0] = 1.0
         self.raw_widths = nn.Parameter((widths + torch.log(-torch.expm1(-widths))).to(torch.float32))  # softplus^-1
 
-    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center and half-width, affine in x'."""
         center: Tensor = self.center
         raw: Tensor = self.raw_widths
         sides = self.get_buffer("sides_float32")
         if dtype is not torch.float32:
             center, raw, sides = center.to(dtype), raw.to(dtype), self.sides.to(dtype)
-        return Envelope(center, nn.functional.softplus(raw) @ sides)
+        return BoxParameters(center, nn.functional.softplus(raw) @ sides)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import Arrangement, Domain, Overapproximation, arrange
+from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
 from smle.nn.bounds import AffineBox, Box, FixedBox, attentive_clip
 from smle.nn.bridge import centers_of, frozen, ungated
 from smle.nn.clip import eager
@@ -18,7 +18,7 @@ from smle.nn.head import DeployedHead
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.network_bounds import NetworkBox
 from smle.nn.precision import Float32Only
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 from smle.rules import Specification
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class BoxNetwork(Float32Only):
     * Nothing holds the heads back by itself: an enforcement (`smle.training.PDCG`) keeps them near what is safe while
       they are trained, and makes them safe at the end. `smle.project` does so without training.
     * `eval()` freezes bounds and heads: what then runs is the deployed program, the one that `smle.certify` judges.
-    * Heads that were projected or refitted are deployed as they are (`hold`) until training goes on.
+    * Heads that were projected or refitted are deployed as they are (`pin`) until training goes on.
 
     Args:
         backbone: Any module that returns `embedding` numbers per row.
@@ -76,7 +76,7 @@ class BoxNetwork(Float32Only):
         passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
         frame: Units of the raw parameters, from data; the user's units by default.
         prefer: Outputs per cell (cells, m) near which heads start, for example the mean targets there; NaN rows: none.
-        arrangement: The cells, if already known.
+        cells: The cells, if already known.
 
     Raises:
         ContradictionError: If the rules of some cell leave no room.
@@ -91,9 +91,9 @@ class BoxNetwork(Float32Only):
         bounds: str = "constant",
         gate: bool = True,
         passthrough: bool | None = None,
-        frame: Frame | None = None,
+        frame: DataScale | None = None,
         prefer: Array | None = None,
-        arrangement: Arrangement | None = None,
+        cells: Cells | None = None,
     ) -> None:
         super().__init__()
         if bounds not in ("constant", "fixed", "affine", "network"):
@@ -101,35 +101,35 @@ class BoxNetwork(Float32Only):
         require_specification(spec)
         if embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
-        found = arrange(spec) if arrangement is None else arrangement
+        found = find_cells(spec) if cells is None else cells
         self.spec = spec
-        self.arrangement = found if gate else ungated(found)
+        self.cells = found if gate else ungated(found)
         if not gate and prefer is not None:
             prefer = prefer[:1]
-        frame = Frame.identity(len(spec.columns), len(spec.targets)) if frame is None else frame
+        frame = DataScale.identity(len(spec.columns), len(spec.targets)) if frame is None else frame
         if passthrough is None:
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
-        self.held = False
+        self.pinned = False
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self.box = self._make_box(bounds, embedding, frame)
         self.heads = HeadParameters(
-            centers_of(spec, self.arrangement, prefer=prefer),
+            centers_of(spec, self.cells, prefer=prefer),
             frame,
             units=embedding,
             passthrough=passthrough,
-            free=self.arrangement.free_cell,
+            free=self.cells.free_cell,
         )
         self.deployed = DeployedHead(
             spec,
-            self.arrangement,
+            self.cells,
             embedding=embedding,
             affine=bounds == "affine",
             hidden=self.box.widths if isinstance(self.box, NetworkBox) else (),
             passthrough=passthrough,
         )
 
-    def _make_box(self, bounds: str, embedding: int, frame: Frame) -> Box:
+    def _make_box(self, bounds: str, embedding: int, frame: DataScale) -> Box:
         if bounds not in ("affine", "network"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)
@@ -143,8 +143,8 @@ class BoxNetwork(Float32Only):
         if not self.training:
             outputs: Tensor = self.deployed(features, z)
             return outputs
-        if self.held:  # training goes on
-            self.held = False
+        if self.pinned:  # training goes on
+            self.pinned = False
         device = "cpu" if z.is_cpu else z.device.type
         if not torch.is_autocast_enabled(device):
             return self._train_outputs(features, z)
@@ -177,7 +177,7 @@ class BoxNetwork(Float32Only):
         if self.training and not mode:
             self.freeze()
         if mode:
-            self.held = False
+            self.pinned = False
         super().train(mode)
         return self
 
@@ -185,14 +185,14 @@ class BoxNetwork(Float32Only):
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and store them in the deployed program.
 
-        Does nothing while heads are held.
+        Does nothing while heads are pinned.
         """
-        if self.held:
+        if self.pinned:
             return
         self.deployed.store(*frozen(self.heads, self.box, fallback=not self.deployed.nan_safe_clip))
 
     @torch.no_grad()
-    def hold(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None = None) -> None:
+    def pin(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None = None) -> None:
         """Deploy given heads exactly as they are, until training goes on; the bounds stay.
 
         The raw parameters follow, so that training would go on from these heads. The network is left in eval mode.
@@ -201,13 +201,13 @@ class BoxNetwork(Float32Only):
         """
         self.eval()
         self.deployed.store(over, free)
-        self.adopt(over)
+        self.load_heads(over)
         if free is not None:
             self.heads.assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
-        self.held = True
+        self.pinned = True
 
     @torch.no_grad()
-    def adopt(self, over: Overapproximation) -> None:
+    def load_heads(self, over: FrozenHeads) -> None:
         """Set the raw parameters to given heads."""
         heads = [head for head in over.heads if head is not None]
         if heads:
@@ -215,12 +215,12 @@ class BoxNetwork(Float32Only):
             self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
 
     def get_extra_state(self) -> Tensor:
-        """Return whether heads are held, for `state_dict`."""
-        return torch.tensor(self.held)
+        """Return whether heads are pinned, for `state_dict`."""
+        return torch.tensor(self.pinned)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take over whether heads are held."""
-        self.held = bool(state)
+        """Take over whether heads are pinned."""
+        self.pinned = bool(state)
 
     def save(self, folder: str | PathLike[str]) -> Certificate:
         """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
@@ -232,11 +232,11 @@ class BoxNetwork(Float32Only):
 
         return save_network(self, folder)
 
-    def overapproximation(self) -> Overapproximation:
+    def frozen_heads(self) -> FrozenHeads:
         """Return what the deployed program can reach, as plain arrays."""
         if self.training:
             self.freeze()
-        return self.deployed.overapproximation()
+        return self.deployed.frozen_heads()
 
 
 def moves_with_inputs(spec: Specification) -> bool:

@@ -8,12 +8,12 @@ import torch
 
 from smle.guarantees import (
     AffineBounds,
-    Arrangement,
+    Cells,
     Bounds,
     ConstantBounds,
     Head,
     NetworkBounds,
-    Overapproximation,
+    FrozenHeads,
     Polytopes,
     find_center,
 )
@@ -26,12 +26,12 @@ __all__ = ["centers_of", "frozen", "ungated"]
 Array = npt.NDArray[np.float64]
 
 
-def ungated(arrangement: Arrangement) -> Arrangement:
-    """Return the arrangement with one head for the whole domain: no gate, each rule proved over its own region."""
-    return Arrangement(arrangement.rows, arrangement.regions, arrangement.rules, (), ((),), (), ())
+def ungated(cells: Cells) -> Cells:
+    """Return the cells with one head for the whole domain: no gate, each rule proved over its own region."""
+    return Cells(cells.rows, cells.regions, cells.rules, (), ((),), (), ())
 
 
-def centers_of(spec: Specification, arrangement: Arrangement, *, prefer: Array | None) -> list[tuple[Array, Array]]:
+def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> list[tuple[Array, Array]]:
     """Return a safe affine answer y0 + Y x of each certified cell, (m,) and (m, d).
 
     `prefer` (cells, m): outputs to stay near; NaN rows: none.
@@ -39,18 +39,18 @@ def centers_of(spec: Specification, arrangement: Arrangement, *, prefer: Array |
     Raises:
         ContradictionError: If there is none.
     """
-    polytopes = Polytopes(spec, arrangement)
+    polytopes = Polytopes(spec, cells)
     result = []
-    for index in range(len(arrangement.cells) - arrangement.free_cell):
+    for index in range(len(cells) - cells.free_cell):
         wish = None if prefer is None or not np.isfinite(prefer[index]).all() else prefer[index]
-        center = find_center(spec, arrangement, index, prefer=wish, polytopes=polytopes)
+        center = find_center(spec, cells, index, prefer=wish, polytopes=polytopes)
         slope = np.zeros((len(spec.targets), len(spec.columns))) if center.Y is None else center.Y
         result.append((center.y0, slope))
     return result
 
 
 @torch.no_grad()
-def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Overapproximation, FreeTensors | None]:
+def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[FrozenHeads, FreeTensors | None]:
     """Compute heads and bounds in float64: rounded to float32 what will be deployed, and the free head."""
     certified, free = parameters(torch.float64)
     weight, slope, bias = (None if part is None else part.cpu().numpy() for part in certified)
@@ -68,4 +68,4 @@ def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Ove
         bounds = NetworkBounds.of_stored(arrays)
     else:
         bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
-    return Overapproximation(bounds, tuple(heads + ([] if free is None else [None]))), free
+    return FrozenHeads(bounds, tuple(heads + ([] if free is None else [None]))), free

@@ -1,4 +1,4 @@
-"""Domain and gate of the deployed program: which cell an input lies in, decided as the certificate assumes.
+"""InputClamp and gate of the deployed program: which cell an input lies in, decided as the certificate assumes.
 
 The buffers of both are, name by name, tensors that docs/certificate-format.md prescribes.
 """
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from smle.certificates.gate import domain_arrays, gate_and_arrays
-from smle.guarantees import Arrangement
+from smle.guarantees import Cells
 from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
 
-__all__ = ["Domain", "Gate", "Places"]
+__all__ = ["InputClamp", "Gate", "RowHeads"]
 
 _FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
 
 
-class Places(NamedTuple):
+class RowHeads(NamedTuple):
     """Which head serves each row: `inside_outside[0]` where `inside` (batch,), else `inside_outside[1]`."""
 
     inside: Tensor
@@ -46,7 +46,7 @@ class _OfRules(FixedFormats):
         )
 
 
-class Domain(_OfRules):
+class InputClamp(_OfRules):
     """Clamps inputs to the domain in their own float format, so that guard and bounds never see NaN."""
 
     lower_float32: Tensor
@@ -122,14 +122,14 @@ class Gate(_OfRules):
     oblique_regions: Tensor
     targets: Tensor
 
-    def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
+    def __init__(self, spec: Specification, cells: Cells) -> None:
         super().__init__()
         self._numbers: dict[str, _Numbers] = {}
-        self.rows, arrays = gate_and_arrays(spec, arrangement)
+        self.rows, arrays = gate_and_arrays(spec, cells)
         for name, array in arrays.items():
             self.register_buffer(name.removeprefix("gate."), torch.from_numpy(array))
-        bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
-        signatures = torch.tensor(bits, dtype=torch.uint8).reshape(len(arrangement.cells), len(arrangement.gated))
+        bits = [[region in cell for region in cells.gated] for cell in cells]
+        signatures = torch.tensor(bits, dtype=torch.uint8).reshape(len(cells), len(cells.gated))
         self.register_buffer("signatures", signatures)
         # What follows is derived from the rules and not stored.
         columns, negative, strict = zip(*self.rows.comparisons, strict=True) if self.rows.comparisons else ((), (), ())
@@ -143,7 +143,7 @@ class Gate(_OfRules):
             ("oblique_regions", range(first, first + self.rows.oblique)),
         ):
             member = [[float(row in own) for own in self.rows.members] for row in rows]
-            matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(arrangement.gated))
+            matrix = torch.tensor(member, dtype=torch.float32).reshape(len(rows), len(cells.gated))
             self.register_buffer(name, matrix, persistent=False)
         self.register_buffer("targets", signatures.sum(dim=1).to(torch.float32), persistent=False)
         self.most_constrained = int(self.targets.argmax())
@@ -151,8 +151,8 @@ class Gate(_OfRules):
         places = {tuple(row): number for number, row in enumerate(bits)}
         self.inside_outside = tuple(places.get((bit,), self.most_constrained) for bit in (True, False))
         self.has_oblique = bool(self.rows.oblique)
-        self.is_trivial = len(arrangement.gated) == 0
-        self.is_single = len(arrangement.gated) == 1
+        self.is_trivial = len(cells.gated) == 0
+        self.is_single = len(cells.gated) == 1
 
     def active(self, x: Tensor, wide: Tensor | None = None) -> Tensor:
         """Return which gated regions are active: (batch, regions) bool. x is in the domain; wide: in float64."""
@@ -176,7 +176,7 @@ class Gate(_OfRules):
         """Return which oblique rows are exceeded, (batch, oblique), in float64."""
         return x.to(torch.float64) @ self.coefficients.T > self.thresholds
 
-    def cell_of(self, x: Tensor, domain: Domain) -> int:
+    def cell_of(self, x: Tensor, domain: InputClamp) -> int:
         """Return the cell of a single input (1, d), by comparing numbers instead of tensors.
 
         Comparisons give the same answer. Sums of oblique rows may differ in the last bits, for which their thresholds
@@ -199,7 +199,7 @@ class Gate(_OfRules):
                 active &= left
         return numbers.cells.get(active, self.most_constrained)
 
-    def _read(self, kind: str, domain: Domain) -> _Numbers:
+    def _read(self, kind: str, domain: InputClamp) -> _Numbers:
         """Read the stored constants as numbers; they are kept until the state changes."""
         buffers = {name: cast(Tensor, value).tolist() for name, value in self._buffers.items()}
         everything = (1 << len(buffers["signatures"][0])) - 1
@@ -243,7 +243,7 @@ class Gate(_OfRules):
         self._numbers.clear()
         super()._load_from_state_dict(*arguments, **options)
 
-    def inside_at(self, features: Tensor, domain: Domain) -> Tensor | None:
+    def inside_at(self, features: Tensor, domain: InputClamp) -> Tensor | None:
         """Return what `inside` returns, from inputs that are not clamped yet; None: ask `inside`.
 
         A few columns are compared one by one.

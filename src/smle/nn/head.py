@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import AffineBounds, Arrangement, Bounds, ConstantBounds, Head, NetworkBounds, Overapproximation
+from smle.guarantees import AffineBounds, Cells, Bounds, ConstantBounds, Head, NetworkBounds, FrozenHeads
 from smle.nn.clip import clip, eager, has_nan, is_traced
-from smle.nn.gate import Domain, Gate
+from smle.nn.gate import InputClamp, Gate
 from smle.nn.operations import joined, traced
 from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
 from smle.rules import Specification
@@ -155,7 +155,7 @@ class DeployedHead(FixedFormats):
     def __init__(
         self,
         spec: Specification,
-        arrangement: Arrangement,
+        cells: Cells,
         *,
         embedding: int,
         affine: bool = False,
@@ -165,18 +165,18 @@ class DeployedHead(FixedFormats):
     ) -> None:
         super().__init__()
         d, m = len(spec.columns), len(spec.targets)
-        count = len(arrangement.cells) - arrangement.free_cell
+        count = len(cells) - cells.free_cell
         self.inputs = d
         self.is_large = is_large(spec)
         self._row: _Row | None = None
         self.affine, self.network = affine, bool(hidden)
         computed = affine or passthrough or self.network
         self.nan_safe_clip = computed if nan_safe_clip is None else nan_safe_clip
-        self.domain = Domain(spec)
-        self.gate = Gate(spec, arrangement)
+        self.domain = InputClamp(spec)
+        self.gate = Gate(spec, cells)
         self.bounds = _Bounds(embedding, d, affine=affine, hidden=hidden)
         self.heads = _Heads(count, m, embedding, inputs=d if passthrough else None, fallback=not self.nan_safe_clip)
-        self.free = _Free(m, embedding) if arrangement.free_cell else None
+        self.free = _Free(m, embedding) if cells.free_cell else None
         bounds = "network" if self.network else "affine" if affine else "constant"
         names = {name for name, _ in self.named_buffers()}
         self.ops = box_of(self.gate.rows, "where" if self.nan_safe_clip else "clamp", bounds, names)
@@ -308,7 +308,7 @@ class DeployedHead(FixedFormats):
         """Return the outputs of a batch."""
         gate = cast(Gate, self._modules["gate"])
         if gate.is_single and eager(features):
-            bits = gate.inside_at(features, cast(Domain, self._modules["domain"]))
+            bits = gate.inside_at(features, cast(InputClamp, self._modules["domain"]))
             if bits is not None:
                 run = self._run("bits", features.dtype, ("features", "answer", "bits"), (self.ops[-1].out,))
                 return run(features, z, bits)  # type: ignore[no-any-return]
@@ -319,7 +319,7 @@ class DeployedHead(FixedFormats):
         """Return x32 and cell: what a batch has in front of the bounds, None for what the program leaves out."""
         gate, wanted = cast(Gate, self._modules["gate"]), ("x32", "cell")
         if gate.is_single and eager(features):
-            bits = gate.inside_at(features, cast(Domain, self._modules["domain"]))
+            bits = gate.inside_at(features, cast(InputClamp, self._modules["domain"]))
             if bits is not None:
                 run = self._run("front, bits", features.dtype, ("features", "bits"), wanted)
                 return run(features, bits)  # type: ignore[no-any-return]
@@ -348,7 +348,7 @@ class DeployedHead(FixedFormats):
         return cast(Tensor, self._run("clipped", features.dtype, ("features", "answer"), ("clipped",))(features, z))
 
     @torch.no_grad()
-    def store(self, over: Overapproximation, free: tuple[Tensor, Tensor] | None) -> None:
+    def store(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None) -> None:
         """Take over frozen bounds and heads (and the free head)."""
         stored = over.bounds.stored() if isinstance(over.bounds, NetworkBounds) else vars(over.bounds)
         for name, buffer in self.bounds.named_buffers():
@@ -363,7 +363,7 @@ class DeployedHead(FixedFormats):
             self.free.bias.copy_(free[1])
 
     @torch.no_grad()
-    def overapproximation(self) -> Overapproximation:
+    def frozen_heads(self) -> FrozenHeads:
         """Return what the stored constants can reach, as plain arrays."""
         require_float32(self.named_buffers())
         box = {name: value.cpu().numpy() for name, value in self.bounds.named_buffers()}
@@ -378,4 +378,4 @@ class DeployedHead(FixedFormats):
             heads.append(
                 Head(parts["weight"], parts["bias"], V=parts.get("passthrough"), fallback=parts.get("fallback"))
             )
-        return Overapproximation(bounds, tuple(heads + ([] if self.free is None else [None])))
+        return FrozenHeads(bounds, tuple(heads + ([] if self.free is None else [None])))

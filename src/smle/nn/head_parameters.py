@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 
 __all__ = ["FreeTensors", "HeadParameters", "HeadTensors"]
 
@@ -38,7 +38,7 @@ class HeadParameters(nn.Module):
     center_slope: Tensor
 
     def __init__(
-        self, centers: Sequence[tuple[Array, Array]], frame: Frame, *, units: int, passthrough: bool, free: bool
+        self, centers: Sequence[tuple[Array, Array]], frame: DataScale, *, units: int, passthrough: bool, free: bool
     ) -> None:
         super().__init__()
         self._kept: dict[torch.dtype, dict[str, Tensor]] = {}

@@ -20,7 +20,7 @@ from smle.nn.backbones import Standardize
 from smle.nn.box_network import require_specification
 from smle.nn.head import is_large, read_features
 from smle.nn.rules_head import RulesHead
-from smle.nn.units import Frame
+from smle.nn.units import DataScale
 from smle.rules import Specification
 from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers
 
@@ -42,7 +42,7 @@ class Answers(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, backbone: nn.Module, embedding: int, frame: Frame) -> None:
+    def __init__(self, backbone: nn.Module, embedding: int, frame: DataScale) -> None:
         super().__init__()
         m = len(frame.y_shift)
         self.standardize = Standardize(frame.x_shift, frame.x_scale)
@@ -54,7 +54,7 @@ class Answers(nn.Module):
         self.set_units(frame)
 
     @torch.no_grad()
-    def set_units(self, frame: Frame) -> None:
+    def set_units(self, frame: DataScale) -> None:
         """Take over units."""
         pairs = (
             (self.standardize.shift, frame.x_shift),
@@ -140,7 +140,7 @@ class SafeNetwork(nn.Module):
 
     def _set_up(self, backbone: nn.Module, spec: Specification, embedding: int | None) -> None:
         self.spec = spec
-        self.backbone = backbone if embedding is None else Answers(backbone, embedding, Frame.of_rules(spec))
+        self.backbone = backbone if embedding is None else Answers(backbone, embedding, DataScale.of_rules(spec))
         self.is_fresh = embedding is not None  # units may still be taken from data
         self.counts = {"rows": 0, "moved": 0, "replaced": 0}
         self._is_large = is_large(spec)
@@ -164,7 +164,7 @@ class SafeNetwork(nn.Module):
         """
         wanted = None if targets is None else _encoded_targets(self.spec, targets)
         if isinstance(self.backbone, Answers):
-            self.backbone.set_units(Frame.of_data(self.spec, encoded_features(self.spec, features), wanted))
+            self.backbone.set_units(DataScale.of_data(self.spec, encoded_features(self.spec, features), wanted))
         self.head, self.is_fresh = RulesHead(self._certified(wanted)), False
 
     # --- answers
@@ -210,7 +210,7 @@ class SafeNetwork(nn.Module):
         self.is_fresh = False
         rows = features.detach().reshape(-1, features.shape[-1])
         if len(rows) >= _FEW_ROWS:
-            self.backbone.set_units(Frame.of_data(self.spec, rows.cpu().double().numpy(), None))
+            self.backbone.set_units(DataScale.of_data(self.spec, rows.cpu().double().numpy(), None))
 
     def answers(self, features: Tensor, *inputs: Any) -> tuple[Tensor, bool]:
         """Return what the backbone answers (..., m), and whether it left out the last dimension."""

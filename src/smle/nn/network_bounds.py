@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from smle.nn.bounds import Box, Envelope
+from smle.nn.bounds import Box, BoxParameters
 
 __all__ = ["NetworkBox"]
 
@@ -49,10 +49,10 @@ class NetworkBox(Box):
         start[:, 0] = -1.0
         self.raw_width = nn.Parameter(start)
 
-    def envelope(self, dtype: torch.dtype = torch.float32) -> Envelope:
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center and half-width, affine in h, and the hidden layers."""
         hidden = tuple((w.to(dtype), b.to(dtype)) for w, b in zip(self.weights, self.biases, strict=True))
-        return Envelope(self.center.to(dtype), nn.functional.softplus(self.raw_width.to(dtype)), hidden=hidden)
+        return BoxParameters(self.center.to(dtype), nn.functional.softplus(self.raw_width.to(dtype)), hidden=hidden)
 
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the constants of the deployed program in the user's inputs; rounding keeps lower <= upper."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.nn.clip import clip, eager, has_nan
-from smle.nn.gate import Places
+from smle.nn.gate import RowHeads
 from smle_check.program import Op
 
 __all__ = ["joined", "traced"]
@@ -102,7 +102,7 @@ def _cell(head: nn.Module, op: Op) -> Function:
     gate: Any = head._modules["gate"]
     if gate.is_single:
         places = gate.inside_outside
-        return lambda bits, signatures: Places(bits, places)
+        return lambda bits, signatures: RowHeads(bits, places)
     return lambda bits, signatures: gate.cell(bits)
 
 
@@ -123,7 +123,7 @@ def _affine_at(head: nn.Module, op: Op) -> Function:
 
 
 def _picked(
-    cell: Tensor | Places | None, v: Tensor, weight: Tensor, bias: Tensor, x: Tensor | None, slope: Tensor | None,
+    cell: Tensor | RowHeads | None, v: Tensor, weight: Tensor, bias: Tensor, x: Tensor | None, slope: Tensor | None,
     z: Tensor | None, free_weight: Tensor | None, free_bias: Tensor | None,
 ) -> Tensor:  # fmt: skip
     count, m, n = weight.shape
@@ -145,7 +145,7 @@ def _picked(
 def _or_fallback(head: nn.Module, op: Op) -> Function:
     has_free = head._modules.get("free") is not None
 
-    def or_fallback(y: Tensor, cell: Tensor | Places | None, fallback: Tensor) -> Tensor:
+    def or_fallback(y: Tensor, cell: Tensor | RowHeads | None, fallback: Tensor) -> Tensor:
         if eager(y) and not has_nan(y):
             return y
         if has_free:  # where nothing is claimed

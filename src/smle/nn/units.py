@@ -10,13 +10,13 @@ import numpy.typing as npt
 from smle.rules import Specification
 from smle.rules.formula import Literal
 
-__all__ = ["Frame"]
+__all__ = ["DataScale"]
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class DataScale:
     """Units in which raw parameters live: x = x_shift + x_scale * x', y = y_shift + y_scale * y'."""
 
     x_shift: Array
@@ -25,12 +25,12 @@ class Frame:
     y_scale: Array
 
     @classmethod
-    def identity(cls, inputs: int, outputs: int) -> Frame:
+    def identity(cls, inputs: int, outputs: int) -> DataScale:
         """Return the frame of the user's units."""
         return cls(np.zeros(inputs), np.ones(inputs), np.zeros(outputs), np.ones(outputs))
 
     @classmethod
-    def of_rules(cls, spec: Specification) -> Frame:
+    def of_rules(cls, spec: Specification) -> DataScale:
         """Return units where no data tell them: from ranges of inputs, and from what rules ask of numbers.
 
         An output between limits a and b has its origin in the middle and a quarter of the width as its unit; one
@@ -50,7 +50,7 @@ class Frame:
         return cls((low + high) / 2, wide / 4, shift, scale)
 
     @classmethod
-    def of_data(cls, spec: Specification, X: Array, y: Array | None) -> Frame:
+    def of_data(cls, spec: Specification, X: Array, y: Array | None) -> DataScale:
         """Return means and standard deviations of features (..., d) and of targets (..., m) that are numbers.
 
         What data do not tell, because a column is constant or there are no targets, is read off the rules.

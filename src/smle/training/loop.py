@@ -219,7 +219,9 @@ class _Run:
         network = self.network
         if isinstance(network, SafeNetwork) and network.is_fresh:
             m = len(network.spec.targets)
-            known = targets.shape[-1:] in ((1,), (m,)) and targets.is_floating_point() and bool(targets.isfinite().all())
+            known = (
+                targets.shape[-1:] in ((1,), (m,)) and targets.is_floating_point() and bool(targets.isfinite().all())
+            )
             network.set_units(features, targets.expand(*targets.shape[:-1], m) if known else None)
 
     def mean_loss(self, batch: Batch) -> Tensor:
@@ -316,7 +318,7 @@ class _Run:
         network.eval()
         self.group.broadcast(network)
         if isinstance(network, BoxNetwork):
-            network.held = bool(self.group.sums(float(network.held))[0])
+            network.pinned = bool(self.group.sums(float(network.pinned))[0])
         if isinstance(network, SafeNetwork):
             network.counts = dict.fromkeys(network.counts, 0)  # those of validation are of no interest
         network.to("cpu")

@@ -47,7 +47,7 @@ def refit_network(
     """Replace heads by the best safe ones for given rows, and deploy exactly those; never by worse ones.
 
     Clauses hold the heads as in `smle.guarantees.refit`; the head of the free cell is fitted without any. The
-    network is left in eval mode and holds the new heads (`BoxNetwork.hold`).
+    network is left in eval mode and holds the new heads (`BoxNetwork.pin`).
 
     Args:
         network: A network with safe heads; it is switched to eval mode.
@@ -74,9 +74,9 @@ def refit_network(
         checks = _samples(network, arguments, validation[1], np.ones(len(arguments[0])))
     steps = _STEPS.get(loss, 1) if isinstance(loss, str) else 1
     tie = 2.0 * evidence / (max(float(weight.sum()), 1.0) * float((scale**2).max() if loss == "squared" else 1.0))
-    before = network.overapproximation()
+    before = network.frozen_heads()
     found = refit(
-        before, network.spec, network.arrangement, samples=clipped, loss=local, validation=checks[0], steps=steps,
+        before, network.spec, network.cells, samples=clipped, loss=local, validation=checks[0], steps=steps,
         ridge=tie,
     )  # fmt: skip
     over = found.over
@@ -87,7 +87,7 @@ def refit_network(
     judges = (clipped if checks[0] is None else checks[0], free if checks[1] is None else checks[1])
     share = float(weight.sum() / judges[0].targets[:, -1].sum())
     first = share * _value(network, judges, local)
-    network.hold(over, head)
+    network.pin(over, head)
     changed = sum(a is not b for a, b in zip(before.heads, over.heads, strict=True))
     result = RefitResult(first, share * _value(network, judges, local), changed, head is not None)
     _LOG.info("refit: %d heads, loss %.6g before, %.6g after", result.heads + result.free, result.before, result.after)
@@ -119,7 +119,7 @@ def _samples(
     targets = np.hstack([wanted.astype(np.float64).reshape(len(embedding), -1), weight.reshape(-1, 1)])
     cells = cell.astype(np.intp)
     everything = Samples(clipped, seen, cells, targets)
-    count = len(network.arrangement.cells)
+    count = len(network.cells)
     return everything, Samples(embedding, seen, cells, targets).of(count - 1 if network.heads.has_free else count)
 
 
@@ -195,7 +195,7 @@ def _value(network: BoxNetwork, judges: tuple[Samples, Samples], loss: Loss) -> 
     """Return the loss of the deployed heads over the rows that judge."""
     clipped, free = judges
     total = 0.0
-    for c, head in enumerate(network.deployed.overapproximation().heads):
+    for c, head in enumerate(network.deployed.frozen_heads().heads):
         mine = clipped.of(c)
         if head is not None and len(mine.embedding):
             total += loss(mine.outputs(head), mine.targets).value

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import HeadProblem, Holds, NotProved, Overapproximation, Unknown, Verdict, Verdicts, verify
+from smle.guarantees import HeadProblem, Holds, NotProved, FrozenHeads, Unknown, Verdict, Verdicts, verify
 from smle.nn.box_network import BoxNetwork
 
 __all__ = ["Enforcement", "Problems", "require_proved"]
@@ -38,7 +38,7 @@ class Enforcement:
 
     def margin(self, network: BoxNetwork) -> tuple[str, float]:
         """Return what the progress bar shows about safety, and its name."""
-        verdicts = verify(network.overapproximation(), network.spec, network.arrangement)
+        verdicts = verify(network.frozen_heads(), network.spec, network.cells)
         return "margin", verdicts.margin
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
@@ -53,19 +53,19 @@ class Problems:
     """The obligations of every head, kept between steps; only the bounds are taken anew."""
 
     def __init__(self, network: BoxNetwork) -> None:
-        self._spec, self._arrangement = network.spec, network.arrangement
+        self._spec, self._cells = network.spec, network.cells
         self._known: dict[int, HeadProblem] = {}
 
-    def of(self, over: Overapproximation, head: int) -> HeadProblem:
+    def of(self, over: FrozenHeads, head: int) -> HeadProblem:
         """Return what must hold for a head of an over-approximation."""
         if head not in self._known:
-            self._known[head] = HeadProblem.of(over, self._spec, self._arrangement, head)
+            self._known[head] = HeadProblem.of(over, self._spec, self._cells, head)
         return self._known[head].under(over.bounds)
 
 
-def require_proved(over: Overapproximation, network: BoxNetwork, what: str) -> None:
+def require_proved(over: FrozenHeads, network: BoxNetwork, what: str) -> None:
     """Raise NotCertifiedError with the worst failure if some obligation of the heads is not proved."""
-    verdicts = verify(over, network.spec, network.arrangement)
+    verdicts = verify(over, network.spec, network.cells)
     if not verdicts.hold:
         raise NotCertifiedError(f"{what} did not make the heads safe: {_worst(verdicts, network)}")
 

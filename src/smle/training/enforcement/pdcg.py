@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import Head, HeadProblem, Memory, Overapproximation, memory_projection, strongest_counterexample
+from smle.guarantees import Head, HeadProblem, Memory, FrozenHeads, memory_projection, strongest_counterexample
 from smle.nn.box_network import BoxNetwork
 from smle.training.enforcement.base import Enforcement, Problems, require_proved
 
@@ -51,7 +51,7 @@ class PDCG(Enforcement):
         """Run one iteration on every head; heads without a counterexample stay as they are."""
         if step % self.every:
             return
-        over = network.overapproximation()
+        over = network.frozen_heads()
         heads = []
         for c, head in enumerate(over.heads):
             moved = None
@@ -61,18 +61,18 @@ class PDCG(Enforcement):
             heads.append(moved)
         if any(head is not None for head in heads):
             kept = tuple(old if new is None else new for old, new in zip(over.heads, heads, strict=True))
-            network.adopt(replace(over, heads=kept))
+            network.load_heads(replace(over, heads=kept))
 
     def finish(self, network: BoxNetwork) -> None:
         """Project until no counterexample is left, and deploy the result."""
         network.eval()
-        over = network.overapproximation()
+        over = network.frozen_heads()
         heads = tuple(None if head is None else self._run(head, over, c, network) for c, head in enumerate(over.heads))
         projected = replace(over, heads=heads)
         require_proved(projected, network, "The projection by counterexamples (pdcg)")
-        network.hold(projected)
+        network.pin(projected)
 
-    def _run(self, head: Head, over: Overapproximation, number: int, network: BoxNetwork) -> Head:
+    def _run(self, head: Head, over: FrozenHeads, number: int, network: BoxNetwork) -> Head:
         problem, memory = self._problems.of(over, number), self._memory(number)
         if head.fallback is not None and not problem.fallback_safe(head.fallback):
             raise NotCertifiedError(f"Head {number}: the constant that stands in for NaN breaks the rules.")
