@@ -27,7 +27,7 @@ ANSWERS = ["card", "overdraft", "rate"]
 
 
 def customers(rows: int, *, seed: int = 0) -> pd.DataFrame:
-    """Simulate what clerks granted, now and then too much. The column `branch` is for the model alone."""
+    """Simulate what clerks granted, now and then too much, and more from the first row to the last."""
     rng = np.random.default_rng(seed)
     work = rng.choice(["employed", "self-employed", "none", None], rows, p=[0.65, 0.2, 0.1, 0.05])
     income = np.where(work == "none", rng.gamma(2, 4000, rows), rng.gamma(5, 8000, rows)).clip(0, 1e6)
@@ -36,7 +36,7 @@ def customers(rows: int, *, seed: int = 0) -> pd.DataFrame:
     branch = rng.choice(["north", "south", "online"], rows)
     late = np.nan_to_num(arrears, nan=0.5)
     young, idle, indebted = age < 21, (work != "employed") & (work != "self-employed"), debt >= 0.5 * income
-    generous = np.where(branch == "online", 1.1, 1.0) * rng.lognormal(0, 0.15, rows)
+    generous = np.where(branch == "online", 1.1, 1.0) * np.linspace(1, 1.1, rows) * rng.lognormal(0, 0.15, rows)
     card = (
         (0.25 * income - 0.1 * debt)
         * np.where(idle | young, 0.1, 1)

@@ -124,23 +124,23 @@ def fuzz(
 
 
 @app.command()
-def twins(
+def verifier_export(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the ONNX and VNN-LIB files.")],
     plain: Annotated[bool, typer.Option("--plain", help="Properties in the simplest VNN-LIB.")] = False,
 ) -> None:
     """Write each cell of a certified model as a network of Gemm and Relu with its property, for outside verifiers.
 
-    Example: python -m studies twins model/ -o twins/
+    Example: python -m studies verifier-export model/ -o cells/
     """
     with reported():
         from smle.storage import read_record
-        from studies.twins import write_twins
+        from studies.verifier_export import write_cells
 
         record = read_record(model)
         if record.certificate is not None:
             record.certificate.check()
-        for place in write_twins(record, output, plain=plain):
+        for place in write_cells(record, output, plain=plain):
             out.print(f"{place}, {place.with_suffix('.vnnlib').name}", markup=False, soft_wrap=True)
 
 

@@ -20,8 +20,8 @@ from smle.guarantees.box.counterexample import Counterexample, Search, counterex
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features
 from smle.guarantees.box.robust import Layout
-from smle.guarantees.proof.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals
+from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
 from smle.solvers import MixedIntegerProgram, Solution, Status, solve
 from studies.scip import solve_miqp
@@ -48,15 +48,15 @@ def plain_numbers(head: Head) -> HeadNumbers:
     return HeadNumbers(head.W.astype(np.float64), V, head.b.astype(np.float64), np.zeros(m), np.zeros(m))
 
 
-def plain_envelope(bounds: ConstantBounds | AffineBounds, domain: Domain) -> Envelope:
+def plain_envelope(bounds: ConstantBounds | AffineBounds, domain: Domain) -> WidenedBox:
     """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
     lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
     nothing = np.zeros(len(lower))
     if isinstance(bounds, ConstantBounds):
-        return Envelope(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
+        return WidenedBox(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
     slopes = bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64)
     sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
-    return Envelope(lower, upper, *slopes, sizes, nothing)
+    return WidenedBox(lower, upper, *slopes, sizes, nothing)
 
 
 def _interval(slope: Array, offset: Array, low: Array, high: Array) -> tuple[Array, Array]:

@@ -37,3 +37,19 @@ def test_rows_must_match():
     with pytest.raises(DataError, match="as many rows"):
         violation_rate(SPEC, X, [0.0])
     assert violation_rate(SPEC, X[:0], np.zeros((0, 1))) == 0
+
+
+def test_labels_and_options_are_read_as_people_write_them():
+    """0 and 1 as whole numbers are labels; as floats they are logits, and a logit of 0 means the label."""
+    X = pd.DataFrame({"x": [0.1, 0.2, 0.3, 0.4]})
+    labels = Specification.build(inputs={"x": (0, 1)}, labels=["cat", "dog"], rules={"one": "not (cat and dog)"})
+    given = pd.DataFrame({"cat": [0, 1, 0, 1], "dog": [0, 0, 1, 1]})
+    assert violation_rate(labels, X, given) == violation_rate(labels, X, given.to_numpy(dtype=bool)) == 0.25
+    assert violation_rate(labels, X, given.astype(float)) == 1
+    for pick in ("max", "min"):
+        choice = {"advice": {"options": ["keep", "left", "right"], "pick": pick}}
+        spec = Specification.build(inputs={"x": (0, 1)}, choices=choice, rules={"straight": "advice != left"})
+        names = ["keep", "left", "right", "keep"]
+        assert violation_rate(spec, X, names) == violation_rate(spec, X, pd.DataFrame({"advice": names})) == 0.25
+        scores = np.eye(3)[[0, 1, 2, 0]] * (1 if pick == "max" else -1)
+        assert violation_rate(spec, X, scores) == 0.25

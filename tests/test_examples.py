@@ -9,7 +9,11 @@ from types import ModuleType
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-SMALL = {"load_forecast": {"hours": 300, "max_epochs": 3}, "bank": {"rows": 400, "max_iter": 20}}
+SMALL = {
+    "load_forecast": {"hours": 300, "max_epochs": 3},
+    "bank": {"rows": 400, "max_iter": 20},
+    "energy": {"rows": 400, "max_epochs": 3, "max_iter": 20},
+}
 
 
 def loaded(path: Path) -> ModuleType:

@@ -12,6 +12,7 @@ _HOME = {
     "SafeClassifier": "smle.estimators",
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
+    "attack": "smle.attacks",
     "certify": "smle.assurance",
     "correct": "smle.corrected",
     "diagnose": "smle.certificates.advice",
@@ -24,6 +25,7 @@ __all__ = [
     "SafeClassifier",
     "SafeRegressor",
     "Specification",
+    "attack",
     "certify",
     "correct",
     "diagnose",
@@ -34,6 +36,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from smle.assurance import certify, project, verify
+    from smle.attacks import attack
     from smle.certificates.advice import diagnose
     from smle.corrected import correct
     from smle.estimators import SafeClassifier, SafeRegressor, load

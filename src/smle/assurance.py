@@ -63,7 +63,7 @@ class DeployedNetwork(Float32Only):
         return outputs
 
     @property
-    def cells(self) -> int:
+    def head_count(self) -> int:
         """How many heads there are, the free one included."""
         return len(self.head.gate.signatures)
 
@@ -108,11 +108,6 @@ class CorrectedNetwork(nn.Module):
         """Return what the module answers by itself (..., m)."""
         found: Tensor = _computed(self.backbone, self._quick, features, ())
         return found
-
-    @property
-    def cells(self) -> int:
-        """One: the same step is behind all answers."""
-        return 1
 
     def cell_of(self, features: Tensor) -> npt.NDArray[np.int64]:
         """Return zeros (batch,)."""

@@ -12,8 +12,8 @@ from sklearn.linear_model import Ridge
 
 from smle.errors import DataError
 from smle.guarantees import broken, label_columns, nearest_outputs
-from smle.rules import Specification
-from smle.tables import encode_inputs, encode_numbers
+from smle.rules import Choice, Specification
+from smle.tables import encode_choices, encode_inputs, encode_numbers
 
 __all__ = ["QuickModel", "oracle", "postprocess", "preprocess", "violation_rate"]
 
@@ -27,7 +27,7 @@ _MANY = 100  # outputs from which on there are no trees
 class QuickModel:
     """A plain model that takes a fraction of a second: ridge regression, and randomized trees for what that leaves.
 
-    It stands in for a plain twin where none was trained. It is no network and knows no rules.
+    It stands in for a baseline where none was trained. It is no network and knows no rules.
     """
 
     labels: npt.NDArray[np.bool_]
@@ -93,10 +93,23 @@ def oracle(spec: Specification, X: Any, y: Any) -> Array:
 def violation_rate(spec: Specification, X: Any, y: Any) -> float:
     """Return the share of rows that break a rule, judged without tolerance; regions are read as the guard reads them.
 
+    y holds raw outputs (rows, m), or answers as people and `predict` give them: labels as whole numbers 0 and 1, or as
+    booleans; names of options.
+
     A constant that one input is compared with means its nearest float, in the format of the inputs: x = 0.7 in float32
     is not below 0.7. Everything else is the exact value of the floats.
     """
-    inputs, outputs = encode_inputs(spec, X), encode_numbers(spec, y)
+    inputs, outputs = encode_inputs(spec, X), _outputs(spec, y)
     if len(inputs) != len(outputs):
         raise DataError(f"Expected as many rows of outputs as of inputs ({len(inputs)}). Got {len(outputs)}.")
     return float(broken(spec, inputs, outputs).any(axis=1).mean()) if len(inputs) else 0.0
+
+
+def _outputs(spec: Specification, y: Any) -> Array:
+    """Return raw outputs (rows, m): those given, or some that mean the same labels or options."""
+    first, kind = spec.outputs[0], np.asarray(y).dtype.kind
+    if spec.output_kind == "labels" and kind in "iub":
+        return encode_numbers(spec, y) - 0.5
+    if spec.output_kind == "choice" and isinstance(first, Choice) and (kind in "OUST" or np.ndim(y) == 1):
+        return encode_choices(first, y) * (1.0 if first.pick == "max" else -1.0)
+    return encode_numbers(spec, y)

@@ -46,7 +46,14 @@ class DataError(SmleError, ValueError):
 
 
 class NotCertifiedError(SmleError, RuntimeError):
-    """No proof was found for a model; the message says for which rule and by how much."""
+    """No proof was found for a model; the message says for which rule and by how much.
+
+    `refuted`: whether there is an input at which the model breaks a rule; otherwise nothing is decided.
+    """
+
+    def __init__(self, message: str = "", *, refuted: bool = False) -> None:
+        super().__init__(message)
+        self.refuted = refuted
 
 
 class CertificateError(SmleError, ValueError):

@@ -20,7 +20,7 @@ from smle.errors import ModelFormatError
 from smle.programs import WAYS, Corrections
 from smle.rules import Specification
 
-__all__ = ["Change", "Edges", "Seen", "Usage", "column_edges", "compare", "wilson"]
+__all__ = ["Drift", "Edges", "Observation", "Usage", "column_edges", "compare", "wilson"]
 
 Edges = dict[str, tuple[float, ...]]
 """For each input column the ascending ends of its bins: bin i holds edges[i-1] < x <= edges[i]."""
@@ -29,7 +29,7 @@ _CONFIDENCE = 0.99
 _BINS = 10
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """Rows as the deployed program sees them.
 
     Shapes: active (rows, rules), inside (rows, d); of networks behind a box also cell (rows,) and clipped (rows,): the
@@ -84,7 +84,7 @@ class Usage:
         cls,
         spec: Specification,
         encoded: npt.NDArray[Any],
-        seen: Seen,
+        seen: Observation,
         edges: Edges,
         *,
         heads: int = 0,
@@ -188,7 +188,7 @@ class Usage:
             raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None
 
 
-class Change(NamedTuple):
+class Drift(NamedTuple):
     """A share in training and now, and an interval for how much it changed.
 
     `verdict`: `changed` (the whole interval lies beyond the tolerance), `same` (all of it within) or `open`.
@@ -203,7 +203,7 @@ class Change(NamedTuple):
     verdict: str
 
 
-def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Change, ...]:
+def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Drift, ...]:
     """Return how each share changed since training.
 
     Rows outside; units clipped by a box, or how a head of rules served, and which rules answers broke before it; rules
@@ -233,12 +233,12 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Ch
     for kind, name, k1, k2 in pairs:
         low, high = _difference(k1, training.rows, k2, now.rows, z)
         share1, share2 = k1 / training.rows, k2 / now.rows
-        changes.append(Change(kind, name, share1, share2, low, high, _verdict(low, high, tolerance)))
+        changes.append(Drift(kind, name, share1, share2, low, high, _verdict(low, high, tolerance)))
     if not boxed:
         return tuple(changes)
     half = z * math.hypot(_error(training), _error(now))
     moved = now.clipped_share - training.clipped_share
-    clip = Change(
+    clip = Drift(
         "clip", "units clipped", training.clipped_share, now.clipped_share, moved - half, moved + half,
         _verdict(moved - half, moved + half, tolerance),
     )  # fmt: skip

@@ -154,7 +154,7 @@ class HeadProof(NamedTuple):
 
 
 def check_head(
-    proof: HeadProof, number_of: int, cell: tuple[int, ...], gated: list[int], proofs: dict[tuple[Any, ...], Any]
+    proof: HeadProof, head_index: int, cell: tuple[int, ...], gated: list[int], proofs: dict[tuple[Any, ...], Any]
 ) -> list[tuple[Obligation, Fraction]]:
     """Check all obligations of one head; remove the proofs that were used; return margins."""
     settled: list[tuple[Obligation, Fraction]] = []
@@ -164,17 +164,17 @@ def check_head(
     for rule_index, region in obligations(spec, gated, cell):
         rule = spec.rules[rule_index]
         active = {r for g in cell for r in spec.regions[g]} | set(spec.regions[region] if region is not None else ())
-        if (number_of, region) in proofs:
-            used.add((number_of, region))
-            mu = multipliers_of(proofs[number_of, region], active | shared, "empty region")
+        if (head_index, region) in proofs:
+            used.add((head_index, region))
+            mu = multipliers_of(proofs[head_index, region], active | shared, "empty region")
             halfspaces = [(spec.rows[r].terms, spec.rows[r].closed) for r in mu]
             bound = bounded({}, halfspaces, list(mu.values()), spec.low, spec.high)
-            require(bound < 0, f"head {number_of}, region {region}: not proved empty")
+            require(bound < 0, f"head {head_index}, region {region}: not proved empty")
             continue
         parts: list[tuple[int | None, Any]] = list(enumerate(rule.clauses))
         for c, part in [*parts, *([(None, rule.exclusions)] if rule.exclusions else [])]:
-            obligation = Obligation(number_of, rule_index, tuple(sorted(active)), c)
-            key = (number_of, rule_index, region, -1 if c is None else c)
+            obligation = Obligation(head_index, rule_index, tuple(sorted(active)), c)
+            key = (head_index, rule_index, region, -1 if c is None else c)
             try:
                 require(key in proofs, "no proof")
                 prove = proof.exclusions if c is None else proof.clause

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ def run(quick: bool = False) -> BenchResult:
 def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
     kinds: Counter[str] = Counter()
     served: Counter[int] = Counter()
+    refusals: list[str] = []
     slowest, attacked, violations, seed, unexplained = 0.0, 0, 0, 0, 0
     while sum(kinds.values()) < wanted:
         rules = draw(seed)
@@ -62,14 +64,16 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
             certificate = certify_rules(spec, scale=rules.units)
         except (ContradictionError, NotCertifiedError) as reason:
             kinds["refused"] += 1
-            unexplained += "x0=" not in str(reason)
+            unexplained += re.search(r"x\d=", str(reason)) is None
+            refusals.append(f"{seed - 1}: {reason}")
             continue
         slowest = max(slowest, time.perf_counter() - start)
         if "check.range" not in certificate.tensors:
             kinds["limits alone"] += 1
         else:
-            leaves = len(np.frombuffer(certificate.tensors["safe.offset"].data, "<f4")) // len(spec.targets)
-            kinds["one safe answer" if leaves == 1 else "several safe answers"] += 1
+            moves = np.frombuffer(certificate.tensors["safe.slope"].data, "<f4").any()
+            one = "one affine safe answer" if moves else "one constant safe answer"
+            kinds[one if certificate.tensors["safe.offset"].shape[0] == 1 else "several safe answers"] += 1
         program: Any = program_of(certificate)
         judge, rng = Judge(spec), np.random.default_rng(seed)
         for kind in (np.float32, np.float64):
@@ -89,11 +93,13 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
     checked = max(sum(served.values()), 1)
     rows = [(kind, count, f"{count / wanted:.1%}") for kind, count in sorted(kinds.items())]
     note = (
-        f"2 to 12 rules, 1 to 4 outputs in units from 1e-3 to 1e6, 1 to 5 inputs; limits, coupled rows in a third of "
-        f"the sets, alternatives, conditions on one input and on two, strict and not. Slowest set-up {slowest:.2f} s. "
+        f"2 to 12 rules, 1 to 4 outputs in units from 1e-3 to 1e6, 1 to 5 inputs; limits, coupled rows and bands, "
+        f"constant and moving, alternatives, conditions on one input and on two, strict and not. A hidden answer obeys "
+        f"them with a gap: affine on each part of a tree of cuts, with jumps and oblique edges. Slowest set-up "
+        f"{slowest:.2f} s. "
         f"Of {checked:,} checked hostile answers {served[0] / checked:.1%} were kept, {served[1] / checked:.1%} "
         f"repaired, {served[2] / checked:.2%} replaced by the stored safe answer. Exact violations: {violations} in "
-        f"{attacked:,}."
+        f"{attacked:,}.{''.join(f' Refused {text}' for text in refusals)}"
     )
     return Table("Random rule sets", ("served by", "sets", "share"), tuple(rows), note)
 

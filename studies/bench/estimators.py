@@ -44,7 +44,7 @@ from smle.tables import encode_inputs
 from studies.bench.harness import BenchResult, Table
 from studies.bench.sampling import Judge, hard_points
 
-__all__ = ["run"]
+__all__ = ["attacked", "run"]
 
 Array = npt.NDArray[Any]
 _COLUMNS = (
@@ -173,7 +173,7 @@ def _task(rules: str, train: pd.DataFrame, test: pd.DataFrame, quick: bool, pass
     y, truth = train[target], test[target].to_numpy()
     judge, encoded, points = Judge(spec), encode_inputs(spec, V), 300 if quick else 30_000
     lines: list[tuple[object, ...]] = []
-    behind, apart, broken, attacked, verdicts = 0.0, 0.0, 0, 0, []
+    behind, apart, broken, points_tried, verdicts = 0.0, 0.0, 0, 0, []
     for name, inner in _estimators(X, numbers, quick):
         own = "its own" in name
         X_, V_ = (_categories(rows, X) if own else rows for rows in (X, V))
@@ -193,9 +193,9 @@ def _task(rules: str, train: pd.DataFrame, test: pd.DataFrame, quick: bool, pass
             verdicts.append(same and page.verdict == "proved")
         scores = [_score(answers, truth, spec) for answers in (plain, nearest, served)]
         from_file = float(r2_score(truth, file)) if numbers else float((file == truth).mean())
-        wrong, tried = _attacked(again, judge, V_, points)
+        wrong, tried = attacked(again, judge, V_, points)
         found = wrong + len(judge.violations(encoded, served))
-        broken, attacked = broken + found, attacked + tried
+        broken, points_tried = broken + found, points_tried + tried
         behind, apart = max(behind, scores[1] - scores[2]), max(apart, abs(scores[2] - from_file))
         moved = float((served != model.corrected_.answered(V_).answers).any(axis=1).mean())
         lines.append((name, *(f"{score:.5f}" for score in (*scores, from_file)), f"{moved:.1%}", found))
@@ -206,7 +206,7 @@ def _task(rules: str, train: pd.DataFrame, test: pd.DataFrame, quick: bool, pass
     passed[f"{what}: folder, loaded model and report agree; the ONNX file scores the same to {apart:.0e}"] = (
         all(verdicts) and apart <= 1e-3
     )
-    passed[f"{what}: no exact violation on test rows and at {attacked:,} attacked points"] = broken == 0
+    passed[f"{what}: no exact violation on test rows and at {points_tried:,} attacked points"] = broken == 0
     metric = "R2" if numbers else "accuracy"
     columns = ("estimator", f"{metric} plain", "post-processed", "served", "as ONNX file", "moved", "violations")
     return Table(f"{what.capitalize()}, {len(spec.rules)} rules", columns, tuple(lines), "")
@@ -235,7 +235,7 @@ def _score(answers: Array, truth: Array, spec: Specification) -> float:
     return float((options[answers.argmax(axis=1)] == truth).mean())
 
 
-def _attacked(model: Any, judge: Judge, rows: pd.DataFrame, points: int) -> tuple[int, int]:
+def attacked(model: Any, judge: Judge, rows: pd.DataFrame, points: int) -> tuple[int, int]:
     """Return how many answers to inputs near the borders of the rules break one, and how many there were.
 
     Columns that the rules do not name are those of rows.

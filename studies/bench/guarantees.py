@@ -22,11 +22,11 @@ from smle.guarantees.box.pdcg import pdcg
 from smle.guarantees.box.projection import nearest_safe_head
 from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.overapproximation import AffineBounds, Bounds, ConstantBounds, Head, Overapproximation
-from smle.guarantees.proof.verify import Check, verify
-from smle.guarantees.proof.worst_case import Envelope, Literals
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.geometry import Domain, Region, Support
+from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.verify import ClauseVerifier, verify
+from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from smle.solvers import BACKENDS, QuadraticProgram, infeasibility, solve
 from smle_check.heads import box
@@ -67,7 +67,7 @@ def _f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 def problem(
     seed: int, *, d: int, n: int, m: int, clauses: int, affine: bool, room: float
-) -> tuple[Specification, Arrangement, Overapproximation]:
+) -> tuple[Specification, Cells, FrozenHeads]:
     """Return one rule with single-literal clauses over an oblique polytope, and a head; `room` scales the bounds."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -88,16 +88,16 @@ def problem(
         tuple(Number(f"y{i}") for i in range(m)),
         (Rule("rule", (polytope,), CNF(tuple(literals)), "...", "..."),),
     )
-    arrangement = Arrangement(
+    cells = Cells(
         rows=polytope.rows,
         regions=(tuple(range(len(polytope.rows))),),
         rules=((0,),),
         gated=(0,),
-        cells=((0,), ()),
+        active=((0,), ()),
         conflicts=(),
         implications=(),
     )
-    return spec, arrangement, Overapproximation(_bounds(rng, d, n, affine=affine), (head, None))
+    return spec, cells, FrozenHeads(_bounds(rng, d, n, affine=affine), (head, None))
 
 
 def _bounds(rng: np.random.Generator, d: int, n: int, *, affine: bool) -> Bounds:
@@ -119,12 +119,12 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
         pruned: list[float] = []
         for n in widths:
             for state in ("holds by far", "just holds", "does not hold"):
-                spec, arrangement, over = problem(
+                spec, cells, over = problem(
                     n, d=8, n=n, m=4, clauses=4, affine=kind == "affine", room=_room(n, state == "holds by far")
                 )
                 if state == "just holds":
-                    over = _projected(spec, arrangement, over)
-                contenders, agree = _contenders(spec, arrangement, over)
+                    over = _projected(spec, cells, over)
+                contenders, agree = _contenders(spec, cells, over)
                 times = interleaved(contenders, rounds=3 if quick else 7, budget=15.0)
                 ratios[n].append(times["as printed"].ratio)
                 pruned.append(times["pruned"].ratio)
@@ -166,11 +166,11 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
     return table, Plot("paper's MILP / ours, per check", "embedding size", "ratio", series)
 
 
-def _projected(spec: Specification, arrangement: Arrangement, over: Overapproximation) -> Overapproximation:
+def _projected(spec: Specification, cells: Cells, over: FrozenHeads) -> FrozenHeads:
     head = over.heads[0]
     assert head is not None
-    result = nearest_safe_head(head, HeadProblem.of(over, spec, arrangement, 0))
-    return Overapproximation(over.bounds, (result.head, None))
+    result = nearest_safe_head(head, HeadProblem.of(over, spec, cells, 0))
+    return FrozenHeads(over.bounds, (result.head, None))
 
 
 def _room(n: int, held: bool) -> float:
@@ -178,25 +178,23 @@ def _room(n: int, held: bool) -> float:
     return (6.0 if held else 0.2) * float(np.sqrt(n))
 
 
-def _contenders(
-    spec: Specification, arrangement: Arrangement, over: Overapproximation
-) -> tuple[dict[str, Callable[[], object]], bool]:
+def _contenders(spec: Specification, cells: Cells, over: FrozenHeads) -> tuple[dict[str, Callable[[], object]], bool]:
     """Return what is timed, ours first, and whether verify and the MILP agree."""
     head = over.heads[0]
     assert head is not None
     domain = Domain.of(spec)
-    region = Region.of(arrangement, spec, [0], domain=domain)
+    region = Region.of(cells, spec, [0], domain=domain)
     clauses = list(spec.rules[0].requirement.clauses)
     literals = Literals.of(clauses, len(head.b), len(domain.low))
-    envelope, support = Envelope.of(over.bounds, domain), Support(region, points=False)
+    envelope, support = WidenedBox.of(over.bounds, domain), RegionMaximum(region, points=False)
     prepared = [Literals.of(clause, len(head.b), len(domain.low)) for clause in clauses]
-    check = Check(prepared, envelope, support)
+    check = ClauseVerifier(prepared, envelope, support)
 
     def anew() -> object:
-        return Check(prepared, Envelope.of(over.bounds, domain), support)(head)
+        return ClauseVerifier(prepared, WidenedBox.of(over.bounds, domain), support)(head)
 
     milp = partial(linear_counterexample_milp, literals, over.bounds, head, region, time_limit=60.0)
-    agree = verify(over, spec, arrangement).hold == milp().none_exists
+    agree = verify(over, spec, cells).hold == milp().none_exists
     contenders: dict[str, Callable[[], object]] = {
         "ours": partial(check, head),
         "anew": anew,
@@ -218,7 +216,7 @@ def _exclusion_checks(quick: bool) -> Table:
             top = np.maximum(W, 0).sum(axis=1)
             head = Head(_f32(W), _f32(-share * top))
 
-            envelope, whole = Envelope.of(bounds, domain), Region.whole(domain)
+            envelope, whole = WidenedBox.of(bounds, domain), Region.whole(domain)
             times = interleaved(
                 {
                     "ours": partial(verify_exclusions, pairs, head, envelope, domain, best=True),
@@ -252,25 +250,25 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
     for affine in (False, True):
         for n, clauses in ((16, 4), (64, 4)) if quick else ((16, 4), (64, 4), (64, 20), (256, 4)):
             room = _room(n, False)
-            spec, arrangement, over = problem(1, d=8, n=n, m=4, clauses=clauses, affine=affine, room=room)
+            spec, cells, over = problem(1, d=8, n=n, m=4, clauses=clauses, affine=affine, room=room)
             head = over.heads[0]
             assert head is not None
             clock = [time.perf_counter()]
-            exact = nearest_safe_head(head, HeadProblem.of(over, spec, arrangement, 0))
+            exact = nearest_safe_head(head, HeadProblem.of(over, spec, cells, 0))
             clock.append(time.perf_counter())
             runs = []
             for anchored, n_xs in ((False, 1), (True, 100)):
-                task = HeadProblem.of(over, spec, arrangement, 0)
+                task = HeadProblem.of(over, spec, cells, 0)
                 runs.append(pdcg(head, task, n_it=100, n_xs=n_xs, anchored=anchored))
                 clock.append(time.perf_counter())
             ended.append(runs[0].succeeded)
             seconds = np.diff(clock)
             shortest = float(np.sqrt(2 * exact.value))
-            cells: list[object] = ["affine" if affine else "constant", n, clauses, seconds[0]]
+            row: list[object] = ["affine" if affine else "constant", n, clauses, seconds[0]]
             for run, spent in zip(runs, seconds[1:], strict=True):
                 iterations = f"{run.iterations}" if run.succeeded else f"not after {run.iterations}"
-                cells += [spent / seconds[0], iterations, run.distance / shortest]
-            rows.append(tuple(cells))
+                row += [spent / seconds[0], iterations, run.distance / shortest]
+            rows.append(tuple(row))
     passed[f"PDCG with a memory of one counterexample converges in all {len(ended)} cases"] = all(ended)
     return Table(
         "Exact projection against a full PDCG run",
@@ -293,10 +291,10 @@ def _back_ends(quick: bool) -> Table:
     for affine in (False, True):
         for n, clauses in ((64, 4),) if quick else ((64, 4), (64, 20), (256, 4)):
             room = _room(n, False)
-            spec, arrangement, over = problem(1, d=8, n=n, m=4, clauses=clauses, affine=affine, room=room)
+            spec, cells, over = problem(1, d=8, n=n, m=4, clauses=clauses, affine=affine, room=room)
             head = over.heads[0]
             assert head is not None
-            task = HeadProblem.of(over, spec, arrangement, 0)
+            task = HeadProblem.of(over, spec, cells, 0)
             layout = task.layout(head)
             safe = robust_rows(task.rows(task.weights(head), head), task.envelope, layout)
             total = safe.A.shape[1]
@@ -336,8 +334,8 @@ def _sizes(quick: bool) -> tuple[Table, Plot]:
     for affine in (False, True):
         seconds = []
         for n in widths:
-            spec, arrangement, over = problem(n, d=8, n=n, m=4, clauses=4, affine=affine, room=_room(n, True))
-            timing = interleaved({"verify": partial(verify, over, spec, arrangement)}, rounds=5)
+            spec, cells, over = problem(n, d=8, n=n, m=4, clauses=4, affine=affine, room=_room(n, True))
+            timing = interleaved({"verify": partial(verify, over, spec, cells)}, rounds=5)
             seconds.append(timing["verify"].median)
             rows.append(("affine" if affine else "constant", n, timing["verify"].median * 1e3))
         series["affine" if affine else "constant"] = (tuple(map(float, widths)), tuple(seconds))
@@ -352,9 +350,9 @@ def _sizes(quick: bool) -> tuple[Table, Plot]:
 def _many_rules(passed: dict[str, bool]) -> Table:
     rows: list[tuple[object, ...]] = []
     for affine in (False, True):
-        spec, arrangement, over = hundred_rules(affine=affine)
-        obligations = len(verify(over, spec, arrangement))
-        timing = interleaved({"verify": partial(verify, over, spec, arrangement)}, rounds=5)["verify"]
+        spec, cells, over = hundred_rules(affine=affine)
+        obligations = len(verify(over, spec, cells))
+        timing = interleaved({"verify": partial(verify, over, spec, cells)}, rounds=5)["verify"]
         # The best of five: what else the machine does only ever adds.
         seconds = min(timing.seconds)
         kind = "affine" if affine else "constant"
@@ -367,7 +365,7 @@ def _many_rules(passed: dict[str, bool]) -> Table:
     )
 
 
-def hundred_rules(*, affine: bool) -> tuple[Specification, Arrangement, Overapproximation]:
+def hundred_rules(*, affine: bool) -> tuple[Specification, Cells, FrozenHeads]:
     """Return 100 rules, each over its own half-space, for one head that serves them all."""
     rng = np.random.default_rng(0)
     d, n, m = 8, 256, 4
@@ -384,11 +382,9 @@ def hundred_rules(*, affine: bool) -> tuple[Specification, Arrangement, Overappr
         tuple(Number(f"y{i}") for i in range(m)),
         tuple(rules),
     )
-    arrangement = Arrangement(
-        tuple(rows), tuple((i,) for i in range(100)), tuple((i,) for i in range(100)), (), ((),), (), ()
-    )
+    cells = Cells(tuple(rows), tuple((i,) for i in range(100)), tuple((i,) for i in range(100)), (), ((),), (), ())
     head = Head(_f32(rng.normal(size=(m, n)) / 16), _f32(rng.normal(size=m) * 0.1))
-    return spec, arrangement, Overapproximation(_bounds(rng, d, n, affine=affine), (head,))
+    return spec, cells, FrozenHeads(_bounds(rng, d, n, affine=affine), (head,))
 
 
 def many_labels(quick: bool, *, room: tuple[float, float]) -> tuple[npt.NDArray[np.int32], Head, ConstantBounds]:
@@ -408,7 +404,7 @@ def million_pairs(quick: bool) -> tuple[float, float, float, int]:
     pairs, head, bounds = many_labels(quick, room=(0.55, 0.95))
     domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
     before = time.perf_counter()
-    _, margins = verify_exclusions(pairs, head, Envelope.of(bounds, domain), domain)
+    _, margins = verify_exclusions(pairs, head, WidenedBox.of(bounds, domain), domain)
     seconds = time.perf_counter() - before
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return seconds, memory, float((margins > 0).mean()), len(pairs)
@@ -418,7 +414,7 @@ def million_checked(quick: bool) -> tuple[float, float]:
     """Check as many exclusions by the certificate's rules: CPU seconds to prepare the head, and for the pairs."""
     pairs, head, bounds = many_labels(quick, room=(0.95, 1.0))
     domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
-    weights, margins = verify_exclusions(pairs, head, Envelope.of(bounds, domain), domain)
+    weights, margins = verify_exclusions(pairs, head, WidenedBox.of(bounds, domain), domain)
     assert (margins > 0).all()
     block, names = pairs.astype("<u4").tobytes(), [f"label {i}" for i in range(len(head.b))]
     rule = {"name": "rule", "regions": [0], "clauses": [], "exclusions": {"offset": 0, "count": len(pairs)}}

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.cells import distinct
+from smle.guarantees.regions.cells import regions_of
 from smle.nn.box_network import BoxNetwork
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
@@ -90,7 +90,7 @@ def solve(job: PeerJob) -> list[dict[str, Any]]:
 def border_of(spec: Specification, count: int, *, seed: int) -> FloatArray:
     """Return about `count` float32 points on the borders of the rules' regions and within 3 ulps of them."""
     rng = np.random.default_rng(seed)
-    rows = distinct(spec).rows
+    rows = regions_of(spec).rows
     if not rows:
         return corner_points(spec, rng, count)
     return np.concatenate([border_points(spec, rng, max(1, count // len(rows)), row=row) for row in rows])

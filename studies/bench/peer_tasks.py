@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.cells import arrange
+from smle.guarantees.regions.search import find_cells
 from smle.rules import Clause, Row, Specification
 from studies.experiments import classification, data, standins, synthetic
 from studies.experiments.networks import Settings
@@ -144,23 +144,23 @@ def _doses(rows: int) -> Task:
 
 
 def _cells(spec: Specification) -> tuple[LinearCell, ...]:
-    arrangement = arrange(spec)
-    always = [r for r in range(len(arrangement.regions)) if r not in arrangement.gated]
-    cells = []
-    for gated in arrangement.cells:
+    cells = find_cells(spec)
+    always = [r for r in range(len(cells.regions)) if r not in cells.gated]
+    found = []
+    for gated in cells:
         regions = [*always, *gated]
         clauses = [
             clause
             for region in regions
-            for rule in arrangement.rules[region]
+            for rule in cells.rules[region]
             for clause in spec.rules[rule].requirement.clauses
         ]
         if clauses:
-            rows = tuple(arrangement.rows[i] for region in gated for i in arrangement.regions[region])
-            cells.append(_cell(rows, clauses, len(spec.columns), len(spec.targets)))
-    # Where more rules are active the cell comes first in the arrangement; gates are tried from the general to the
+            rows = tuple(cells.rows[i] for region in gated for i in cells.regions[region])
+            found.append(_cell(rows, clauses, len(spec.columns), len(spec.targets)))
+    # Where more rules are active the cell comes first in `cells`; gates are tried from the general to the
     # special, so that the special one has the last word.
-    return tuple(sorted(cells, key=lambda cell: len(cell.rows)))
+    return tuple(sorted(found, key=lambda cell: len(cell.rows)))
 
 
 def _cell(rows: tuple[Row, ...], clauses: list[Clause], d: int, m: int) -> LinearCell:

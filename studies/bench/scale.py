@@ -230,7 +230,7 @@ def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
         "One process and one thread from the rules to the check.",
     )
     plain = found["plain step"]
-    twin = Table(
+    baseline = Table(
         "The same training without rules",
         ("network", "seconds a step", "/ plain", "held-out F1", "share of rows with excluded labels together"),
         tuple(
@@ -241,7 +241,7 @@ def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
         "order and number of steps; F1 over all labels of new rows after these few epochs, so it says how far "
         "training came, not how far it could come.",
     )
-    return way, twin
+    return way, baseline
 
 
 def _processes(quick: bool) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -36,6 +36,20 @@ _QUICK = (
     "around zero",
 )
 _MINUTES = 30
+_ATTACKS_NOTE = (
+    "Embeddings are chosen by the attacker, as if the backbone were; inputs are float32 and float64 in turn. Points "
+    "are drawn at random, vertices and corners again and again. Seconds include making the points and judging them."
+)
+_WAYS_NOTE = (
+    "The same head in torch, in onnxruntime at each of its levels of optimization, and in NumPy with other orders of "
+    "summation, with and without (exactly emulated) fused multiply-add."
+)
+_RUNTIMES_NOTE = (
+    "Each in an environment and in processes of its own; with `session.set_denormal_as_zero` and without; batches of "
+    "1, 2, 3, 33 rows and more. Backbones that return two rows, one, none, 64, one more or one less than they are "
+    "given, another number of axes, or rows and columns swapped: refusing is right, and an answer with another number "
+    "of rows than the inputs counts as a violation."
+)
 
 
 @dataclass
@@ -100,7 +114,7 @@ def run(quick: bool = False) -> BenchResult:
             attack_all(
                 subject, math.ceil(1.02 * _POINTS[quick] / len(subjects)), ledger, seed=number, runtimes=runtimes
             )
-        unsafe = [(name, *_found(batches(quick))) for name, batches in UNSAFE.items()]
+        unsafe = [(name, *found_in(batches(quick))) for name, batches in UNSAFE.items()]
     finally:
         torch.set_num_threads(threads)
     clock, minutes = (time.perf_counter() - start[0]) / 60, (time.process_time() - start[1]) / 60
@@ -116,7 +130,8 @@ def run(quick: bool = False) -> BenchResult:
         )
     plots = tuple(_plot(origin, subjects, ledger) for origin in ("trained", "by hand"))
     tables = [
-        _models(subjects, ledger), *_attacks(ledger), _runtimes(runtimes, missing), _unsafe_table(unsafe),
+        _models(subjects, ledger), *attack_tables(ledger, _ATTACKS_NOTE, _WAYS_NOTE),
+        runtimes_table(runtimes, missing, _RUNTIMES_NOTE), _unsafe_table(unsafe),
     ]  # fmt: skip
     if ledger.reproducers:
         tables.append(_reproducers(ledger))
@@ -139,7 +154,7 @@ def attack_all(
         ledger.mark(subject.name)
 
 
-def _found(batches: Iterator[tuple[Judge, Batch]]) -> tuple[Tally, str]:
+def found_in(batches: Iterable[tuple[Judge, Batch]]) -> tuple[Tally, str]:
     """Judge what an unsafe model answers; return the tally and one example."""
     tally, example = Tally(), ""
     for judge, batch in batches:
@@ -164,8 +179,8 @@ def _models(subjects: list[Subject], ledger: Ledger) -> Table:
     rows: list[tuple[object, ...]] = []
     for subject in subjects:
         tally, spec = ledger.models[subject.name], subject.spec
-        oblique = sum(not row.is_comparison for row in subject.arrangement.rows)
-        size = f"{len(spec.rules)} / {oblique} / {len(subject.arrangement.cells)}"
+        oblique = sum(not row.is_comparison for row in subject.cells.rows)
+        size = f"{len(spec.rules)} / {oblique} / {len(subject.cells)}"
         rows.append((subject.name, subject.origin, subject.kind, size, tally.points, tally.violations, tally.smallest))
     tallies = list(ledger.models.values())
     total = [sum(getattr(tally, name) for tally in tallies) for name in ("points", "violations")]
@@ -180,43 +195,25 @@ def _models(subjects: list[Subject], ledger: Ledger) -> Table:
     )
 
 
-def _attacks(ledger: Ledger) -> tuple[Table, Table]:
+def attack_tables(ledger: Ledger, about_attacks: str, about_ways: str) -> tuple[Table, Table]:
+    """Return what was found by attack, and by way to compute."""
+
     def rows(tallies: dict[str, Tally]) -> tuple[tuple[object, ...], ...]:
         return tuple((name, t.points, t.violations, t.smallest, t.seconds) for name, t in tallies.items())
 
     columns = ("points", "violations", "smallest margin", "seconds")
     return (
-        Table(
-            "Attacks",
-            ("attack", *columns),
-            rows(ledger.attacks),
-            "Embeddings are chosen by the attacker, as if the backbone were; inputs are float32 and float64 in turn. "
-            "Points are drawn at random, vertices and corners again and again. Seconds include making the points and "
-            "judging them.",
-        ),
-        Table(
-            "Ways to compute",
-            ("way", *columns),
-            rows(ledger.ways),
-            "The same head in torch, in onnxruntime at each of its levels of optimization, and in NumPy with other "
-            "orders of summation, with and without (exactly emulated) fused multiply-add.",
-        ),
+        Table("Attacks", ("attack", *columns), rows(ledger.attacks), about_attacks),
+        Table("Ways to compute", ("way", *columns), rows(ledger.ways), about_ways),
     )
 
 
-def _runtimes(runtimes: Sequence[Runtime], missing: Mapping[str, str]) -> Table:
+def runtimes_table(runtimes: Sequence[Runtime], missing: Mapping[str, str], about: str) -> Table:
+    """Return what each version of onnxruntime did with its calls."""
     kinds = ("answered", "refused", "crashed")
     rows: list[tuple[object, ...]] = [(r.version, *(r.told[kind] for kind in kinds)) for r in runtimes]
     rows += [(f"{version}: not installed ({reason})", 0, 0, 0) for version, reason in missing.items()]
-    return Table(
-        "Versions of onnxruntime",
-        ("version", *(f"calls {kind}" for kind in kinds)),
-        tuple(rows),
-        "Each in an environment and in processes of its own; with `session.set_denormal_as_zero` and without; batches "
-        "of 1, 2, 3, 33 rows and more. Backbones that return two rows, one, none, 64, one more or one less than they "
-        "are given, another number of axes, or rows and columns swapped: refusing is right, and an answer with another "
-        "number of rows than the inputs counts as a violation.",
-    )
+    return Table("Versions of onnxruntime", ("version", *(f"calls {kind}" for kind in kinds)), tuple(rows), about)
 
 
 def _unsafe_table(found: list[tuple[str, Tally, str]]) -> Table:

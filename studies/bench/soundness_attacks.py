@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.guarantees.regions.cells import distinct
+from smle.guarantees.regions.cells import regions_of
 from smle.rules import Clause
 from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, border_points, corner_points, finished, uniform_points
@@ -66,15 +66,15 @@ class Opponent:
     @cached_property
     def directions(self) -> Array:
         """Directions (cells, k, n) in the embedding that push a clause of the cell towards its bound."""
-        arrangement, spec = self.subject.arrangement, self.subject.spec
+        cells, spec = self.subject.cells, self.subject.spec
         weight = self.subject.network.head.heads.weight.numpy().astype(np.float64)
         found: list[Array] = []
-        for c, cell in enumerate(arrangement.cells):
+        for c, cell in enumerate(cells):
             if c == len(weight):
                 found.append(found[-1])
                 continue
-            regions = [r for r in range(len(arrangement.regions)) if r in cell or r not in arrangement.gated]
-            rules = sorted({rule for region in regions for rule in arrangement.rules[region]})
+            regions = [r for r in range(len(cells.regions)) if r in cell or r not in cells.gated]
+            rules = sorted({rule for region in regions for rule in cells.rules[region]})
             clauses = [clause for rule in rules for clause in spec.rules[rule].requirement.expanded()]
             found.append(self._pushes(clauses, weight[c]))
         size = max(len(part) for part in found)
@@ -127,7 +127,7 @@ class Opponent:
 
     def borders(self, count: int, dtype: type[np.floating]) -> FloatArray:
         """Return points within a few numbers of the format of some guard row, all rows in turn."""
-        rows = distinct(self.subject.spec).rows
+        rows = regions_of(self.subject.spec).rows
         share = -(-count // len(rows))
         parts = [border_points(self.subject.spec, self.rng, share, row=row, dtype=dtype) for row in rows]
         return np.concatenate(parts)[:count]
@@ -135,12 +135,12 @@ class Opponent:
     @cached_property
     def _vertices(self) -> npt.NDArray[np.float64]:
         """Vertices of the regions (count, d), by solving systems of their rows and the domain's ends."""
-        spec, arrangement = self.subject.spec, distinct(self.subject.spec)
+        spec, cells = self.subject.spec, regions_of(self.subject.spec)
         d = len(spec.columns)
         low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
         found = [low, high]
-        for region in arrangement.regions:
-            rows = [arrangement.rows[r] for r in region]
+        for region in cells.regions:
+            rows = [cells.rows[r] for r in region]
             A = np.vstack([np.eye(d), -np.eye(d), np.zeros((len(rows), d))])
             a = np.concatenate([high, -low, [float(row.bound) for row in rows]])
             for i, row in enumerate(rows):

@@ -31,6 +31,7 @@ __all__ = [
     "head_model",
     "in_batches",
     "onnx_path",
+    "onnx_session",
     "torch_path",
     "torch_threads",
 ]
@@ -211,10 +212,10 @@ class HeadProgram:
 
     def cells(self, x: FloatArray) -> npt.NDArray[np.intp]:
         """Return the cell of each input (rows,); x is clamped to the domain."""
-        arrangement = self.subject.arrangement
+        cells = self.subject.cells
         signatures = self._tensor("gate.signatures")
-        used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
-        rows = [arrangement.rows[r] for r in used]
+        used = sorted({row for region in cells.gated for row in cells.regions[region]})
+        rows = [cells.rows[r] for r in used]
         inside: dict[int, npt.NDArray[np.bool_]] = {}
         constants = iter(self._tensor("gate.constants_float64" if x.dtype == np.float64 else "gate.constants_float32"))
         oblique = zip(self._tensor("gate.coefficients"), self._tensor("gate.thresholds"), strict=True)
@@ -231,12 +232,12 @@ class HeadProgram:
             start = np.zeros((len(x), 1), dtype=kind)
             value = self.order(coefficients[None, None].astype(kind), x.astype(kind), start)
             inside[number] = ~(value[:, 0] > threshold)
-        bits = np.ones((len(x), len(arrangement.gated)), dtype=np.int64)
-        for position, region in enumerate(arrangement.gated):
-            for row_number in arrangement.regions[region]:
+        bits = np.ones((len(x), len(cells.gated)), dtype=np.int64)
+        for position, region in enumerate(cells.gated):
+            for row_number in cells.regions[region]:
                 bits[:, position] &= inside[row_number]
-        powers = 1 << np.arange(len(arrangement.gated))
-        table = np.full(1 << len(arrangement.gated), int(signatures.sum(axis=1).argmax()), dtype=np.intp)
+        powers = 1 << np.arange(len(cells.gated))
+        table = np.full(1 << len(cells.gated), int(signatures.sum(axis=1).argmax()), dtype=np.intp)
         table[signatures.astype(np.int64) @ powers] = np.arange(len(signatures))
         found: npt.NDArray[np.intp] = table[bits @ powers]
         return found
@@ -294,12 +295,8 @@ def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int =
     Raises:
         MissingDependencyError: If onnx or onnxruntime is not installed.
     """
-    onnxruntime = require("onnxruntime", "The attack on exported heads")
     spec, data = subject.spec, head_model(subject, monitor=monitor)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = onnx_session(data, level=level, threads=threads)
     names = columns_of(spec)
 
     def outputs(X: FloatArray, Z: Array) -> Array:
@@ -309,16 +306,29 @@ def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int =
     return outputs
 
 
+def onnx_session(data: bytes, *, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Any:
+    """Return a file in onnxruntime.
+
+    Raises:
+        MissingDependencyError: If onnxruntime is not installed.
+    """
+    onnxruntime = require("onnxruntime", "The attack on exported heads")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
 def head_model(subject: Subject, *, monitor: bool = False) -> bytes:
     """Return the exported head as an ONNX file that takes the embedding as an input."""
     onnx = require("onnx", "ONNX export")
     width = len(subject.network.head.bounds.lower)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    face = interface_of(subject.spec, monitor=monitor)
+    interface = interface_of(subject.spec, monitor=monitor)
     tensors = {k: v for k, v in subject.certificate.tensors.items() if not k.startswith("backbone.")}
-    program = certified_program(face, subject.certificate, tensors)
+    program = certified_program(interface, subject.certificate, tensors)
     titles = [rule.name for rule in subject.spec.rules]
-    data: bytes = graph_model(face, program, Backbone([], [], [value]), titles).SerializeToString()
+    data: bytes = graph_model(interface, program, Backbone([], [], [value]), titles).SerializeToString()
     return data
 
 

@@ -16,7 +16,7 @@ from smle.assurance import DeployedNetwork, certify, project, state_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeClassifier, SafeRegressor
-from smle.guarantees.proof.overapproximation import Head, FrozenHeads
+from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork

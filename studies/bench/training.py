@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses
 from smle.guarantees.box.robust import Layout
-from smle.guarantees.proof.overapproximation import Head, FrozenHeads
+from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.proof.worst_case import Literals
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification

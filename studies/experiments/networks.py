@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.cells import find_cells
+from smle.guarantees.regions.search import find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.box_network import BoxNetwork
 from smle.nn.units import DataScale

@@ -9,7 +9,7 @@ from smle.errors import NotCertifiedError
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, strongest_counterexample
 from smle.guarantees.box.projection import nearest_safe_head
-from smle.guarantees.proof.overapproximation import Head
+from smle.guarantees.proof.frozen_heads import Head
 from smle.nn.box_network import BoxNetwork
 from smle.training.enforcement import PDCG
 from smle.training.enforcement.base import require_proved

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
-from smle.guarantees.proof.overapproximation import AffineBounds, Head, Overapproximation
-from smle.guarantees.regions.cells import distinct
+from smle.guarantees.proof.frozen_heads import AffineBounds, FrozenHeads, Head
+from smle.guarantees.regions.cells import regions_of
 from smle.rules import Specification
 from support.builder import Package, clause_proof, unit_box, without_gate, written
 
@@ -23,15 +23,14 @@ def many_rules(rules: int, n: int, *, d: int = 8, m: int = 4) -> Package:
         region = f"x0 >= {r / rules:.6f} and x0 <= {(r + 1) / rules:.6f}"
         lines.append(f"  - {{name: r{r}, when: {region}, then: {form} <= 5}}")
     spec = Specification.from_yaml("\n".join(lines) + "\n")
-    arrangement = without_gate(distinct(spec))
+    cells = without_gate(regions_of(spec))
     slope = rng.uniform(-0.1, 0.1, (n, d)).astype("f4")
     bounds = AffineBounds(-np.ones(n, "f4"), slope, np.ones(n, "f4"), slope + np.float32(0.01))
     head = Head((rng.uniform(-1, 1, (m, n)) / n).astype("f4"), np.zeros(m, "f4"))
     proofs = [
-        clause_proof([1], [[row, "1/1000"] for row in sorted(arrangement.regions[r])], rule=r, region=r)
-        for r in range(rules)
+        clause_proof([1], [[row, "1/1000"] for row in sorted(cells.regions[r])], rule=r, region=r) for r in range(rules)
     ]
-    return written(spec, arrangement, Overapproximation(bounds, (head,)), proofs)
+    return written(spec, cells, FrozenHeads(bounds, (head,)), proofs)
 
 
 def many_pairs(pairs: int, n: int, *, m: int = 500) -> Package:
@@ -42,7 +41,7 @@ def many_pairs(pairs: int, n: int, *, m: int = 500) -> Package:
     )
     bias = np.full(m, -1.5, "f4")
     head = Head((rng.uniform(-1, 1, (m, n)) / n).astype("f4"), bias, fallback=bias)
-    package = written(spec, without_gate(distinct(spec)), Overapproximation(unit_box(n), (head,)), [])
+    package = written(spec, without_gate(regions_of(spec)), FrozenHeads(unit_box(n), (head,)), [])
     first, second = np.triu_indices(m, 1)
     chosen = rng.permutation(len(first))[:pairs]
     block = np.stack([first[chosen], second[chosen]], axis=1).astype("<u4").tobytes()

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import smle_check
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
-from smle.guarantees.regions.cells import arrange, distinct
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.regions.cells import regions_of
+from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
 from smle_check.reading import number
 from support.builder import CASES, Package, accepted, case, clause_proof, deployed_head, unit_box, without_gate, written
@@ -18,7 +19,7 @@ def one_head(yaml: str, head: Head, proofs: list, *, bounds=None) -> Package:
     """A package with one head for all inputs and proofs by hand."""
     spec = Specification.from_yaml(yaml)
     bounds = unit_box(head.W.shape[1]) if bounds is None else bounds
-    return written(spec, without_gate(distinct(spec)), Overapproximation(bounds, (head,)), proofs)
+    return written(spec, without_gate(regions_of(spec)), FrozenHeads(bounds, (head,)), proofs)
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -101,8 +102,8 @@ def test_x_terms_pay_for_the_cast():
     head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), V=np.ones((1, 1), "f4"))
     for allowance, expected in (("0", False), ("1/33554432", False), ("1/1048576", True)):
         spec = Specification.from_yaml(yaml % allowance.replace("1/33554432", "2.9e-8").replace("1/1048576", "9.5e-7"))
-        over = Overapproximation(unit_box(1), (head,))
-        package = written(spec, without_gate(distinct(spec)), over, [clause_proof([1], region=0)])
+        over = FrozenHeads(unit_box(1), (head,))
+        package = written(spec, without_gate(regions_of(spec)), over, [clause_proof([1], region=0)])
         assert accepted(package) is expected
 
 
@@ -151,21 +152,21 @@ def test_plain_comparisons_that_touch_are_no_conflict():
         "inputs: {x: [0, 1]}\noutputs: [y]\nrules:\n"
         "  - {name: low, when: x <= 0.3, then: y <= 1}\n  - {name: high, when: x >= 0.3, then: y >= -1}\n"
     )
-    arrangement = arrange(spec)
-    assert arrangement.conflicts == ()
+    cells = find_cells(spec)
+    assert cells.conflicts == ()
     head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
-    heads = (head,) * (len(arrangement.cells) - arrangement.free_cell) + (None,) * arrangement.free_cell
+    heads = (head,) * (len(cells) - cells.free_cell) + (None,) * cells.free_cell
     proofs = [
         clause_proof([1], head=h, rule=r)
-        for h, cell in enumerate(arrangement.cells)
+        for h, cell in enumerate(cells)
         for r in range(2)
-        if any(r in arrangement.rules[g] for g in cell)
+        if any(r in cells.rules[g] for g in cell)
     ]
-    over = Overapproximation(unit_box(1), heads)
-    assert accepted(written(spec, arrangement, over, proofs))
+    over = FrozenHeads(unit_box(1), heads)
+    assert accepted(written(spec, cells, over, proofs))
     false = [{"regions": [0, 1], "multipliers": [[0, "1"], [1, "1"]]}]
     with pytest.raises(smle_check.Rejected, match="prove nothing"):
-        written(spec, arrangement, over, proofs, conflicts=false).check()
+        written(spec, cells, over, proofs, conflicts=false).check()
 
 
 def test_implications_prune_signatures():

@@ -11,8 +11,8 @@ import pytest
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
-from smle.guarantees.proof.overapproximation import ConstantBounds, Head, Overapproximation
-from smle.guarantees.regions.cells import distinct
+from smle.guarantees.proof.frozen_heads import ConstantBounds, FrozenHeads, Head
+from smle.guarantees.regions.cells import regions_of
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle_check.heads import box
 from smle_check.specification import exclusion
@@ -49,7 +49,7 @@ def specification(m: int) -> Specification:
 
 def written_for(spec: Specification, head: Head, bounds: ConstantBounds, pairs: np.ndarray) -> Package:
     """A package with these pairs, each with weights in inverse proportion to the sizes of the rows."""
-    package = written(spec, without_gate(distinct(spec)), Overapproximation(bounds, (head,)), [])
+    package = written(spec, without_gate(regions_of(spec)), FrozenHeads(bounds, (head,)), [])
     size = np.abs(head.W.astype("f8")) @ (bounds.upper - bounds.lower).astype("f8") + 1e-30
     w = np.round(size[pairs[:, 1]] / (size[pairs[:, 0]] + size[pairs[:, 1]]) * GRID) / GRID
     block = pairs.astype("<u4").tobytes()
@@ -211,10 +211,10 @@ def issued_for(m: int) -> Package:
     labels = tuple(Label(f"l{i}") for i in range(m))
     rule = Rule("r", (Polytope(),), CNF((), pairs), None, "...")
     spec = Specification((NumericInput("x", Fraction(0), Fraction(1)),), labels, (rule,))
-    over = Overapproximation(bounds, (head,))
-    arrangement = without_gate(distinct(spec))
-    tensors = weights_of(spec, arrangement, over)
-    certificate = issue(spec, arrangement, over, tensors=tensors_of(tensors), files={})
+    over = FrozenHeads(bounds, (head,))
+    cells = without_gate(regions_of(spec))
+    tensors = weights_of(spec, cells, over)
+    certificate = issue(spec, cells, over, tensors=tensors_of(tensors), files={})
     return Package(certificate.document, tensors, certificate.block)
 
 

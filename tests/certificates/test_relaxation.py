@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import smle_check
 from smle.errors import NotCertifiedError
-from smle.guarantees.proof.overapproximation import Layer, NetworkBounds
-from smle.guarantees.regions.cells import arrange
+from smle.guarantees.proof.frozen_heads import Layer, NetworkBounds
+from smle.guarantees.regions.search import find_cells
 from smle.nn.head import DeployedHead
 from smle.rules import Specification
 from smle_check.heads.box import Hidden
@@ -94,7 +94,7 @@ def test_deployed_program_keeps_the_rules(name: str) -> None:
     n = len(package.weights["bounds.lower"])
     hidden = [len(v) for k, v in package.weights.items() if k.startswith("bounds.hidden") and k.endswith("bias")]
     head = DeployedHead(
-        spec, arrange(spec), embedding=n, hidden=hidden, passthrough="heads.passthrough" in package.weights
+        spec, find_cells(spec), embedding=n, hidden=hidden, passthrough="heads.passthrough" in package.weights
     )
     head.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in package.weights.items()})
     rng = np.random.default_rng(0)

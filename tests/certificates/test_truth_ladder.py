@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
-from smle.guarantees.regions.cells import distinct
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.regions.cells import regions_of
 from smle.rules import Specification
 from support.builder import Package, accepted, clause_proof, deployed_head, without_gate, written
 
@@ -35,7 +35,7 @@ def zero_one(n: int) -> ConstantBounds:
 
 def package_of(yaml: str, head: Head, proofs: list, bounds) -> Package:
     spec = Specification.from_yaml(yaml)
-    return written(spec, without_gate(distinct(spec)), Overapproximation(bounds, (head,)), proofs)
+    return written(spec, without_gate(regions_of(spec)), FrozenHeads(bounds, (head,)), proofs)
 
 
 def output(package: Package, x: float, z: float) -> list[Fraction]:
@@ -93,8 +93,8 @@ def test_exclusions():
         b = np.full(2, -0.5 + float(excess), "f4")
         head = Head(W, b, fallback=np.float32([-1, -1]))
         spec = Specification.from_yaml(yaml)
-        over = Overapproximation(zero_one(2), (head,))
-        package = written(spec, without_gate(distinct(spec)), over, [])
+        over = FrozenHeads(zero_one(2), (head,))
+        package = written(spec, without_gate(regions_of(spec)), over, [])
         offset = len(package.block)
         package.block += np.float32([0.5, 0.5]).tobytes()
         package.document["proof"]["obligations"] = [

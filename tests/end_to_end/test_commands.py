@@ -25,7 +25,7 @@ from smle.demo import BRAKING_RULES, DemoResult
 from smle_check.digits import margin_text
 from support.commands import run
 
-QUICK = ("--epochs", 1, "--hidden", 8, "--embedding", 8, "--no-twin")
+QUICK = ("--epochs", 1, "--hidden", 8, "--embedding", 8, "--no-baseline")
 
 
 def test_train_verify_predict(files):

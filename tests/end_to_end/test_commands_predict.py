@@ -132,7 +132,7 @@ MISPLACED = {
     "onnx": (["monitor", "{d}/model.onnx", "{t}"], "wants the model folder"),
     "no onnx": (["predict", "{d}/absent.onnx", "{t}"], "Cannot read '{d}/absent.onnx': no such file."),
     "onnx in a report": (["report", "{d}/model.onnx"], "wants the model folder"),
-    "onnx as a twin": (["report", "{m}", "--data", "{t}", "--plain", "{d}/model.onnx"], "wants the model folder"),
+    "onnx as a baseline": (["report", "{m}", "--data", "{t}", "--plain", "{d}/model.onnx"], "wants the model folder"),
     "a file": (["predict", "{t}", "{t}"], "is a file. Expected a model folder"),
     "no model": (["predict", "{d}/absent", "{t}"], "'{d}/absent' is not a model folder: expected model.safetensors"),
     "no model to report": (["report", "{d}"], "'{d}' is not a model folder: expected model.safetensors"),
@@ -348,18 +348,18 @@ def test_predicting_without_a_certificate_is_said_and_can_be_refused(plain_folde
     assert json.loads(done.stdout)["certified"] is False
     (tmp_path / "p.csv").unlink()
     done = run("predict", plain_folder, data, "-o", tmp_path / "p.csv", "--require-certificate")
-    assert done.exit_code == 1
-    assert "does not hold: Nothing is proved" in done.stderr
+    assert done.exit_code == 3
+    assert "not proved: Nothing is proved" in done.stderr
     assert not (tmp_path / "p.csv").exists()
-    assert run("monitor", plain_folder, data, "--require-certificate").exit_code == 1
+    assert run("monitor", plain_folder, data, "--require-certificate").exit_code == 3
     assert "warning: Nothing is proved" in run("monitor", plain_folder, data).stderr
 
 
 def test_commands_that_promise_a_check_want_a_certificate(plain_folder, tmp_path):
-    assert run("verify", plain_folder).exit_code == 1
+    assert run("verify", plain_folder).exit_code == 3
     for command, place in (("export", tmp_path / "m.onnx"), ("report", tmp_path / "r.html")):
         done = run(command, plain_folder, "-o", place)
-        assert done.exit_code == 1, done.output
+        assert done.exit_code == 3, done.output
         assert "nothing is proved" in done.stderr.lower()
         assert run(command, plain_folder, "-o", place, "--no-require-certificate").exit_code == 0
     assert not (tmp_path / "m.onnx.certificate.json").exists()

@@ -90,7 +90,7 @@ def test_refusals(braking_folder, tmp_path):
     refused(
         BRAKING_RULES.replace("outputs: [brake]", "labels: [brake]").split("rules:")[0] + LABEL, 2, "kinds of outputs"
     )
-    refused(BRAKING_RULES.split("rules:", maxsplit=1)[0] + "rules: []\n", 1, "states no rules")
+    refused(BRAKING_RULES.split("rules:", maxsplit=1)[0] + "rules: []\n", 3, "states no rules")
     (tmp_path / "place").mkdir()
     (tmp_path / "place" / "precious").write_text("")
     (tmp_path / "edited.yaml").write_text(BRAKING_RULES)

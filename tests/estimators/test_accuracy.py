@@ -10,7 +10,7 @@ import pytest
 from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.baselines import QuickModel
 from smle.errors import AccuracyWarning
-from smle.estimators import compare_models, quick_twin, without_rules
+from smle.estimators import compare_models, quick_baseline, without_rules
 from smle.estimators.comparison import compare, encode_targets
 from smle.estimators.concerns import concern_about, cost_of_rules
 from smle.estimators.scores import losses, output_entries, total_score
@@ -115,7 +115,7 @@ def test_the_best_that_obeys_is_the_best_in_the_score_that_is_shown(loans):
     better = total_score(losses(UNITS, truth, nearest_outputs(UNITS, encoded, truth, scale=truth.std(axis=0))))
     assert total_score(losses(UNITS, truth, raw)) < better - 0.05  # the units matter here
     model = SafeRegressor(UNITS, **SMALL).fit(X, y)
-    scores = compare_models(model, X, y, plain=quick_twin(UNITS, X, y))["score"]
+    scores = compare_models(model, X, y, plain=quick_baseline(UNITS, X, y))["score"]
     assert scores["oracle"] == pytest.approx(better)
     assert scores["oracle"] >= max(scores["safe"], scores["postprocess"])
 

@@ -40,21 +40,21 @@ MODELS |= {f"mixed, {b}": (lambda b=b: untrained(MIXED, b)) for b in ("fixed", "
 
 
 def torch_head(exported: Exported) -> tuple[DeployedHead, object]:
-    from smle.certificates.agreement import arrangement_of
+    from smle.certificates.agreement import cells_of
 
     certificate = exported.record.certificate
-    arrangement = arrangement_of(certificate, exported.spec)
+    cells = cells_of(certificate, exported.spec)
     weights = {k: v for k, v in exported.record.weights.items() if not k.startswith("backbone.")}
     head = DeployedHead(
         exported.spec,
-        arrangement,
+        cells,
         embedding=len(weights["bounds.lower"]),
         affine="bounds.lower_slope" in weights,
         passthrough="heads.passthrough" in weights,
         nan_safe_clip=certificate.document["program"]["clip"] == "where",
     )
     head.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in weights.items()})
-    return head, arrangement
+    return head, cells
 
 
 def head_graph(exported: Exported, *, monitor: bool = True) -> bytes:
@@ -95,7 +95,7 @@ def embeddings(rng: np.random.Generator, rows: int, n: int) -> np.ndarray:
 def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], threads: int) -> dict[str, float]:
     """Compare the exported head with torch on hard points; return figures."""
     spec = exported.spec
-    head, arrangement = torch_head(exported)
+    head, cells = torch_head(exported)
     running, errors, judge = session(head_graph(exported), threads), rounding(exported), Judge(spec)
     rng, figures = np.random.default_rng(11), {"points": 0, "largest share of the bound": 0.0, "other cells": 0}
     for X in hard_points(spec, np.random.default_rng(1), count, dtype=np.float32):
@@ -116,7 +116,7 @@ def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], t
             Y, found = (np.concatenate(part) for part in zip(*pieces, strict=True))
             assert judge.violations(X, Y) == []
             same = found == cell
-            assert near_a_facet(spec, arrangement, X[~same]).all()
+            assert near_a_facet(spec, cells, X[~same]).all()
             # Each is within the bound of the exact value, so they are within twice the bound of each other.
             bound = 2 * np.concatenate([errors, np.full((1, errors.shape[1]), np.inf)])[cell[same]]
             gap = np.abs(Y[same].astype(float) - expected[same])
@@ -132,10 +132,10 @@ def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], t
     return figures
 
 
-def near_a_facet(spec, arrangement, X: np.ndarray) -> np.ndarray:
+def near_a_facet(spec, cells, X: np.ndarray) -> np.ndarray:
     """Whether the points are so near to an oblique row's threshold that rounding decides."""
     close = np.zeros(len(X), dtype=bool)
-    for row in guard_rows(arrangement, spec):
+    for row in guard_rows(cells, spec):
         if not row.is_comparison:
             weights = np.zeros(len(spec.columns))
             for (column, _), value in zip(row.coefficients, row.stored, strict=True):
@@ -170,9 +170,9 @@ def test_parity_on_100000_points(braking_model, braking_spec, threads, capsys):
 def test_the_comparison_can_fail(monkeypatch):
     """A head that is off by a hundred-thousandth is noticed."""
     exported = hand_made("braking")
-    head, arrangement = torch_head(exported)
+    head, cells = torch_head(exported)
     head.heads.bias += 1e-5
-    monkeypatch.setitem(globals(), "torch_head", lambda _: (head, arrangement))
+    monkeypatch.setitem(globals(), "torch_head", lambda _: (head, cells))
     with pytest.raises(AssertionError):
         compare_heads(exported, 500, batches=(500,), threads=1)
 

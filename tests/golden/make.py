@@ -26,7 +26,7 @@ from torch import nn
 import smle_check
 from smle import correct
 from smle.assurance import certify
-from smle.guarantees.proof.overapproximation import NetworkBounds
+from smle.guarantees.proof.frozen_heads import NetworkBounds
 from smle.nn import BoxNetwork
 from smle.nn.units import DataScale
 from smle.rules import Categorical, Row, Specification

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from smle.guarantees.proof.closed_form import ClosedForm
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
-from smle.guarantees.proof.verify import Check
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, float_deduction, worst_case
-from smle.guarantees.regions.geometry import Domain, Region, Support
+from smle.guarantees.proof.verify import ClauseVerifier
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, float_deduction, worst_case
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 
 
 def _instance(seed: int) -> tuple[Literals, Head, ConstantBounds, Region]:
@@ -41,7 +41,7 @@ def test_lean_bounds_equal_the_general_ones(start: int) -> None:
     kinds = set()
     for seed in range(start, start + 100):
         literals, head, bounds, region = _instance(seed)
-        envelope, support = Envelope.of(bounds, region.domain), Support(region, points=False)
+        envelope, support = WidenedBox.of(bounds, region.domain), RegionMaximum(region, points=False)
         numbers = HeadNumbers.of(head, envelope, region.domain)
         general = worst_case(literals, numbers, envelope, support)
         lean = ClosedForm.of(literals, envelope, region)
@@ -53,7 +53,7 @@ def test_lean_bounds_equal_the_general_ones(start: int) -> None:
         allowed = float_deduction(literals, numbers, region, mu=nothing, c=literals.s)
         assert (np.abs(bound - general.bound) <= allowed).all()
         assert np.array_equal(v > 0, general.v > 0)
-        check = Check(_rows(literals), envelope, support)
+        check = ClauseVerifier(_rows(literals), envelope, support)
         for fast, slow, slack in zip(check(head), check._in_general(head), allowed, strict=True):
             assert abs(fast.margin - slow.margin) <= slack
             assert type(fast) is type(slow)
@@ -65,11 +65,11 @@ def test_a_head_that_may_overflow_has_no_closed_form() -> None:
     literals, _, bounds, region = _instance(2)
     n, m = bounds.width, literals.g.shape[1]
     head = Head(np.full((m, n), 3e38), np.zeros(m))
-    envelope = Envelope.of(ConstantBounds(np.ones(n), np.full(n, 2.0)), region.domain)
+    envelope = WidenedBox.of(ConstantBounds(np.ones(n), np.full(n, 2.0)), region.domain)
     lean = ClosedForm.of(literals, envelope, region)
     assert lean is not None
     assert lean(head) is None
-    verdicts = Check(_rows(literals), envelope, Support(region, points=False))(head)
+    verdicts = ClauseVerifier(_rows(literals), envelope, RegionMaximum(region, points=False))(head)
     assert any(isinstance(verdict, Unknown) for verdict in verdicts)
     assert not any(isinstance(verdict, Holds) for verdict in verdicts)
 
@@ -78,12 +78,12 @@ def test_what_depends_on_inputs_is_left_to_the_general_check() -> None:
     literals, head, bounds, region = _instance(4)
     n, d = bounds.width, len(region.domain.low)
     affine = AffineBounds(bounds.lower, np.zeros((n, d)), bounds.upper, np.zeros((n, d)))
-    assert ClosedForm.of(literals, Envelope.of(affine, region.domain), region) is None
+    assert ClosedForm.of(literals, WidenedBox.of(affine, region.domain), region) is None
     tied = Literals(literals.g, np.ones_like(literals.s), literals.h, literals.strict)
-    envelope = Envelope.of(bounds, region.domain)
+    envelope = WidenedBox.of(bounds, region.domain)
     assert ClosedForm.of(tied, envelope, region) is None
     through = Head(head.W, head.b, V=np.ones((len(head.b), d)))
-    check = Check(_rows(literals), envelope, Support(region, points=False))
+    check = ClauseVerifier(_rows(literals), envelope, RegionMaximum(region, points=False))
     for plain, passed in zip(check(head), check(through), strict=True):
         assert isinstance(passed, Holds | NotProved)
         assert passed.margin <= plain.margin

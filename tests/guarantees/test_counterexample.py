@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
 from smle.guarantees.proof.worst_case import Literals
-from smle.guarantees.regions.geometry import Domain, Region, Support
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.solvers import Solution, Status
 from studies.formulations import (
     ReachModel,
@@ -34,7 +34,7 @@ def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
     head = Head([[1.0], [-1.0]], [0.0, 1.0])
     both = rows(([1.0, 0.0], 0.5), ([0.0, 1.0], 0.7))
     search = linear_counterexample(
-        both, plain_numbers(head), plain_envelope(BOX, DOMAIN), Support(Region.whole(DOMAIN))
+        both, plain_numbers(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN))
     )
     assert search.found is not None
     assert search.found.strength == pytest.approx(0.5)
@@ -45,7 +45,7 @@ def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
 def test_a_margin_makes_touching_a_counterexample() -> None:
     head = Head([[1.0]], [0.0])
     touching = rows(([1.0], 1.0))
-    arguments = (touching, plain_numbers(head), plain_envelope(BOX, DOMAIN), Support(Region.whole(DOMAIN)))
+    arguments = (touching, plain_numbers(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN)))
     assert linear_counterexample(*arguments).none_exists
     found = linear_counterexample(*arguments, margin=1e-3).found
     assert found is not None

@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
 from smle.guarantees.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
 from smle.guarantees.proof.verify import replay, verify
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import Cells
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 
 ONE = Fraction(1)
@@ -24,29 +24,29 @@ def at_least(bound: str, output: int = 0) -> Literal:
     return Literal(((output, -ONE),), (), -Fraction(bound))
 
 
-def specification(*clauses: Clause, rows: tuple[Row, ...] = (), outputs: int = 1) -> tuple[Specification, Arrangement]:
+def specification(*clauses: Clause, rows: tuple[Row, ...] = (), outputs: int = 1) -> tuple[Specification, Cells]:
     region = Polytope(rows)
     spec = Specification(
         (NumericInput("distance", Fraction(0), Fraction(200)), NumericInput("speed", Fraction(0), Fraction(40))),
         tuple(Number(f"y{i}") for i in range(outputs)),
         (Rule("rule", (region,), CNF(clauses), "..." if rows else None, "..."),),
     )
-    arrangement = Arrangement(
+    cells = Cells(
         rows=region.rows,
         regions=(tuple(range(len(region.rows))),),
         rules=((0,),),
         gated=(0,) if rows else (),
-        cells=((0,), ()) if rows else ((),),
+        active=((0,), ()) if rows else ((),),
         conflicts=(),
         implications=(),
     )
-    return spec, arrangement
+    return spec, cells
 
 
-def one_head(head: Head, *, cells: int = 1, bounds: ConstantBounds | AffineBounds | None = None) -> Overapproximation:
+def one_head(head: Head, *, cells: int = 1, bounds: ConstantBounds | AffineBounds | None = None) -> FrozenHeads:
     n = head.W.shape[1]
     box = ConstantBounds(np.zeros(n), np.ones(n)) if bounds is None else bounds
-    return Overapproximation(box, (head, *[None] * (cells - 1)))
+    return FrozenHeads(box, (head, *[None] * (cells - 1)))
 
 
 def only(verdicts: Verdicts) -> Holds | NotProved | Unknown | Violated:
@@ -55,16 +55,16 @@ def only(verdicts: Verdicts) -> Holds | NotProved | Unknown | Violated:
 
 
 def test_margin_is_the_distance_to_the_bound_in_its_own_units() -> None:
-    spec, arrangement = specification(Clause((at_most("100"),)))
-    verdict = only(verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, arrangement))
+    spec, cells = specification(Clause((at_most("100"),)))
+    verdict = only(verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, cells))
     assert isinstance(verdict, Holds)
     assert verdict.margin == pytest.approx(50.0, rel=1e-5)
     assert verdict.multipliers.weights.tolist() == [1.0]
 
 
 def test_not_proved_names_the_corner() -> None:
-    spec, arrangement = specification(Clause((at_most("40"),)))
-    verdict = only(verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, arrangement))
+    spec, cells = specification(Clause((at_most("40"),)))
+    verdict = only(verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, cells))
     assert isinstance(verdict, NotProved)
     assert verdict.margin == pytest.approx(-10.0, rel=1e-5)
     assert verdict.z == pytest.approx([1.0, 0.0])
@@ -72,27 +72,27 @@ def test_not_proved_names_the_corner() -> None:
 
 def test_a_head_that_touches_the_bound_is_not_proved() -> None:
     """Rounding may carry the deployed output over the bound, so a margin of zero is no proof."""
-    spec, arrangement = specification(Clause((at_most("1"),)))
-    assert isinstance(only(verify(one_head(Head([[1.0]], [0.0])), spec, arrangement)), NotProved)
-    assert isinstance(only(verify(one_head(Head([[0.999]], [0.0])), spec, arrangement)), Holds)
+    spec, cells = specification(Clause((at_most("1"),)))
+    assert isinstance(only(verify(one_head(Head([[1.0]], [0.0])), spec, cells)), NotProved)
+    assert isinstance(only(verify(one_head(Head([[0.999]], [0.0])), spec, cells)), Holds)
 
 
 def test_a_region_gives_multipliers_for_its_rows() -> None:
     near = Row(((0, ONE),), Fraction(10))
     dose = at_most("0", inputs=((0, Fraction(-1, 2)),))
-    spec, arrangement = specification(Clause((dose,)), rows=(Row(((0, -ONE),), Fraction(-4)), near))
-    verdict = only(verify(one_head(Head([[1.0]], [0.5]), cells=2), spec, arrangement))
+    spec, cells = specification(Clause((dose,)), rows=(Row(((0, -ONE),), Fraction(-4)), near))
+    verdict = only(verify(one_head(Head([[1.0]], [0.5]), cells=2), spec, cells))
     assert isinstance(verdict, Holds)  # y <= 1.5 <= distance / 2 for distance >= 4
     assert verdict.margin == pytest.approx(0.5, rel=1e-4)
     row_numbers = [r for r, _ in verdict.multipliers.rows]
-    assert [arrangement.rows[r].bound for r in row_numbers] == [Fraction(-4)]
+    assert [cells.rows[r].bound for r in row_numbers] == [Fraction(-4)]
 
 
 def test_two_literals_need_a_mixture() -> None:
     """y0 < 0 or y1 < 0 for y = (z - 0.6, 0.4 - z): neither holds alone, half of each does."""
     strict = [Literal(((i, ONE),), (), Fraction(0), strict=True) for i in (0, 1)]
-    spec, arrangement = specification(Clause(tuple(strict)), outputs=2)
-    verdict = only(verify(one_head(Head([[1.0], [-1.0]], [-0.6, 0.4])), spec, arrangement))
+    spec, cells = specification(Clause(tuple(strict)), outputs=2)
+    verdict = only(verify(one_head(Head([[1.0], [-1.0]], [-0.6, 0.4])), spec, cells))
     assert isinstance(verdict, Holds)
     assert verdict.multipliers.weights == pytest.approx([0.5, 0.5])
     assert verdict.margin == pytest.approx(0.1, rel=1e-4)
@@ -100,8 +100,8 @@ def test_two_literals_need_a_mixture() -> None:
 
 def test_an_empty_region_asks_for_nothing() -> None:
     rows = (Row(((0, ONE), (1, ONE)), Fraction(-1)), Row(((0, ONE), (1, -ONE)), Fraction(3)))
-    spec, arrangement = specification(Clause((at_most("0"),)), rows=rows)
-    verdict = only(verify(one_head(Head([[1.0]], [1.0]), cells=2), spec, arrangement))
+    spec, cells = specification(Clause((at_most("0"),)), rows=rows)
+    verdict = only(verify(one_head(Head([[1.0]], [1.0]), cells=2), spec, cells))
     assert isinstance(verdict, Holds)
     assert verdict.multipliers.empty
     assert verdict.multipliers.rows
@@ -113,26 +113,26 @@ def test_one_hot_columns_add_up_to_one() -> None:
         (Number("y"),),
         (Rule("rule", (Polytope(),), CNF((Clause((at_most("3/2"),)),)), None, "..."),),
     )
-    arrangement = Arrangement((), ((),), ((0,),), (), ((),), (), ())
+    cells = Cells((), ((),), ((0,),), (), ((),), (), ())
     over = one_head(Head([[0.0]], [0.0], V=[[1.0, 1.0, 1.0]]))
-    verdict = only(verify(over, spec, arrangement))
+    verdict = only(verify(over, spec, cells))
     assert isinstance(verdict, Holds)  # over the box y reaches 3, with exactly one category only 1
     assert verdict.margin == pytest.approx(0.5, rel=1e-4)
     assert [r for r, _ in verdict.multipliers.rows] == [0]
 
 
 def test_a_head_that_may_overflow_is_unknown() -> None:
-    spec, arrangement = specification(Clause((at_least("0"),)))
-    verdict = only(verify(one_head(Head([[3e38, 3e38]], [0.0])), spec, arrangement))
+    spec, cells = specification(Clause((at_least("0"),)))
+    verdict = only(verify(one_head(Head([[3e38, 3e38]], [0.0])), spec, cells))
     assert isinstance(verdict, Unknown)
     assert "overflow" in verdict.reason
 
 
 def test_a_fallback_that_breaks_the_rule_is_not_proved() -> None:
-    spec, arrangement = specification(Clause((at_most("1"),)))
+    spec, cells = specification(Clause((at_most("1"),)))
     safe, broken = (Head([[0.5]], [0.0], fallback=[value]) for value in (1.0, 1.5))
-    assert isinstance(only(verify(one_head(safe), spec, arrangement)), Holds)
-    verdict = only(verify(one_head(broken), spec, arrangement))
+    assert isinstance(only(verify(one_head(safe), spec, cells)), Holds)
+    verdict = only(verify(one_head(broken), spec, cells))
     assert isinstance(verdict, NotProved)
     assert np.isnan(verdict.z).all()
 
@@ -144,9 +144,9 @@ def test_an_exclusion_block_reports_pairs() -> None:
         tuple(Number(f"y{i}") for i in range(3)),
         (Rule("rule", (Polytope(),), CNF((), pairs), None, "..."),),
     )
-    arrangement = Arrangement((), ((),), ((0,),), (), ((),), (), ())
+    cells = Cells((), ((),), ((0,),), (), ((),), (), ())
     over = one_head(Head([[1.0], [-1.0], [0.0]], [-0.6, 0.4, 1.0]))
-    verdicts = verify(over, spec, arrangement)
+    verdicts = verify(over, spec, cells)
     (block,) = verdicts.exclusions
     assert block.proved.tolist() == [True, False]
     assert block.weights.sum(axis=1) == pytest.approx(1.0)
@@ -156,16 +156,16 @@ def test_an_exclusion_block_reports_pairs() -> None:
 
 
 def test_no_verdict_has_a_truth_value() -> None:
-    spec, arrangement = specification(Clause((at_most("100"),)))
-    verdicts = verify(one_head(Head([[1.0]], [0.0])), spec, arrangement)
+    spec, cells = specification(Clause((at_most("100"),)))
+    verdicts = verify(one_head(Head([[1.0]], [0.0])), spec, cells)
     for item in (only(verdicts), verdicts, Unknown("why")):
         with pytest.raises(TypeError):
             bool(item)
 
 
 def test_replay_tells_violations_from_corners_that_are_never_reached() -> None:
-    spec, arrangement = specification(Clause((at_most("40"),)))
-    verdicts = verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, arrangement)
+    spec, cells = specification(Clause((at_most("40"),)))
+    verdicts = verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, cells)
     bad = replay(verdicts, spec, lambda x: np.full((len(x), 1), 50.0, dtype=np.float32))
     verdict = only(bad)
     assert isinstance(verdict, Violated)
@@ -184,17 +184,17 @@ def test_replay_reads_regions_as_the_guard_does() -> None:
 
 
 def test_failures_are_sorted_worst_first() -> None:
-    spec, arrangement = specification(Clause((at_most("4"),)), Clause((at_most("1"),)), Clause((at_most("9"),)))
-    verdicts = verify(one_head(Head([[5.0]], [0.0])), spec, arrangement)
+    spec, cells = specification(Clause((at_most("4"),)), Clause((at_most("1"),)), Clause((at_most("9"),)))
+    verdicts = verify(one_head(Head([[5.0]], [0.0])), spec, cells)
     assert [o for o, _ in verdicts.failures()] == [Obligation(0, 0, 1, 0), Obligation(0, 0, 0, 0)]
 
 
 def test_heads_and_cells_must_match() -> None:
-    spec, arrangement = specification(Clause((at_most("4"),)))
+    spec, cells = specification(Clause((at_most("4"),)))
     with pytest.raises(ValueError, match="one head per cell"):
-        verify(Overapproximation(ConstantBounds([0.0], [1.0]), ()), spec, arrangement)
+        verify(FrozenHeads(ConstantBounds([0.0], [1.0]), ()), spec, cells)
     with pytest.raises(ValueError, match="Expected a head"):
-        verify(Overapproximation(ConstantBounds([0.0], [1.0]), (None,)), spec, arrangement)
+        verify(FrozenHeads(ConstantBounds([0.0], [1.0]), (None,)), spec, cells)
 
 
 def test_affine_bounds_follow_the_input() -> None:
@@ -202,18 +202,18 @@ def test_affine_bounds_follow_the_input() -> None:
     bounds = AffineBounds([0.0], [[0.0, 0.0]], [0.0], [[0.0, 1 / 40]])
     for room, kind in (("0", NotProved), ("1/100", Holds)):
         clause = Clause((at_most(room, inputs=((1, -ONE),)),))
-        spec, arrangement = specification(clause)
+        spec, cells = specification(clause)
         over = one_head(Head([[40.0]], [0.0]), bounds=bounds)
-        assert isinstance(only(verify(over, spec, arrangement)), kind)
+        assert isinstance(only(verify(over, spec, cells)), kind)
 
 
 def test_a_witness_is_a_real_point_of_the_box_and_the_region() -> None:
     """Constant bounds and no inputs in the clause: x plays no part, yet the witness names one inside the region."""
     for rows in ((), (Row(((0, ONE), (1, ONE)), Fraction(30)), Row(((0, -ONE), (1, -ONE)), Fraction(-25)))):
-        spec, arrangement = specification(Clause((at_most("40"),)), rows=rows)
+        spec, cells = specification(Clause((at_most("40"),)), rows=rows)
         bounds = ConstantBounds([-3.0, -2.0], [2.0, 5.0])
         over = one_head(Head([[20.0, -5.0]], [30.0]), cells=2 if rows else 1, bounds=bounds)
-        verdict = only(verify(over, spec, arrangement))
+        verdict = only(verify(over, spec, cells))
         assert isinstance(verdict, NotProved)
         assert verdict.z == pytest.approx([2.0, -2.0])
         assert np.isfinite(verdict.x).all()

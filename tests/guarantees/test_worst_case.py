@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
 from smle.guarantees.proof.rounding import affine_errors
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
+from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Categorical, Number, NumericInput, Row, Specification
 from smle_check.floats import affine_error, exact
 
@@ -30,14 +30,14 @@ def test_a_sum_that_may_overflow_has_no_error_bound() -> None:
 
 def test_constant_bounds_that_cross_are_widened_to_what_the_clip_gives() -> None:
     domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
-    envelope = Envelope.of(ConstantBounds([2.0, 0.0], [1.0, 1.0]), domain)
+    envelope = WidenedBox.of(ConstantBounds([2.0, 0.0], [1.0, 1.0]), domain)
     assert envelope.lower[0] <= 1.0 <= envelope.upper[0]
     assert (envelope.lower[1], envelope.upper[1]) == pytest.approx((0.0, 1.0), abs=1e-30)
 
 
 def test_affine_bounds_are_widened_by_their_own_rounding() -> None:
     domain = Domain(np.zeros(1), np.full(1, 100.0), np.full(1, 100.0))
-    envelope = Envelope.of(AffineBounds([0.1], [[0.3]], [0.2], [[0.3]]), domain)
+    envelope = WidenedBox.of(AffineBounds([0.1], [[0.3]], [0.2], [[0.3]]), domain)
     assert 1e-7 < envelope.extra[0] < 1e-4
     head = HeadNumbers.of(Head([[1.0]], [0.0], V=[[2.0]]), envelope, domain)
     assert head.errors[0] > 0
@@ -54,8 +54,8 @@ def test_rows_are_enlarged_as_the_guard_sees_them() -> None:
         (),
     )
     rows = (Row(((0, Fraction(1)),), Fraction(1, 10)), Row(((0, Fraction(1)), (1, Fraction(1, 3))), Fraction(1)))
-    arrangement = Arrangement(rows, ((0,), (1,)), ((), ()), (), ((),), (), ())
-    A, a = enlarged_rows(arrangement, spec)
+    cells = Cells(rows, ((0,), (1,)), ((), ()), (), ((),), (), ())
+    A, a = enlarged_rows(cells, spec)
     assert A.shape == (4, 4)
     assert Fraction(a[0]) == Fraction(float(np.float32(0.1)))  # x = float32(0.1) satisfies x <= 0.1
     assert 1.0 < a[1] < 1.0001
@@ -71,7 +71,7 @@ def test_support_prices_what_it_maximizes(oblique: bool) -> None:
     a = np.array([0.5, 0.25, 0.8, 0.1])
     region = Region(domain, (3, 5, 7, 9), A, a)
     slopes = rng.normal(size=(20, 3))
-    bounds, mu, x = Support(region)(slopes)
+    bounds, mu, x = RegionMaximum(region)(slopes)
     assert (mu >= 0).all()
     assert (x @ A.T <= a + 1e-7).all()
     assert bounds == pytest.approx((slopes * x).sum(axis=1), abs=1e-7)

@@ -297,6 +297,16 @@ def test_thresholds_next_to_zero_are_never_subnormal():
             ContradictionError,
             "'e', 'f' and 'g' contradict each other at",
         ),
+        *(
+            (
+                "inputs: {x: [0, 10], z: [0, 10]}\noutputs: [y, w]\nrules:\n"
+                f"  - {{name: lo, when: x + z >= 7, then: {left} >= 5}}\n"
+                f"  - {{name: hi, when: x + z < 7, then: {left} <= 4}}\n",
+                NotCertifiedError,
+                "x=7, z=0 conditions of rules 'lo' and 'hi' meet at a border of several inputs",
+            )
+            for left in ("y", "y + w")
+        ),
     ],
 )
 def test_what_cannot_be_met_is_refused_with_the_input(rules, error, message):

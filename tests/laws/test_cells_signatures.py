@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import smle_check
 from smle.certificates.issue import _coverage, compiled
-from smle.guarantees.regions.cells import arrange
 from smle.guarantees.regions.guard import domain_box, guard_rows
+from smle.guarantees.regions.search import find_cells
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.guard import check_coverage
@@ -47,7 +47,7 @@ def specifications(draw):
     return Specification(inputs, (Number("y"),), rules)
 
 
-def guard_signature(arrangement, guard, x, fmt, generator):
+def guard_signature(cells, guard, x, fmt, generator):
     """Evaluate the gate as deployed: comparisons in the input's own format, oblique rows in float32, any order."""
     dtype = np.float32 if fmt is BINARY32 else np.float64
     bits = []
@@ -68,7 +68,7 @@ def guard_signature(arrangement, guard, x, fmt, generator):
                 total += terms[k]
             inside = total <= float(row.threshold)
         bits.append(bool(inside))
-    return tuple(r for r in arrangement.gated if all(bits[k] for k in arrangement.regions[r]))
+    return tuple(r for r in cells.gated if all(bits[k] for k in cells.regions[r]))
 
 
 def points(spec, guard, fmt, generator, count):
@@ -91,13 +91,12 @@ def points(spec, guard, fmt, generator, count):
 @settings(max_examples=120, deadline=None)
 @given(specifications(), st.integers(0, 2**32 - 1))
 def test_every_signature_is_a_cell(spec, seed):
-    arrangement = arrange(spec, max_cells=64)
-    guard = guard_rows(arrangement, spec)
+    cells = find_cells(spec, max_cells=64)
+    guard = guard_rows(cells, spec)
     generator = np.random.default_rng(seed)
-    cells = set(arrangement.cells)
     for fmt in (BINARY32, BINARY64):
         for x in points(spec, guard, fmt, generator, 60):
-            assert guard_signature(arrangement, guard, x, fmt, generator) in cells
+            assert guard_signature(cells, guard, x, fmt, generator) in cells
 
 
 def bound_of(multipliers, guard, spec, fmt, complement=None):
@@ -133,21 +132,21 @@ def bound_of(multipliers, guard, spec, fmt, complement=None):
 @settings(max_examples=80, deadline=None)
 @given(specifications())
 def test_every_proof_is_one(spec):
-    arrangement = arrange(spec)
-    guard = guard_rows(arrangement, spec)
+    cells = find_cells(spec)
+    guard = guard_rows(cells, spec)
 
     def proves(multipliers, complement=None):
         for fmt in (BINARY32, BINARY64):
             bound, strict = bound_of(multipliers, guard, spec, fmt, complement)
             assert bound < 0 or (bound == 0 and strict)
 
-    for conflict in arrangement.conflicts:
-        own = {r for region in conflict.regions for r in arrangement.regions[region]}
+    for conflict in cells.conflicts:
+        own = {r for region in conflict.regions for r in cells.regions[region]}
         assert {r for r, _ in conflict.multipliers} <= own
         proves(conflict.multipliers)
-    for implication in arrangement.implications:
-        own = {r for region in implication.regions for r in arrangement.regions[region]}
-        numbers = arrangement.regions[implication.implied]
+    for implication in cells.implications:
+        own = {r for region in implication.regions for r in cells.regions[region]}
+        numbers = cells.regions[implication.implied]
         for r, multipliers in zip(numbers, implication.multipliers, strict=True):
             assert {k for k, _ in multipliers} <= own | {-1}
             if multipliers:
@@ -159,30 +158,30 @@ def test_every_proof_is_one(spec):
 @settings(max_examples=60, deadline=None)
 @given(specifications())
 def test_the_exact_checker_accepts_the_cells(spec):
-    arrangement = arrange(spec)
-    stated = smle_check.Specification(compiled(spec, arrangement, block := bytearray()), bytes(block))
-    coverage = _coverage(arrangement)
-    check_coverage(stated, coverage, list(arrangement.gated), list(arrangement.cells))
-    for left_out in range(min(len(arrangement.cells), 3)):
-        fewer = [cell for c, cell in enumerate(arrangement.cells) if c != left_out]
+    cells = find_cells(spec)
+    stated = smle_check.Specification(compiled(spec, cells, block := bytearray()), bytes(block))
+    coverage = _coverage(cells)
+    check_coverage(stated, coverage, list(cells.gated), list(cells))
+    for left_out in range(min(len(cells), 3)):
+        fewer = [cell for c, cell in enumerate(cells) if c != left_out]
         with pytest.raises(smle_check.Rejected, match="no head for the regions"):
-            check_coverage(stated, coverage, list(arrangement.gated), fewer)
+            check_coverage(stated, coverage, list(cells.gated), fewer)
 
 
 @settings(max_examples=60, deadline=None)
 @given(specifications())
 def test_cells_are_what_conflicts_and_implications_leave(spec):
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     left = set()
-    for mask in range(2 ** len(arrangement.gated)):
-        active = {r for p, r in enumerate(arrangement.gated) if mask >> p & 1}
-        refuted = any(set(c.regions) <= active for c in arrangement.conflicts)
-        forced = any(set(i.regions) <= active and i.implied not in active for i in arrangement.implications)
+    for mask in range(2 ** len(cells.gated)):
+        active = {r for p, r in enumerate(cells.gated) if mask >> p & 1}
+        refuted = any(set(c.regions) <= active for c in cells.conflicts)
+        forced = any(set(i.regions) <= active and i.implied not in active for i in cells.implications)
         if not refuted and not forced:
             left.add(tuple(sorted(active)))
-    assert left <= set(arrangement.cells)
-    if () in arrangement.cells:
-        assert arrangement.cells[-1] == ()
+    assert left <= set(cells)
+    if () in cells:
+        assert cells[-1] == ()
 
 
 @pytest.mark.parametrize("kind", ["with", "without"])
@@ -193,10 +192,10 @@ def test_one_hot_groups(kind):
     if kind == "without":
         regions.append(Polytope((Row(((2, F(1)),), F(0)),)))
     rules = tuple(Rule(f"r{i}", (region,), ANY, "", "") for i, region in enumerate(regions))
-    arrangement = arrange(Specification(inputs, (Number("y"),), rules))
-    guard = guard_rows(arrangement, spec := Specification(inputs, (Number("y"),), rules))
-    assert all(bound_of(c.multipliers, guard, spec, BINARY64)[0] < 0 for c in arrangement.conflicts)
+    cells = find_cells(Specification(inputs, (Number("y"),), rules))
+    guard = guard_rows(cells, spec := Specification(inputs, (Number("y"),), rules))
+    assert all(bound_of(c.multipliers, guard, spec, BINARY64)[0] < 0 for c in cells.conflicts)
     if kind == "with":
-        assert set(arrangement.cells) == {(0,), (1,), (2,), ()}
+        assert set(cells) == {(0,), (1,), (2,), ()}
     else:
-        assert set(arrangement.cells) == {(0, 3), (1, 3), (2,), (3,), ()}
+        assert set(cells) == {(0, 3), (1, 3), (2,), (3,), ()}

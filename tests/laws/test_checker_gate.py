@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from smle.guarantees.regions.cells import arrange
-from smle.nn.gate import Domain, Gate
+from smle.guarantees.regions.search import find_cells
+from smle.nn.gate import Gate, InputClamp
 from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 
@@ -34,13 +34,13 @@ class Setup:
     """A specification with its gate; `check` compares bits with exact membership."""
 
     def __init__(self, spec: Specification) -> None:
-        self.arrangement = arrange(spec)
-        self.gate, self.domain = Gate(spec, self.arrangement), Domain(spec)
+        self.cells = find_cells(spec)
+        self.gate, self.domain = Gate(spec, self.cells), InputClamp(spec)
 
     def member(self, region: int, x: list[Fraction], dtype: torch.dtype, *, slack: Fraction = Fraction(0)) -> bool:
         """Membership; the constant of a comparison is the nearest number of the input's own format."""
-        for index in self.arrangement.regions[region]:
-            row = self.arrangement.rows[index]
+        for index in self.cells.regions[region]:
+            row = self.cells.rows[index]
             value = sum(q * x[i] for i, q in row.coefficients)
             comparison = len(row.coefficients) == 1
             bound = nearest(row.bound, FORMATS[dtype]) if comparison else row.bound + slack
@@ -55,8 +55,8 @@ class Setup:
         on = enlarged = 0
         for row, values in enumerate(clamped.tolist()):
             x = [Fraction(v) for v in values]
-            chosen = self.arrangement.cells[cells[row]]
-            for position, region in enumerate(self.arrangement.gated):
+            chosen = self.cells[cells[row]]
+            for position, region in enumerate(self.cells.gated):
                 inside = self.member(region, x, points.dtype)
                 assert bool(bits[row, position]) == (region in chosen), "the cell is not that of the bits"
                 if inside:

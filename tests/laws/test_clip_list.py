@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 import smle_check
-from smle.certificates.agreement import arrangement_of
+from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate
 from smle.certificates.rules import certify_rules
 from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
@@ -393,7 +393,7 @@ def test_hostile_documents_are_rejected():
 
 def test_a_clip_list_is_not_taken_for_a_network():
     with pytest.raises(CertificateError, match="Got the head 'rules'"):
-        arrangement_of(certified("bank"), spec_of(EVERYDAY["bank"]))
+        cells_of(certified("bank"), spec_of(EVERYDAY["bank"]))
 
 
 def test_tensors_of_another_program_are_rejected():

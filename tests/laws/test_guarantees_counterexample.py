@@ -10,11 +10,11 @@ import pytest
 from smle.guarantees.box.counterexample import _ascend, exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.overapproximation import AffineBounds, Head
+from smle.guarantees.proof.frozen_heads import AffineBounds, Head
 from smle.guarantees.proof.verdict import Holds, NotProved
 from smle.guarantees.proof.verify import verify_clauses
-from smle.guarantees.proof.worst_case import Envelope, Literals
-from smle.guarantees.regions.geometry import Domain, Region, Support
+from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.solvers import LinearProgram, Status, solve
 from studies.formulations import (
     exclusion_counterexample_milp,
@@ -31,11 +31,11 @@ MANY = pytest.mark.parametrize(
 PAIRS = np.array([[0, 1], [0, 2], [1, 2]], dtype=np.int32)
 
 
-def plain(instance: Instance) -> tuple[Envelope, Region, Literals]:
+def plain(instance: Instance) -> tuple[WidenedBox, Region, Literals]:
     domain = Domain.of(instance.spec)
     bounds = instance.over.bounds
     assert not hasattr(bounds, "layers")
-    region = Region.of(instance.arrangement, instance.spec, [1], domain=domain)
+    region = Region.of(instance.cells, instance.spec, [1], domain=domain)
     clauses = [clause for rule in instance.spec.rules for clause in rule.requirement.clauses]
     m = len(instance.spec.targets)
     return plain_envelope(bounds, domain), region, Literals.of(clauses, m, len(domain.low))  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_linear_search_has_the_optimum_of_the_papers_milp(affine: bool, seeds: r
         envelope, region, rows = plain(instance)
         head = instance.over.heads[0]
         assert head is not None
-        fast = linear_counterexample(rows, plain_numbers(head), envelope, Support(region))
+        fast = linear_counterexample(rows, plain_numbers(head), envelope, RegionMaximum(region))
         slow = linear_counterexample_milp(rows, instance.over.bounds, head, region)
         assert (fast.found is None) == (slow.found is None)
         if fast.found is not None and slow.found is not None:
@@ -71,7 +71,7 @@ def test_exclusion_search_has_the_optimum_of_the_papers_milp(affine: bool, seeds
         assert head is not None
         head = type(head)(head.W, head.b - rng.uniform(0, 6), V=head.V)
         domain = Domain.of(instance.spec)
-        region = Region.of(instance.arrangement, instance.spec, [1], domain=domain)
+        region = Region.of(instance.cells, instance.spec, [1], domain=domain)
         envelope = plain_envelope(over.bounds, domain)  # type: ignore[arg-type]
         fast = exclusion_counterexample(PAIRS, plain_numbers(head), envelope, region)
         slow = exclusion_counterexample_milp(PAIRS, over.bounds, head, region)
@@ -94,7 +94,7 @@ def test_verdicts_agree_with_the_papers_milp_about_linear_rules(affine: bool, se
         assert head.V is not None
         size = np.float32(0.05 if seed % 2 else 1.0)  # small heads keep the rules more often
         head = Head(head.W * size, head.b * size, V=head.V * size)
-        envelope = Envelope.of(instance.over.bounds, region.domain)
+        envelope = WidenedBox.of(instance.over.bounds, region.domain)
         clauses = [clause for rule in instance.spec.rules for clause in rule.requirement.clauses]
         verdicts = verify_clauses(clauses, head, envelope, region)
         search = linear_counterexample_milp(rows, instance.over.bounds, head, region)
@@ -116,7 +116,7 @@ def test_verdicts_agree_with_the_papers_milp_about_exclusions(seeds: range) -> N
         assert head is not None
         head = type(head)(head.W, head.b - rng.uniform(0, 4))
         domain = Domain(-np.ones(2), np.ones(2), np.ones(2))
-        _, margins = verify_exclusions(PAIRS, head, Envelope.of(over.bounds, domain), domain, best=True)
+        _, margins = verify_exclusions(PAIRS, head, WidenedBox.of(over.bounds, domain), domain, best=True)
         if np.abs(margins).min() < 1e-4:
             continue
         search = exclusion_counterexample_milp(PAIRS, over.bounds, head, Region.whole(domain))
@@ -129,7 +129,7 @@ def test_pair_weights_equal_the_lp_of_the_pair() -> None:
     for seed in range(40):
         instance = random_instance(seed, affine=bool(seed % 2), n=5, m=3)
         domain = Domain.of(instance.spec)
-        envelope = Envelope.of(instance.over.bounds, domain)
+        envelope = WidenedBox.of(instance.over.bounds, domain)
         head = instance.over.heads[0]
         assert head is not None
         _, margins = verify_exclusions(PAIRS, head, envelope, domain, best=True)
@@ -148,7 +148,7 @@ def test_ascent_finds_a_counterexample_whenever_there_is_one() -> None:
         envelope, region, rows = plain(instance)
         head = instance.over.heads[0]
         assert head is not None
-        support = Support(region)
+        support = RegionMaximum(region)
         exact = linear_counterexample(rows, plain_numbers(head), envelope, support)
         active = np.arange(len(rows.h))
         rough = _ascend(rows, plain_numbers(head), envelope, support, margin=0.0, active=active)
@@ -198,8 +198,8 @@ def test_milp_with_crossing_bounds_equals_enumeration(seeds: range) -> None:
         bounds, head = instance.over.bounds, instance.over.heads[0]
         assert isinstance(bounds, AffineBounds)
         assert head is not None
-        region = Region.of(instance.arrangement, instance.spec, [1])
-        crossed += bool((Envelope.of(bounds, region.domain).extra > 1e-3).any())
+        region = Region.of(instance.cells, instance.spec, [1])
+        crossed += bool((WidenedBox.of(bounds, region.domain).extra > 1e-3).any())
         clause = instance.spec.rules[0].requirement.clauses[0]
         literals = Literals.of(clause, len(head.b), region.A.shape[1])
         found, x, z = worst_clause_milp(literals, bounds, head, region)

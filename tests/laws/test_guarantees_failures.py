@@ -34,7 +34,7 @@ def test_a_failing_lp_is_unknown_or_proved_without_it(status: Status, monkeypatc
     for literals in (1, 2):
         for seed in range(6):
             instance = random_instance(seed, affine=True, literals=literals)
-            for o, v in verify(instance.over, instance.spec, instance.arrangement):
+            for o, v in verify(instance.over, instance.spec, instance.cells):
                 truth[literals, seed, o] = v
     monkeypatch.setattr(geometry, "open_session", lambda *_, **__: Broken(status))
     monkeypatch.setattr(geometry, "solve", lambda *_, **__: Solution(status, message="injected"))
@@ -43,7 +43,7 @@ def test_a_failing_lp_is_unknown_or_proved_without_it(status: Status, monkeypatc
     for literals in (1, 2):
         for seed in range(6):
             instance = random_instance(seed, affine=True, literals=literals)
-            for o, v in verify(instance.over, instance.spec, instance.arrangement):
+            for o, v in verify(instance.over, instance.spec, instance.cells):
                 if isinstance(v, Holds):
                     # Only what is true may still be proved, with multipliers that need no solver.
                     known = truth[literals, seed, o]
@@ -87,7 +87,7 @@ def test_a_lying_lp_never_makes_a_clause_hold(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _unpack(instance):  # type: ignore[no-untyped-def]
-    return instance.over, instance.spec, instance.arrangement
+    return instance.over, instance.spec, instance.cells
 
 
 @pytest.mark.parametrize("status", FAILURES, ids=lambda s: s.name)
@@ -118,7 +118,7 @@ def test_a_failing_qp_gives_a_reason_and_no_head(status: Status, monkeypatch: py
                 run = pdcg(head, HeadProblem.of(*_unpack(instance), c), n_it=3, n_xs=3)
                 if run.succeeded:  # never more than one violated row at a time: that is a formula, not a program
                     heads = tuple(run.head if k == c else other for k, other in enumerate(instance.over.heads))
-                    verdicts = verify(replace(instance.over, heads=heads), instance.spec, instance.arrangement)
+                    verdicts = verify(replace(instance.over, heads=heads), instance.spec, instance.cells)
                     assert all(isinstance(v, Holds) for o, v in verdicts if o.head == c)
                 else:
                     assert run.reason

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
+from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import Envelope, Literals
+from smle.guarantees.proof.worst_case import Literals, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
 from studies.formulations import worst_clause_milp
 from support.guarantee_instances import Instance, random_instance
@@ -29,7 +29,7 @@ def test_envelope_encloses_what_the_deployed_clip_gives() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         bounds = random_bounds(seed, shift=rng.uniform(-1, 3))
-        envelope = Envelope.of(bounds, domain)
+        envelope = WidenedBox.of(bounds, domain)
         for x in rng.uniform(-1, 1, size=(50, 2)):
             lower, upper = bounds.at(x)
             z = rng.normal(size=3) * 5
@@ -48,7 +48,7 @@ def with_networks(seed: int, *, literals: int = 1) -> Instance:
     heads = tuple(
         Head(rng.normal(size=(2, 3)) * 0.3, rng.normal(size=2), V=rng.normal(size=(2, 2)) * 0.2) for _ in range(2)
     )
-    return Instance(base.spec, base.arrangement, Overapproximation(random_bounds(seed), heads))
+    return Instance(base.spec, base.cells, FrozenHeads(random_bounds(seed), heads))
 
 
 @pytest.mark.parametrize("literals", [1, 2])
@@ -58,14 +58,14 @@ def test_verdicts_about_networks_agree_with_milp_and_samples(literals: int) -> N
         instance = with_networks(seed, literals=literals)
         domain = Domain.of(instance.spec)
         rng = np.random.default_rng(seed)
-        for obligation, verdict in verify(instance.over, instance.spec, instance.arrangement):
+        for obligation, verdict in verify(instance.over, instance.spec, instance.cells):
             kinds.add(type(verdict))
             head = instance.over.heads[obligation.head]
             assert head is not None
             clause = instance.spec.rules[obligation.rule].requirement.clauses[obligation.clause]
             arrays = Literals.of(clause, 2, 2)
-            active = [*instance.arrangement.cells[obligation.head]]
-            region = Region.of(instance.arrangement, instance.spec, active, domain=domain)
+            active = [*instance.cells[obligation.head]]
+            region = Region.of(instance.cells, instance.spec, active, domain=domain)
             milp, _, _ = worst_clause_milp(arrays, instance.over.bounds, head, region)
             if isinstance(verdict, Holds):
                 assert milp.objective <= -verdict.margin + 1e-5

@@ -10,7 +10,7 @@ from smle.guarantees.box.pdcg import Memory, memory_projection, pdcg
 from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
 from smle.guarantees.box.refitting import Samples, logistic_loss, refit, softmax_loss, squared_error
 from smle.guarantees.box.robust import robust_rows
-from smle.guarantees.proof.overapproximation import Head
+from smle.guarantees.proof.frozen_heads import Head
 from smle.solvers import QuadraticProgram, Status, solve
 from studies.formulations import memory_projection_miqp
 from support.guarantee_instances import Instance, random_instance
@@ -34,7 +34,7 @@ KINDS = pytest.mark.parametrize(
 def parts(instance: Instance, c: int = 0) -> tuple[Head, HeadProblem]:
     head = instance.over.heads[c]
     assert head is not None
-    return head, HeadProblem.of(instance.over, instance.spec, instance.arrangement, c)
+    return head, HeadProblem.of(instance.over, instance.spec, instance.cells, c)
 
 
 def theta(head: Head, problem: HeadProblem) -> np.ndarray:
@@ -48,13 +48,13 @@ def test_projection_is_proved_safe_and_idempotent(kind: dict[str, object], seeds
     done = 0
     for seed in seeds:
         instance = random_instance(seed, **kind)  # type: ignore[arg-type]
-        first = project(instance.over, instance.spec, instance.arrangement)
+        first = project(instance.over, instance.spec, instance.cells)
         if not first.succeeded:
             # Random rules may contradict each other: then the outcome must say so.
             assert all(r is None or r.head is not None or r.reason for r in first.heads)
             continue
         done += 1
-        again = project(first.over, instance.spec, instance.arrangement)
+        again = project(first.over, instance.spec, instance.cells)
         assert again.distance == 0.0
         for a, b in zip(first.over.heads, again.over.heads, strict=True):
             assert a is b
@@ -183,11 +183,11 @@ def samples_of(instance: Instance, rows: int, seed: int) -> Samples:
 def test_refit_is_safe_and_fits_no_worse_than_the_projection(literals: int) -> None:
     for seed in range(4):
         instance = random_instance(seed, affine=bool(seed % 2), literals=literals)
-        projection = project(instance.over, instance.spec, instance.arrangement)
+        projection = project(instance.over, instance.spec, instance.cells)
         if not projection.succeeded:
             continue
         data = samples_of(instance, 60, seed)
-        result = refit(projection.over, instance.spec, instance.arrangement, samples=data)
+        result = refit(projection.over, instance.spec, instance.cells, samples=data)
         assert result.verdicts.hold
         outcome = result.heads[0]
         assert outcome is not None
@@ -198,14 +198,14 @@ def test_refit_is_safe_and_fits_no_worse_than_the_projection(literals: int) -> N
 def test_refit_without_binding_rules_is_least_squares() -> None:
     for seed in range(10):
         instance = random_instance(seed)
-        projection = project(instance.over, instance.spec, instance.arrangement)
+        projection = project(instance.over, instance.spec, instance.cells)
         if not projection.succeeded:
             continue
         data = samples_of(instance, 80, seed)
         head = projection.over.heads[0]
         assert head is not None
         free = Samples(data.embedding, data.inputs, data.head, data.outputs(head))
-        result = refit(projection.over, instance.spec, instance.arrangement, samples=free)
+        result = refit(projection.over, instance.spec, instance.cells, samples=free)
         outcome = result.heads[0]
         assert outcome is not None
         assert outcome[1] < 1e-6
@@ -227,7 +227,7 @@ def test_logistic_refit_improves_and_keeps_the_rules() -> None:
     improved = 0
     for seed in range(10):
         instance = random_instance(seed)
-        projection = project(instance.over, instance.spec, instance.arrangement)
+        projection = project(instance.over, instance.spec, instance.cells)
         if not projection.succeeded:
             continue
         data = samples_of(instance, 60, seed)
@@ -235,7 +235,7 @@ def test_logistic_refit_improves_and_keeps_the_rules() -> None:
         result = refit(
             projection.over,
             instance.spec,
-            instance.arrangement,
+            instance.cells,
             samples=labels,
             loss=logistic_loss,
             validation=labels,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from smle.guarantees.proof.clause_lp import clause_optimum
-from smle.guarantees.proof.overapproximation import AffineBounds
+from smle.guarantees.proof.frozen_heads import AffineBounds
 from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, worst_case
-from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, worst_case
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle_check.floats import BINARY32, BINARY64, affine_error, cast_error, guard_slack, nearest, round_up, upward
 from support.guarantee_instances import Instance, random_instance, vertices
 
@@ -21,7 +21,7 @@ def as_fractions(array: np.ndarray) -> list[Fraction]:
     return [Fraction(float(v)) for v in array]
 
 
-def brute_force(literals: Literals, head: HeadNumbers, envelope: Envelope, region: Region) -> list[Fraction]:
+def brute_force(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> list[Fraction]:
     """max over vertices x of (max over box z at x), rounding margin included, exactly.
 
     For given x the maximum over z is a sum of coordinate-wise maxima; the result is convex in x for affine
@@ -60,12 +60,12 @@ def brute_force(literals: Literals, head: HeadNumbers, envelope: Envelope, regio
     return result
 
 
-def parts(instance: Instance) -> tuple[Envelope, HeadNumbers, Region, Literals]:
+def parts(instance: Instance) -> tuple[WidenedBox, HeadNumbers, Region, Literals]:
     domain = Domain.of(instance.spec)
-    envelope = Envelope.of(instance.over.bounds, domain)
+    envelope = WidenedBox.of(instance.over.bounds, domain)
     head = HeadNumbers.of(instance.over.heads[0], envelope, domain)
-    rows = enlarged_rows(instance.arrangement, instance.spec)
-    region = Region.of(instance.arrangement, instance.spec, [1], domain=domain, rows=rows)
+    rows = enlarged_rows(instance.cells, instance.spec)
+    region = Region.of(instance.cells, instance.spec, [1], domain=domain, rows=rows)
     clauses = instance.spec.rules[0].requirement.clauses
     return envelope, head, region, Literals.of(clauses, len(head.b), len(domain.low))
 
@@ -75,7 +75,7 @@ def parts(instance: Instance) -> tuple[Envelope, HeadNumbers, Region, Literals]:
 def test_closed_form_equals_brute_force_over_vertices(affine: bool, oblique: bool) -> None:
     for seed in range(40):
         envelope, head, region, literals = parts(random_instance(seed, affine=affine, oblique=oblique))
-        worst = worst_case(literals, head, envelope, Support(region))
+        worst = worst_case(literals, head, envelope, RegionMaximum(region))
         truth = brute_force(literals, head, envelope, region)
         for bound, value in zip(worst.bound, truth, strict=True):
             assert Fraction(float(bound)) >= value
@@ -86,7 +86,7 @@ def test_closed_form_equals_brute_force_over_vertices(affine: bool, oblique: boo
 def test_lp_of_a_single_literal_equals_the_closed_form(affine: bool) -> None:
     for seed in range(30):
         envelope, head, region, literals = parts(random_instance(seed, affine=affine))
-        worst = worst_case(literals, head, envelope, Support(region))
+        worst = worst_case(literals, head, envelope, RegionMaximum(region))
         for k in range(len(literals.h)):
             one = literals.combined(np.eye(len(literals.h))[k : k + 1])
             optimum = clause_optimum(one, head, envelope, region)
@@ -99,10 +99,10 @@ def test_weights_of_the_lp_close_the_duality_gap(affine: bool) -> None:
         envelope, head, region, literals = parts(random_instance(seed, affine=affine))
         optimum = clause_optimum(literals, head, envelope, region)
         assert optimum.weights is not None
-        worst = worst_case(literals.combined(optimum.weights[None]), head, envelope, Support(region))
+        worst = worst_case(literals.combined(optimum.weights[None]), head, envelope, RegionMaximum(region))
         assert worst.bound[0] == pytest.approx(optimum.value, abs=1e-7)
         grid = np.random.default_rng(seed).dirichlet(np.ones(len(literals.h)), size=50)
-        others = worst_case(literals.combined(grid), head, envelope, Support(region))
+        others = worst_case(literals.combined(grid), head, envelope, RegionMaximum(region))
         assert others.bound.min() >= optimum.value - 1e-7
 
 
@@ -114,9 +114,9 @@ def test_sampled_points_never_refute_holds_and_witnesses_are_real(affine: bool, 
         instance = random_instance(seed, affine=affine, literals=literals)
         rng = np.random.default_rng(seed)
         domain = Domain.of(instance.spec)
-        rows = enlarged_rows(instance.arrangement, instance.spec)
-        envelope = Envelope.of(instance.over.bounds, domain)
-        for obligation, verdict in verify(instance.over, instance.spec, instance.arrangement):
+        rows = enlarged_rows(instance.cells, instance.spec)
+        envelope = WidenedBox.of(instance.over.bounds, domain)
+        for obligation, verdict in verify(instance.over, instance.spec, instance.cells):
             head = instance.over.heads[obligation.head]
             assert head is not None
             kinds.add(type(verdict))
@@ -146,7 +146,7 @@ def test_sampled_points_never_refute_holds_and_witnesses_are_real(affine: bool, 
 
 def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> Fraction:
     """The margin that the verdict's multipliers prove, in rationals, with the exact rounding bounds."""
-    spec, arrangement, over = instance.spec, instance.arrangement, instance.over
+    spec, cells, over = instance.spec, instance.cells, instance.over
     head, bounds = over.heads[obligation.head], over.bounds
     assert head is not None
     d, n, m = len(spec.columns), head.W.shape[1], len(head.b)
@@ -209,7 +209,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
         for t in range(d):
             slope[t] += v * slopes[side][i][t]
     for r, mu in verdict.multipliers.rows:
-        weight, row = Fraction(mu), arrangement.rows[r]
+        weight, row = Fraction(mu), cells.rows[r]
         if row.is_comparison:
             closed = max(nearest(row.bound, BINARY32), nearest(nearest(row.bound, BINARY64), BINARY32))
         else:
@@ -229,7 +229,7 @@ def test_margins_are_confirmed_in_exact_arithmetic(affine: bool, literals: int) 
     checked = 0
     for seed in range(15):
         instance = random_instance(seed, affine=affine, literals=literals, degenerate=bool(seed % 3 == 0))
-        for obligation, verdict in verify(instance.over, instance.spec, instance.arrangement):
+        for obligation, verdict in verify(instance.over, instance.spec, instance.cells):
             if isinstance(verdict, Holds) and not verdict.multipliers.empty:
                 checked += 1
                 truth = exact_margin(instance, obligation, verdict)

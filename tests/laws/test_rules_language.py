@@ -145,7 +145,7 @@ def test_operators_text_and_yaml_give_the_same_rule(when, then):
 # --- anything at all ----------------------------------------------------------------------------------------------
 
 FRAGMENTS = """speed y cat advice left road dry near 0.1 1e3 <= < == != and or not implies in ( ) [ ] , + - * /
-abs( score( logit( at_most_one( at_most( exactly(2, true false ` ' ** & ->"""
+abs( max( min( score( logit( at_most_one( at_most( exactly(2, true false ` ' ** & ->"""
 fragments = st.sampled_from(FRAGMENTS.split())
 SKELETON = "inputs: {speed: [0, 1], road: {categories: [dry, wet]}}\noutputs: [y]\nlabels: [cat]\n"
 

@@ -8,6 +8,8 @@ import pytest
 from smle.certificates.rules import certify_rules
 from smle.programs import Candidates
 from smle.rules import Specification
+from support.exported import columns_of, session
+from support.joined import asked, joined
 from support.rules_head import Reference
 from support.sampling import Judge, hard_points
 
@@ -75,3 +77,22 @@ def test_decides_as_stated(name, kind):
     np.testing.assert_array_equal(served[~fails], y[~fails])
     assert not Judge(spec).violations(X, served)
     assert not Judge(spec).violations(X, np.concatenate([program(X[i : i + 1], t[i : i + 1]) for i in range(len(X))]))
+
+
+def test_outputs_whose_coefficients_are_stored_as_zero_stay_in_their_ranges():
+    # 1e-310 is stored as 0; what the program leaves out of the sum the proof bounds by the range of b.
+    spec = Specification.from_yaml(
+        "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n  - {name: r, then: a <= 1e-310 * b}\n"
+    )
+    certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
+    reference, program = Reference(certificate), Candidates(certificate)
+    assert reference.tensors["check.outputs"].tolist() == [[1.0, 0.0]]
+    beyond = float(reference.tensors["check.range"][1]) * 2
+    X, t = np.zeros((20, 1)), np.float32([[-1, 5], [-1, beyond], [-1, -beyond], [1, 5]] * 5)
+    assert [reference.serve(X[0], [row])[1] for row in t[:4].tolist()] == [0, None, None, None]
+    for rows in (1, 4, 20):
+        kept = [i for i in range(rows) if i % 4 == 0]
+        assert np.setdiff1d(np.arange(rows), program._run(X[:rows], t[:rows])[1]).tolist() == kept
+    served = columns_of(spec, asked(session(joined(spec, certificate).onnx), spec, np.float32(X), t))
+    assert (served == t).all(axis=1).tolist() == [True, False, False, False] * 5
+    assert not Judge(spec).violations(X, program(X, t))

@@ -7,12 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
+from smle.certificates.rules import certify_rules
 from smle.guarantees import active, nearest_outputs
+from smle.programs import Candidates
 from smle.programs.label_chains import best_sets, planned
 from smle.programs.label_sets import allowed_sets
 from smle.programs.proposals import Proposals
 from smle.rules import Specification
 from smle.rules.arrays import ClauseArrays
+from support.exported import columns_of, session
+from support.joined import asked, joined
 from support.random_rules import random_rules, served, thresholds
 
 
@@ -117,3 +121,26 @@ def test_a_deep_tree_of_labels():
     assert (step == 1).all()
     best = nearest_outputs(spec, X, 1 / (1 + np.exp(-t))) > 0
     np.testing.assert_allclose((t * (y >= 0)).sum(axis=1), (t * best).sum(axis=1), atol=1e-3)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_part_that_is_a_single_number_is_found(unit, sign):
+    """y is 0, or beyond 100 units; with 0 the other output has more room."""
+    ends = "y >= 0" if sign > 0 else "y <= 0"
+    far = f"y <= 0 or y >= {100 * unit:g}" if sign > 0 else f"y >= 0 or y <= {-100 * unit:g}"
+    spec = Specification.from_yaml(
+        "inputs: {x: [0, 1]}\noutputs: [a, y]\nrules:\n"
+        f"  - {{name: r, then: a {'+' if sign > 0 else '-'} {1 / unit:g} * y <= 1000}}\n"
+        f"  - {{name: p, then: {ends}}}\n  - {{name: g, then: {far}}}\n"
+    )
+    certificate = certify_rules(spec, scale=[1.0, unit], files={"rules": spec.to_yaml().encode()})
+    t = np.float32([[1040, sign * 20 * unit], [1010, -sign * 7 * unit], [1000.5, sign * 49 * unit]] * 6)
+    X = np.zeros((len(t), 1), dtype=np.float32)
+    for rows in (1, 3, len(t)):
+        served = Candidates(certificate)(X[:rows], t[:rows])
+        assert (served[:, 1] == 0).all()
+        assert (served[:, 0] > 999.99).all()
+    exported = columns_of(spec, asked(session(joined(spec, certificate).onnx), spec, X, t))
+    assert (exported[:, 1] == 0).all()
+    assert (exported[:, 0] > 999.9).all()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from smle.certificates.agreement import arrangement_of
+from smle.certificates.agreement import cells_of
 from smle.report import svg
 from smle.report.data_view import accuracy_view
 from smle.report.measured import measure
@@ -43,18 +43,16 @@ MODELS = ["braking", "labels", "dose", "choice"]
 def case(request, braking_model, labels, dose, choice):
     model = {"braking": braking_model, "labels": labels[0], "dose": dose[0], "choice": choice[0]}[request.param]
     certificate, spec = model.certificate_, model.specification_
-    arrangement = arrangement_of(certificate, spec)
-    over = model.network_.head.overapproximation()
-    witnesses = Witnesses(certificate, spec, arrangement=arrangement, over=over)
-    return SimpleNamespace(
-        model=model, certificate=certificate, spec=spec, arrangement=arrangement, over=over, witnesses=witnesses
-    )
+    cells = cells_of(certificate, spec)
+    over = model.network_.head.frozen_heads()
+    witnesses = Witnesses(certificate, spec, cells=cells, over=over)
+    return SimpleNamespace(model=model, certificate=certificate, spec=spec, cells=cells, over=over, witnesses=witnesses)
 
 
 @pytest.mark.parametrize("case", MODELS, indirect=True)
 def test_each_statement_of_the_checker_has_its_obligation(case):
     proved = case.certificate.proved
-    keys = list(keys_of(case.certificate, case.spec, case.arrangement))
+    keys = list(keys_of(case.certificate, case.spec, case.cells))
     assert len(keys) == len(proved)
     for key, item in zip(keys, proved, strict=True):
         assert (key.head, case.spec.rules[key.rule].name) == (item.head, item.rule)
@@ -62,9 +60,7 @@ def test_each_statement_of_the_checker_has_its_obligation(case):
 
 @pytest.mark.parametrize("case", MODELS, indirect=True)
 def test_the_smallest_margin_is_the_checkers(case):
-    verdicts = rule_verdicts(
-        case.certificate.proved, case.certificate, case.spec, arrangement=case.arrangement, over=case.over
-    )
+    verdicts = rule_verdicts(case.certificate.proved, case.certificate, case.spec, cells=case.cells, over=case.over)
     for verdict in verdicts:
         margins = [p.margin for p in case.certificate.proved if p.rule == case.spec.rules[verdict.rule].name]
         assert verdict.worst.margin == min(margins)
@@ -74,7 +70,7 @@ def test_the_smallest_margin_is_the_checkers(case):
 @pytest.mark.parametrize("case", MODELS, indirect=True)
 def test_corners_lie_in_the_region_and_attain_the_margin(case):
     """The corner's room is the margin up to what rounding takes, and never below it."""
-    for key, item in zip(keys_of(case.certificate, case.spec, case.arrangement), case.certificate.proved, strict=True):
+    for key, item in zip(keys_of(case.certificate, case.spec, case.cells), case.certificate.proved, strict=True):
         margin = float(item.margin)
         corner = case.witnesses.corner(key, margin)
         if corner.pair is not None:
@@ -206,13 +202,11 @@ def test_the_domain_is_shown_exactly():
 @pytest.mark.parametrize("case", MODELS, indirect=True)
 def test_statements_are_printed_from_the_rules_that_the_checker_printed(case):
     """Every text of the checker is recognised, so categories are named; a text that is not is shown as it is."""
-    reader = Reader(case.spec, case.arrangement)
-    for key, item in keyed(case.certificate.proved, case.certificate, case.spec, arrangement=case.arrangement):
+    reader = Reader(case.spec, case.cells)
+    for key, item in keyed(case.certificate.proved, case.certificate, case.spec, cells=case.cells):
         where, sentence = reader.where(key, item), reader.sentence(key, item)
         rows = [
-            row_text(row, case.spec)
-            for region in case.arrangement.regions
-            for row in (case.arrangement.rows[r] for r in region)
+            row_text(row, case.spec) for region in case.cells.regions for row in (case.cells.rows[r] for r in region)
         ]
         assert where == "everywhere" or set(where.removeprefix("where ").split(" ∧ ")) <= set(rows)
         if key.clause >= 0:

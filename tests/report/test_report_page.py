@@ -187,9 +187,9 @@ def test_command_line(braking_folder, braking_table, tmp_path):
     assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": "", "warning": None}
     assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
     assert CliRunner().invoke(app, ["report", str(braking_folder), "--data", "nothing.csv"]).exit_code == 2
-    twin = CliRunner().invoke(app, ["report", str(braking_folder), "--plain", str(braking_folder)])
-    assert twin.exit_code == 2
-    assert "Expected data" in twin.output
+    baseline = CliRunner().invoke(app, ["report", str(braking_folder), "--plain", str(braking_folder)])
+    assert baseline.exit_code == 2
+    assert "Expected data" in baseline.output
 
 
 def _refused(*arguments):
@@ -203,13 +203,13 @@ def _refused(*arguments):
 def test_what_a_report_is_about_is_not_replaced(braking_folder, braking_table, tmp_path):
     data = tmp_path / "data.csv"
     braking_table.to_csv(data, index=False)
-    shutil.copytree(braking_folder, tmp_path / "twin")
+    shutil.copytree(braking_folder, tmp_path / "baseline")
     (tmp_path / "link.html").symlink_to(data)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     for target in (data, tmp_path / "link.html"):
         assert "is the table itself" in _refused(braking_folder, "--data", data, "-o", target)
-    both = (braking_folder, "--data", data, "--plain", tmp_path / "twin", "-o")
-    for target in (braking_folder / "rules.yaml", tmp_path / "twin" / "model.json"):
+    both = (braking_folder, "--data", data, "--plain", tmp_path / "baseline", "-o")
+    for target in (braking_folder / "rules.yaml", tmp_path / "baseline" / "model.json"):
         assert "is a file of the model" in _refused(*both, target)
     assert "is not called .html" in _refused(braking_folder, "-o", data)
     assert "it is a folder" in _refused(braking_folder, "-o", tmp_path)
@@ -226,7 +226,7 @@ def test_errors_in_a_table_name_the_file(braking_folder, braking_table, plain, t
     braking_table.to_csv(data, index=False)
     plain[0].save(tmp_path / "other")
     other = _refused(braking_folder, "--data", data, "--plain", tmp_path / "other")
-    assert other.startswith("error: Expected a plain twin")
+    assert other.startswith("error: Expected a baseline")
 
 
 def test_no_rules_and_nothing_recorded(plain, tmp_path):
@@ -333,13 +333,13 @@ def test_other_backbones_are_shown_on_a_grid(plain, tmp_path):
     assert "the backbone is not a multi-layer perceptron" in page.text
 
 
-def test_a_plain_twin_is_compared_on_the_table(braking_model, braking_spec, braking_table, tmp_path):
+def test_a_plain_baseline_is_compared_on_the_table(braking_model, braking_spec, braking_table, tmp_path):
     X = braking_table[list(braking_spec.columns)]
-    twin = SafeRegressor(without_rules(braking_spec), hidden=(8,), embedding=8, max_epochs=2, random_state=0)
-    twin.fit(X, braking_table["brake"])
-    twin.save(tmp_path / "twin")
+    baseline = SafeRegressor(without_rules(braking_spec), hidden=(8,), embedding=8, max_epochs=2, random_state=0)
+    baseline.fit(X, braking_table["brake"])
+    baseline.save(tmp_path / "baseline")
     braking_model.save(tmp_path / "model")
-    _, page = written(tmp_path, tmp_path / "model", braking_table, plain=tmp_path / "twin")
+    _, page = written(tmp_path, tmp_path / "model", braking_table, plain=tmp_path / "baseline")
     assert "plain model, post-processed" in page.text
     assert "Broken by plain model" in page.text
 
@@ -361,18 +361,18 @@ def test_a_poor_model_is_called_poor(poor, tmp_path):
     assert f"WARNING: {recorded['concern']}" in done.output
 
 
-def test_a_poor_model_is_found_on_a_table_with_a_twin(poor, tmp_path):
-    """Nothing is recorded; what the table says beside a good twin is enough."""
+def test_a_poor_model_is_found_on_a_table_with_a_baseline(poor, tmp_path):
+    """Nothing is recorded; what the table says beside a good baseline is enough."""
     table, spec = poor[1], poor[0].specification_
     model = SafeRegressor(spec, hidden=(8,), embedding=4, max_epochs=1, random_state=0, refit=False, compare=False)
     model.fit(table, table[["dose", "second"]])
     assert written(tmp_path, model, table)[0].concern == ""  # there is nothing to compare with
-    twin = SafeRegressor(without_rules(spec), hidden=(32,), embedding=16, max_epochs=100, random_state=0)
-    twin.fit(table, table[["dose", "second"]])
-    result, page = written(tmp_path, model, table, plain=twin)
+    baseline = SafeRegressor(without_rules(spec), hidden=(32,), embedding=16, max_epochs=100, random_state=0)
+    baseline.fit(table, table[["dose", "second"]])
+    result, page = written(tmp_path, model, table, plain=baseline)
     assert "on 400 rows of the table" in result.concern
     assert "Poor accuracy" in page.text
-    quiet, page = written(tmp_path, twin, table)
+    quiet, page = written(tmp_path, baseline, table)
     assert quiet.concern == ""
     assert "Poor accuracy" not in page.text
 

@@ -69,6 +69,8 @@ def _arithmetic(inner):
         | st.tuples(inner, _constants).map(_joined("/", lambda a, b: a / b))
         | inner.map(lambda p: (f"(-{p[0]})", lambda w: -p[1](w)))
         | inner.map(lambda p: (f"abs({p[0]})", lambda w: abs(p[1](w))))
+        | pairs.map(lambda p: (f"max({p[0][0]}, {p[1][0]})", lambda w: max(p[0][1](w), p[1][1](w))))
+        | pairs.map(lambda p: (f"min({p[0][0]}, {p[1][0]})", lambda w: min(p[0][1](w), p[1][1](w))))
     )
 
 

@@ -95,12 +95,12 @@ def test_benches_are_found_by_their_files() -> None:
 
 
 def test_the_instances_of_the_guarantees_bench_are_what_they_say() -> None:
-    spec, arrangement, over = problem(0, d=4, n=8, m=2, clauses=3, affine=False, room=100.0)
-    assert verify(over, spec, arrangement).hold
-    spec, arrangement, over = problem(0, d=4, n=8, m=2, clauses=3, affine=True, room=0.01)
-    assert not verify(over, spec, arrangement).hold
-    spec, arrangement, over = hundred_rules(affine=True)
-    assert len(verify(over, spec, arrangement)) == 100
+    spec, cells, over = problem(0, d=4, n=8, m=2, clauses=3, affine=False, room=100.0)
+    assert verify(over, spec, cells).hold
+    spec, cells, over = problem(0, d=4, n=8, m=2, clauses=3, affine=True, room=0.01)
+    assert not verify(over, spec, cells).hold
+    spec, cells, over = hundred_rules(affine=True)
+    assert len(verify(over, spec, cells)) == 100
 
 
 @pytest.mark.audit

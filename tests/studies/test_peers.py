@@ -71,7 +71,7 @@ def test_a_float_gate_misjudges_border_points_and_the_judge_sees_what_passes() -
     points = border_of(SPEC, 4000, seed=0)
     judge = Judge(SPEC)
     ((_, inside),) = judge.active(points)
-    said = FloatGate(judge.arrangement.rows, 2)(torch.tensor(points))[:, 0].numpy()
+    said = FloatGate(judge.cells.rows, 2)(torch.tensor(points))[:, 0].numpy()
     assert (said != inside).any()
     outputs = np.where(said, 1.0, 50.0).astype(np.float32)[:, None]
     broken = judge.judge(points, outputs).rows
@@ -80,7 +80,7 @@ def test_a_float_gate_misjudges_border_points_and_the_judge_sees_what_passes() -
 
 def test_rows_outside_the_gate_get_the_plain_output() -> None:
     backbone, last = nn.Identity(), nn.Linear(2, 1)
-    gate = FloatGate(Judge(SPEC).arrangement.rows, 2)
+    gate = FloatGate(Judge(SPEC).cells.rows, 2)
     made = HardNet(LinearCell((), np.array([[1.0]]), np.zeros((1, 2)), np.array([-100.0])))
     X = torch.randn(50, 2)
     for sparse in (False, True):

@@ -33,7 +33,7 @@ def test_subjects_grow_along_their_axis_and_hold(axis: Axis) -> None:
     network = small.network()
     grown = large.network()
     sizes = [
-        (one.embedding, len(one.spec.columns), len(one.spec.targets), len(net.arrangement.cells),
+        (one.embedding, len(one.spec.columns), len(one.spec.targets), len(net.cells),
          sum(len(r.requirement.clauses) for r in one.spec.rules))
         for one, net in ((small, network), (large, grown))
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_subjects_grow_along_their_axis_and_hold(axis: Axis) -> None:
 
 def test_cells_are_as_many_as_asked_for() -> None:
     (cells,) = [axis for axis in AXES if axis.name == "cells"]
-    assert len(cells.subject(8).network().arrangement.cells) == 8
+    assert len(cells.subject(8).network().cells) == 8
 
 
 def test_helpers_of_the_bench_are_no_benches() -> None:

@@ -83,7 +83,7 @@ def test_margins_are_exact(subjects):
     found, least = judge.judge(X, Y), []
     broken = set()
     active = dict(judge.active(X))
-    for region, rules in enumerate(judge.arrangement.rules):
+    for region, rules in enumerate(judge.cells.rules):
         for i in np.flatnonzero(active[region]):
             x, y = ([Fraction(v) for v in row[i].tolist()] for row in (X, Y))
             for rule in rules:

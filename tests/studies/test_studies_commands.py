@@ -46,13 +46,13 @@ def test_every_bench_without_a_test_of_its_own_runs_quickly(name, tmp_path):
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_twins_of_a_folder(braking_folder, tmp_path, plain):
-    result = run("twins", braking_folder, "-o", tmp_path / "twins", *(["--plain"] if plain else []))
+def test_exports_of_a_folder(braking_folder, tmp_path, plain):
+    result = run("verifier-export", braking_folder, "-o", tmp_path / "cells", *(["--plain"] if plain else []))
     assert result.exit_code == 0, result.output
-    written = {path.suffix for path in (tmp_path / "twins").iterdir()}
+    written = {path.suffix for path in (tmp_path / "cells").iterdir()}
     assert written == {".onnx", ".vnnlib"}
     (braking_folder / "model.safetensors").write_bytes(b"other")
-    assert run("twins", braking_folder, "-o", tmp_path / "more").exit_code != 0
+    assert run("verifier-export", braking_folder, "-o", tmp_path / "more").exit_code != 0
 
 
 def test_the_package_knows_nothing_of_the_studies():

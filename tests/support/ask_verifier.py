@@ -1,4 +1,4 @@
-"""Ask an outside verifier about twins: `python ask_verifier.py NAME TWIN.onnx ...`; prints holds or broken for each.
+"""Ask an outside verifier about exports: `python ask_verifier.py NAME CELL.onnx ...`; prints holds or broken for each.
 
 Runs in the interpreter that has the verifier, which may be another one than that of the tests: its pins differ.
 """

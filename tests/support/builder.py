@@ -21,8 +21,9 @@ import numpy as np
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import compiled, issue
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
-from smle.guarantees.regions.cells import Arrangement, arrange, distinct
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.regions.cells import Cells, regions_of
+from smle.guarantees.regions.search import find_cells
 from smle.rules import Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_up
 
@@ -105,13 +106,13 @@ def slack_of(row: Row, spec: Specification) -> Fraction:
     return other + gamma * total + Fraction(1, 2**1022) * (2 * n + 1 + spread) * (1 + gamma)
 
 
-def gate_tensors(spec: Specification, arrangement: Arrangement) -> dict[str, np.ndarray]:
+def gate_tensors(spec: Specification, cells: Cells) -> dict[str, np.ndarray]:
     """Domain and gate as the format prescribes them."""
     tensors: dict[str, np.ndarray] = {}
     formats = ((BINARY32, "<f4"), (BINARY64, "<f8"))
-    used = sorted({row for region in arrangement.gated for row in arrangement.regions[region]})
-    comparisons = [arrangement.rows[r] for r in used if len(arrangement.rows[r].coefficients) == 1]
-    oblique = [arrangement.rows[r] for r in used if len(arrangement.rows[r].coefficients) > 1]
+    used = sorted({row for region in cells.gated for row in cells.regions[region]})
+    comparisons = [cells.rows[r] for r in used if len(cells.rows[r].coefficients) == 1]
+    oblique = [cells.rows[r] for r in used if len(cells.rows[r].coefficients) > 1]
     for fmt, code in formats:
         for side, ends in (("lower", spec.lower), ("upper", spec.upper)):
             tensors[f"domain.{side}_{fmt.name}"] = np.array([float(nearest(v, fmt)) for v in ends], dtype=code)
@@ -124,15 +125,15 @@ def gate_tensors(spec: Specification, arrangement: Arrangement) -> dict[str, np.
     tensors["gate.coefficients"] = coefficients
     thresholds = [float(round_up(row.bound + slack_of(row, spec), BINARY64)) for row in oblique]
     tensors["gate.thresholds"] = np.array(thresholds, dtype="<f8")
-    bits = [[region in cell for region in arrangement.gated] for cell in arrangement.cells]
-    shape = (len(arrangement.cells), len(arrangement.gated))
+    bits = [[region in cell for region in cells.gated] for cell in cells]
+    shape = (len(cells), len(cells.gated))
     tensors["gate.signatures"] = np.array(bits, dtype=np.uint8).reshape(shape)
     return tensors
 
 
-def weights_of(spec: Specification, arrangement: Arrangement, over: Overapproximation) -> dict[str, np.ndarray]:
+def weights_of(spec: Specification, cells: Cells, over: FrozenHeads) -> dict[str, np.ndarray]:
     """All tensors of the head; the free head, if there is one, is all ones."""
-    tensors = gate_tensors(spec, arrangement)
+    tensors = gate_tensors(spec, cells)
     for name in ("lower", "upper", "lower_slope", "upper_slope"):
         if hasattr(over.bounds, name):
             tensors[f"bounds.{name}"] = getattr(over.bounds, name)
@@ -144,7 +145,7 @@ def weights_of(spec: Specification, arrangement: Arrangement, over: Overapproxim
         tensors["heads.passthrough"] = np.array([h.V for h in certified], dtype="<f4")
     elif certified and certified[0].fallback is not None:
         tensors["heads.fallback"] = np.array([h.fallback for h in certified], dtype="<f4")
-    if arrangement.free_cell:
+    if cells.free_cell:
         tensors["free.weight"], tensors["free.bias"] = np.ones((m, n), dtype="<f4"), np.ones(m, dtype="<f4")
     return tensors
 
@@ -152,18 +153,18 @@ def weights_of(spec: Specification, arrangement: Arrangement, over: Overapproxim
 MODEL_JSON = b'{"format": "smle-model", "version": 1, "kind": "made by hand"}\n'
 
 
-def issued(spec: Specification, arrangement: Arrangement, over: Overapproximation) -> Package:
+def issued(spec: Specification, cells: Cells, over: FrozenHeads) -> Package:
     """Let the library prove hand-made heads."""
-    weights = weights_of(spec, arrangement, over)
+    weights = weights_of(spec, cells, over)
     files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
-    certificate = issue(spec, arrangement, over, tensors=tensors_of(weights), files=files)
+    certificate = issue(spec, cells, over, tensors=tensors_of(weights), files=files)
     return Package(copy.deepcopy(certificate.document), weights, certificate.block, files)
 
 
 def written(
     spec: Specification,
-    arrangement: Arrangement,
-    over: Overapproximation,
+    cells: Cells,
+    over: FrozenHeads,
     proofs: Sequence[dict[str, Any]],
     *,
     conflicts: Sequence[dict[str, Any]] = (),
@@ -184,15 +185,15 @@ def written(
             "clip": "where" if nan_safe else "clamp",
             "bounds": "affine" if affine else "constant",
         },
-        "specification": compiled(spec, arrangement, block),
-        "gate": {"regions": list(arrangement.gated)},
+        "specification": compiled(spec, cells, block),
+        "gate": {"regions": list(cells.gated)},
         "proof": {
             "coverage": {"conflicts": list(conflicts), "implications": list(implications)},
             "obligations": list(proofs),
         },
     }
     files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
-    return Package(document, weights_of(spec, arrangement, over), bytes(block), files).seal()
+    return Package(document, weights_of(spec, cells, over), bytes(block), files).seal()
 
 
 def clause_proof(weights: Sequence[Any], mu: Sequence[Any] = (), **where: Any) -> dict[str, Any]:
@@ -205,7 +206,7 @@ Choose = Callable[[set[str]], tuple[Any, ...]]
 
 
 def heads_by_rules(
-    spec: Specification, arrangement: Arrangement, choose: Choose, *, seed: int = 0, n: int = 3, spread: float = 0.02
+    spec: Specification, cells: Cells, choose: Choose, *, seed: int = 0, n: int = 3, spread: float = 0.02
 ) -> list[Head | None]:
     """One head per cell: small random W around the outputs that `choose` names for the active rules.
 
@@ -213,12 +214,12 @@ def heads_by_rules(
     """
     rng = np.random.default_rng(seed)
     heads: list[Head | None] = []
-    ungated = set(range(len(arrangement.regions))) - set(arrangement.gated)
-    for index, cell in enumerate(arrangement.cells):
-        if arrangement.free_cell and index == len(arrangement.cells) - 1:
+    ungated = set(range(len(cells.regions))) - set(cells.gated)
+    for index, cell in enumerate(cells):
+        if cells.free_cell and index == len(cells) - 1:
             heads.append(None)
             continue
-        active = {spec.rules[rule].name for region in (*cell, *ungated) for rule in arrangement.rules[region]}
+        active = {spec.rules[rule].name for region in (*cell, *ungated) for rule in cells.rules[region]}
         chosen = choose(active)
         W = rng.uniform(-spread, spread, size=(len(spec.targets), n)).astype("f4")
         if isinstance(chosen[0], (int, float)):
@@ -233,9 +234,9 @@ def unit_box(n: int) -> ConstantBounds:
     return ConstantBounds(-np.ones(n, dtype="f4"), np.ones(n, dtype="f4"))
 
 
-def without_gate(arrangement: Arrangement) -> Arrangement:
+def without_gate(cells: Cells) -> Cells:
     """One head for all inputs; every rule is proved over its own region."""
-    return Arrangement(arrangement.rows, arrangement.regions, arrangement.rules, (), ((),), (), ())
+    return Cells(cells.rows, cells.regions, cells.rules, (), ((),), (), ())
 
 
 def deployed_head(package: Package, *, load: bool = False) -> Any:
@@ -247,12 +248,12 @@ def deployed_head(package: Package, *, load: bool = False) -> Any:
     spec = Specification.from_yaml(package.files["rules"].decode())
     gated = tuple(package.document["gate"]["regions"])
     signatures = package.weights["gate.signatures"]
-    cells = tuple(tuple(g for g, bit in zip(gated, row, strict=True) if bit) for row in signatures)
-    bare = distinct(spec)
-    arrangement = Arrangement(bare.rows, bare.regions, bare.rules, gated, cells, (), ())
+    active = tuple(tuple(g for g, bit in zip(gated, row, strict=True) if bit) for row in signatures)
+    bare = regions_of(spec)
+    cells = Cells(bare.rows, bare.regions, bare.rules, gated, active, (), ())
     deployed = DeployedHead(
         spec,
-        arrangement,
+        cells,
         embedding=len(package.weights["bounds.lower"]),
         affine=package.document["program"]["bounds"] == "affine",
         passthrough="heads.passthrough" in package.weights,
@@ -331,84 +332,84 @@ rules:
 
 def braking() -> Package:
     spec = Specification.from_yaml(BRAKING)
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
 
     def choose(active: set[str]) -> tuple[float, ...]:
         return (0.9 if active & {"emergency", "tailgating"} else 0.05 if "phantom" in active else 0.5,)
 
-    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads_by_rules(spec, arrangement, choose))))
+    return issued(spec, cells, FrozenHeads(unit_box(3), tuple(heads_by_rules(spec, cells, choose))))
 
 
 def clauses() -> Package:
     """Neither p >= 0 nor q >= 0 holds everywhere: only the mixture of the two proves the clause."""
     spec = Specification.from_yaml(CLAUSES)
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     W = np.array([[1.0, 0.25, 0.0], [-1.0, -0.125, 0.25]], dtype="f4")
     b = np.array([0.5, 0.25], dtype="f4")
     fallback = np.array([0.5, 0.25], dtype="f4")
-    heads = tuple(Head(W, b, fallback=fallback) for _ in arrangement.cells)
-    return issued(spec, arrangement, Overapproximation(unit_box(3), heads))
+    heads = tuple(Head(W, b, fallback=fallback) for _ in cells)
+    return issued(spec, cells, FrozenHeads(unit_box(3), heads))
 
 
 def affine(*, gate: bool = True) -> Package:
     """y <= 1.2 where a + b <= 1 needs mu: the bounds follow a + b."""
     spec = Specification.from_yaml(AFFINE)
-    arrangement = arrange(spec) if gate else without_gate(arrange(spec))
+    cells = find_cells(spec) if gate else without_gate(find_cells(spec))
     slope = np.array([[1.0, 1.0], [0.5, 0.5]], dtype="f4")
     lower, upper = np.array([-0.0625, 0.0], dtype="f4"), np.array([0.0625, 0.125], dtype="f4")
     bounds = AffineBounds(lower, slope, upper, slope)
     head = Head(np.array([[0.75, 0.5]], dtype="f4"), np.array([0.0], dtype="f4"))
-    last = (None,) if arrangement.free_cell else (head,)
-    heads = (head,) * (len(arrangement.cells) - 1) + last
-    return issued(spec, arrangement, Overapproximation(bounds, heads))
+    last = (None,) if cells.free_cell else (head,)
+    heads = (head,) * (len(cells) - 1) + last
+    return issued(spec, cells, FrozenHeads(bounds, heads))
 
 
 def dose() -> Package:
     spec = Specification.from_yaml(DOSE)
-    arrangement = arrange(spec)
-    heads = heads_by_rules(spec, arrangement, lambda active: ([1.0], [[0.3125, 0.0]]))
-    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads)))
+    cells = find_cells(spec)
+    heads = heads_by_rules(spec, cells, lambda active: ([1.0], [[0.3125, 0.0]]))
+    return issued(spec, cells, FrozenHeads(unit_box(3), tuple(heads)))
 
 
 def roads(*, gate: bool = True) -> Package:
     spec = Specification.from_yaml(ROADS)
-    arrangement = arrange(spec) if gate else without_gate(arrange(spec))
+    cells = find_cells(spec) if gate else without_gate(find_cells(spec))
     if not gate:
         # One head: the output follows the category through the pass-through.
         head = Head(np.full((1, 2), 0.01, "f4"), np.zeros(1, "f4"), V=np.array([[0.0, 0.5, 0.75, 0.25]], "f4"))
-        return issued(spec, arrangement, Overapproximation(unit_box(2), (head,)))
-    heads = heads_by_rules(spec, arrangement, lambda active: (0.75 if "wet" in active else 0.25,))
-    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads)))
+        return issued(spec, cells, FrozenHeads(unit_box(2), (head,)))
+    heads = heads_by_rules(spec, cells, lambda active: (0.75 if "wet" in active else 0.25,))
+    return issued(spec, cells, FrozenHeads(unit_box(3), tuple(heads)))
 
 
 def strict() -> Package:
     spec = Specification.from_yaml(STRICT)
-    arrangement = arrange(spec)
-    heads = heads_by_rules(spec, arrangement, lambda active: (-0.5 if "slow" in active else 0.5,))
-    return issued(spec, arrangement, Overapproximation(unit_box(3), tuple(heads)))
+    cells = find_cells(spec)
+    heads = heads_by_rules(spec, cells, lambda active: (-0.5 if "slow" in active else 0.5,))
+    return issued(spec, cells, FrozenHeads(unit_box(3), tuple(heads)))
 
 
 def labels() -> Package:
     spec = Specification.from_yaml(LABELS)
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     rng = np.random.default_rng(1)
     W = rng.uniform(-0.1, 0.1, size=(4, 5)).astype("f4")
     W[:, :4] -= 0.25 * np.eye(4, dtype="f4")
     heads = [
         Head(W, np.array([-0.2, -0.4, -0.6, -0.9], "f4"), fallback=np.array([0.1, -0.4, -0.6, -0.9], "f4"))
-        for _ in arrangement.cells
+        for _ in cells
     ]
-    return issued(spec, arrangement, Overapproximation(unit_box(5), tuple(heads)))
+    return issued(spec, cells, FrozenHeads(unit_box(5), tuple(heads)))
 
 
 def affine_labels() -> Package:
     """Exclusions under affine bounds: the slower path of the checker."""
     spec = Specification.from_yaml(LABELS)
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     slope = np.full((2, 1), 0.25, dtype="f4")
     bounds = AffineBounds(np.zeros(2, "f4"), slope, np.full(2, 0.5, "f4"), 2 * slope)
     head = Head(np.full((4, 2), 0.25, "f4"), np.array([-1, -2, -0.75, -1.5], "f4"))
-    return issued(spec, arrangement, Overapproximation(bounds, (head,) * len(arrangement.cells)))
+    return issued(spec, cells, FrozenHeads(bounds, (head,) * len(cells)))
 
 
 CASES: dict[str, Callable[[], Package]] = {

@@ -111,10 +111,10 @@ def _exported(spec: Specification, weights: dict[str, Any], rules: str, certific
 
 
 def model_of(spec: Specification, record: ModelRecord, backbone: Backbone, *, monitor: bool = True) -> Any:
-    certificate, face = record.certificate, interface_of(spec, monitor=monitor)
+    certificate, interface = record.certificate, interface_of(spec, monitor=monitor)
     assert certificate is not None
-    program = certified_program(face, certificate, certificate.tensors)
-    return graph_model(face, program, backbone, [rule.name for rule in spec.rules])
+    program = certified_program(interface, certificate, certificate.tensors)
+    return graph_model(interface, program, backbone, [rule.name for rule in spec.rules])
 
 
 def resealed(companion: bytes, onnx: bytes) -> bytes:

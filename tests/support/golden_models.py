@@ -33,7 +33,7 @@ from torch import nn
 import smle_check
 from smle.certificates.issue import compiled
 from smle.export import write_network
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, NetworkBounds, FrozenHeads
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.regions.cells import Cells
 from smle.nn import BoxNetwork
 from smle.programs.box import Box

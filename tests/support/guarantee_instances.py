@@ -1,4 +1,4 @@
-"""Random specifications, arrangements and heads, small enough for brute force in rationals."""
+"""Random specifications, cells and heads, small enough for brute force in rationals."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from smle.guarantees.proof.overapproximation import AffineBounds, ConstantBounds, Head, Overapproximation
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.regions.cells import Cells
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 
 @dataclass(frozen=True)
 class Instance:
     spec: Specification
-    arrangement: Arrangement
-    over: Overapproximation
+    cells: Cells
+    over: FrozenHeads
 
 
 def fraction(rng: np.random.Generator, low: int = -8, high: int = 8, parts: int = 4) -> Fraction:
@@ -56,26 +56,24 @@ def random_instance(
         tuple(Number(f"y{i}") for i in range(m)),
         (Rule("inside", (polytope,), cnfs[0], "...", "..."), Rule("always", (Polytope(),), cnfs[1], None, "...")),
     )
-    arrangement = Arrangement(
+    cells = Cells(
         rows=polytope.rows,
         regions=((), tuple(range(len(polytope.rows)))),
         rules=((1,), (0,)),
         gated=(1,),
-        cells=((1,), ()),
+        active=((1,), ()),
         conflicts=(),
         implications=(),
     )
     return Instance(
-        spec,
-        arrangement,
-        random_over(rng, 2, affine=affine, passthrough=passthrough, d=d, n=n, m=m, degenerate=degenerate),
+        spec, cells, random_over(rng, 2, affine=affine, passthrough=passthrough, d=d, n=n, m=m, degenerate=degenerate)
     )
 
 
 def random_over(
     rng: np.random.Generator, heads: int, *, affine: bool, passthrough: bool, d: int, n: int, m: int,
     degenerate: bool = False,
-) -> Overapproximation:  # fmt: skip
+) -> FrozenHeads:  # fmt: skip
     lower = rng.normal(size=n)
     width = rng.uniform(0, 2, size=n)
     if affine:
@@ -85,7 +83,7 @@ def random_over(
         bounds = AffineBounds(lower, slope, lower + width + room, slope + opening)
     else:
         bounds = ConstantBounds(lower, lower + width)
-    return Overapproximation(
+    return FrozenHeads(
         bounds,
         tuple(
             Head(

@@ -39,13 +39,13 @@ def joined(
     """Return the head of rules as ONNX, with its certificate; `proposals` in place of the nearest allowed answers."""
     if certificate is None:
         certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
-    face = interface_of(spec, monitor=monitor)
+    interface = interface_of(spec, monitor=monitor)
     if proposals is None and "check.range" in certificate.tensors:
         proposals = proposals_of(certificate)
     nodes, count = proposals or (None, 1)
-    program = certified_program(face, certificate, certificate.tensors, proposals=count)
+    program = certified_program(interface, certificate, certificate.tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
-    graph = graph_model(face, program, model or handed(len(spec.targets)), titles, nodes)
+    graph = graph_model(interface, program, model or handed(len(spec.targets)), titles, nodes)
     data = graph.SerializeToString(deterministic=True)
     record = ModelRecord(arrays_of(certificate.tensors), {}, spec.to_yaml(), certificate)
     return Exported(spec, record, data, _sealed(certificate, data))

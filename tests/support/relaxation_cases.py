@@ -17,9 +17,9 @@ import numpy as np
 
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
-from smle.guarantees.proof.overapproximation import Head, Layer, NetworkBounds, Overapproximation
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.cells import arrange
+from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
+from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
 from support.builder import MODEL_JSON, Package, gate_tensors
 
@@ -60,21 +60,21 @@ def hat_bounds(n: int = 2) -> NetworkBounds:
     )
 
 
-def packaged(spec: Specification, arrangement: Arrangement, over: Overapproximation) -> Package:
+def packaged(spec: Specification, cells: Cells, over: FrozenHeads) -> Package:
     """Let the library prove heads under network bounds; the tensors are named as the format says."""
     assert isinstance(over.bounds, NetworkBounds)
-    weights = gate_tensors(spec, arrangement)
+    weights = gate_tensors(spec, cells)
     weights |= {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
     heads = [head for head in over.heads if head is not None]
     weights["heads.weight"] = np.array([head.W for head in heads], "<f4")
     weights["heads.bias"] = np.array([head.b for head in heads], "<f4")
     if heads[0].V is not None:
         weights["heads.passthrough"] = np.array([head.V for head in heads], "<f4")
-    if arrangement.free_cell:
+    if cells.free_cell:
         m, n = weights["heads.weight"].shape[1:]
         weights["free.weight"], weights["free.bias"] = np.ones((m, n), "<f4"), np.ones(m, "<f4")
     files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
-    certificate = issue(spec, arrangement, over, tensors=tensors_of(weights), files=files)
+    certificate = issue(spec, cells, over, tensors=tensors_of(weights), files=files)
     return Package(copy.deepcopy(certificate.document), weights, certificate.block, files)
 
 
@@ -87,36 +87,36 @@ def everywhere(margin: float = 0.0078125) -> Package:
     bias = 1 - reached - Fraction(margin)
     head = Head(W, np.array([float(bias)], "f4"), V=V)
     assert Fraction(float(head.b[0])) == bias
-    arrangement = arrange(spec)
-    return packaged(spec, arrangement, Overapproximation(hat_bounds(), (head,) * len(arrangement.cells)))
+    cells = find_cells(spec)
+    return packaged(spec, cells, FrozenHeads(hat_bounds(), (head,) * len(cells)))
 
 
 def wedge() -> Package:
     """A cell with an oblique side: some boxes of the proof lie outside of it."""
     spec = Specification.from_yaml(WEDGE)
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     W, V, one = np.array([[1.0, 0.75]], "f4"), np.array([[1.0, 0.75]], "f4"), Fraction(1)
     region = [*square(), ([one, one], Fraction(-1, 2)), ([0 * one, -one], Fraction(3, 4))]
     reached = worst(hat_bounds(), W, V, region)
     assert reached is not None
     head = Head(W, np.array([np.floor(float(1 - reached) * 512 - 1) / 512], "f4"), V=V)
-    last = (None,) if arrangement.free_cell else ()
-    return packaged(spec, arrangement, Overapproximation(hat_bounds(), (head,) * (len(arrangement.cells) - 1) + last))
+    last = (None,) if cells.free_cell else ()
+    return packaged(spec, cells, FrozenHeads(hat_bounds(), (head,) * (len(cells) - 1) + last))
 
 
 def labels() -> Package:
     """Exclusions: one proof per pair."""
     spec = Specification.from_yaml(LABELS)
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     W = np.array([[0.5, 0.25], [-0.5, -0.25], [0.5, -0.25]], "f4")
     head = Head(W, np.array([-0.75, -0.75, -1.0], "f4"))
-    return packaged(spec, arrangement, Overapproximation(hat_bounds(), (head,) * len(arrangement.cells)))
+    return packaged(spec, cells, FrozenHeads(hat_bounds(), (head,) * len(cells)))
 
 
 def tent() -> Package:
     """Two hidden layers: the box is wide in the middle and narrow on both sides."""
     spec = Specification.from_yaml(EVERYWHERE)
-    arrangement = arrange(spec)
+    cells = find_cells(spec)
     first = Layer(np.array([[1, 0], [-1, 0], [0, 1]], "f4"), np.array([0, 0, 0.5], "f4"))
     second = Layer(np.array([[-1, -1, 0], [-0.25, 0, 1]], "f4"), np.array([0.75, -0.25], "f4"))
     lower = Layer(np.array([[-0.5, 0.25]], "f4"), np.array([-0.125], "f4"))
@@ -126,7 +126,7 @@ def tent() -> Package:
     reached = worst(bounds, W, V, square())
     assert reached is not None
     head = Head(W, np.array([np.floor(float(1 - reached) * 16 - 1) / 16], "f4"), V=V)
-    return packaged(spec, arrangement, Overapproximation(bounds, (head,) * len(arrangement.cells)))
+    return packaged(spec, cells, FrozenHeads(bounds, (head,) * len(cells)))
 
 
 MADE = {"everywhere": everywhere, "wedge": wedge, "labels": labels, "tent": tent}

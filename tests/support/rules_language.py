@@ -112,6 +112,8 @@ def value_of(node: Node, env) -> Fraction:
             return result
         case Call(function="abs", arguments=(inner,)):
             return abs(value_of(inner, env))
+        case Call(function=("max" | "min") as function, arguments=arguments):
+            return {"max": max, "min": min}[function](value_of(a, env) for a in arguments)
         case Call(function="logit", arguments=(Name(name=name),)):
             return env[name]
         case Call(function="score", arguments=(Name(name=choice), option)):
@@ -216,7 +218,13 @@ def terms(draw, variables):
         more = [(draw(st.sampled_from([1, -1])), scaled() if draw(st.booleans()) else draw(constants))]
         return add(scaled(), more * draw(st.integers(0, 2))) if draw(st.booleans()) else scaled()
 
-    match draw(st.integers(0, 5)):
+    def extreme(inner):
+        more = [
+            draw(st.just(inner) | constants) if draw(st.booleans()) else total() for _ in range(draw(st.integers(1, 2)))
+        ]
+        return Call(draw(st.sampled_from(["max", "min"])), (inner, *more))
+
+    match draw(st.integers(0, 8)):
         case 0:
             return Negative(total())
         case 1:
@@ -226,6 +234,13 @@ def terms(draw, variables):
         case 3:
             inner = Call("abs", (total(),))
             return add(inner, [(draw(st.sampled_from([1, -1])), multiply(draw(constants), [("*", inner)]))])
+        case 4:
+            return extreme(total())
+        case 5:
+            inner = extreme(Call("abs", (total(),)))
+            return add(total(), [(draw(st.sampled_from([1, -1])), multiply(draw(constants), [("*", inner)]))])
+        case 6:
+            return Call("abs", (add(extreme(extreme(total())), [(-1, draw(constants))]),))
     return total()
 
 

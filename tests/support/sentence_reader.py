@@ -212,6 +212,8 @@ class _Reader:
         name = self.name()
         if name == "abs" and self.sees("("):
             return abs(self.atom())
+        if name in ("max", "min") and self.sees("("):
+            return (max if name == "max" else min)(self.list("(", ")", self.sum))
         if name in self.world["constants"]:
             self.expect("(")
             self.accept("=")

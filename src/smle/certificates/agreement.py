@@ -12,14 +12,14 @@ import numpy as np
 from smle.certificates.document import Certificate
 from smle.certificates.issue import compiled
 from smle.errors import CertificateError
-from smle.guarantees import Arrangement, distinct
+from smle.guarantees import Cells, regions_of
 from smle.rules import Categorical, NumericInput, Specification
 from smle_check.words import assumptions_text
 
-__all__ = ["arrangement_of", "assumptions_of", "require_kind", "require_same_rules"]
+__all__ = ["assumptions_of", "cells_of", "require_kind", "require_same_rules"]
 
 
-def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement:
+def cells_of(certificate: Certificate, spec: Specification) -> Cells:
     """Return the cells that a (checked) certificate speaks of.
 
     Raises:
@@ -31,8 +31,8 @@ def arrangement_of(certificate: Certificate, spec: Specification) -> Arrangement
     gated = tuple(certificate.document["gate"]["regions"])
     signatures = certificate.tensors["gate.signatures"]
     bits = np.frombuffer(signatures.data, dtype=np.uint8).reshape(signatures.shape)
-    cells = tuple(tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in bits)
-    return replace(distinct(spec), gated=gated, cells=cells)
+    active = tuple(tuple(sorted(g for g, bit in zip(gated, row, strict=True) if bit)) for row in bits)
+    return replace(regions_of(spec), gated=gated, active=active)
 
 
 _READ_AS = {"SafeRegressor": ("numbers",), "SafeClassifier": ("labels", "choice")}
@@ -69,7 +69,7 @@ def require_same_rules(certificate: Certificate, spec: Specification) -> None:
     if "model" in certificate.files:
         require_kind(_described(certificate.files["model"]), spec)
     block = bytearray()
-    expected = compiled(spec, distinct(spec), block)
+    expected = compiled(spec, regions_of(spec), block)
     stated = certificate.document["specification"]
     if expected == stated and certificate.block[: len(block)] == bytes(block):
         return

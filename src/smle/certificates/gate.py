@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import Arrangement, domain_box, guard_rows
+from smle.guarantees import Cells, domain_box, guard_rows
 from smle.rules import Specification
 from smle_check.floats import FORMATS
 from smle_check.program import Comparison, Gate
@@ -28,13 +28,11 @@ def domain_arrays(spec: Specification) -> Arrays:
     return found
 
 
-def gate_and_arrays(
-    spec: Specification, arrangement: Arrangement, regions: Sequence[int] | None = None
-) -> tuple[Gate, Arrays]:
+def gate_and_arrays(spec: Specification, cells: Cells, regions: Sequence[int] | None = None) -> tuple[Gate, Arrays]:
     """Return the half-spaces of some regions, by default those that are gated, and their constants by name."""
-    regions = arrangement.gated if regions is None else regions
-    guard = guard_rows(arrangement, spec)
-    used = sorted({row for region in regions for row in arrangement.regions[region]})
+    regions = cells.gated if regions is None else regions
+    guard = guard_rows(cells, spec)
+    used = sorted({row for region in regions for row in cells.regions[region]})
     comparisons = [row for row in used if guard[row].is_comparison]
     oblique = [row for row in used if not guard[row].is_comparison]
     arrays: Arrays = {}
@@ -49,6 +47,6 @@ def gate_and_arrays(
     arrays["gate.thresholds"] = np.array([float(guard[row].threshold or Fraction(0)) for row in oblique])
     place = {row: i for i, row in enumerate(comparisons + oblique)}
     single = [(guard[row].coefficients[0], guard[row].strict) for row in comparisons]
-    members = tuple(tuple(sorted(place[row] for row in arrangement.regions[region])) for region in regions)
+    members = tuple(tuple(sorted(place[row] for row in cells.regions[region])) for region in regions)
     rows = tuple(Comparison(column, sign < 0, strict) for (column, sign), strict in single)
     return Gate(rows, len(oblique), members), arrays

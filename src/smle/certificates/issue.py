@@ -14,24 +14,24 @@ from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees import (
     COMPLEMENT,
     AffineBounds,
-    Arrangement,
+    Cells,
     ConstantBounds,
     Cut,
     Domain,
-    Envelope,
     ExclusionVerdicts,
+    FrozenHeads,
     HeadNumbers,
     Holds,
     Leaf,
     NetworkBounds,
     NotProved,
     Obligation,
-    Overapproximation,
     PairValues,
     Unknown,
     Verdict,
     Verdicts,
     Violated,
+    WidenedBox,
     verify,
 )
 from smle.rules import Choice, Label, Linear, Literal, Specification
@@ -48,8 +48,8 @@ _KINDS = {ConstantBounds: "constant", AffineBounds: "affine", NetworkBounds: "ne
 
 def issue(
     spec: Specification,
-    arrangement: Arrangement,
-    over: Overapproximation,
+    cells: Cells,
+    over: FrozenHeads,
     *,
     tensors: dict[str, smle_check.Tensor],
     files: dict[str, bytes],
@@ -59,10 +59,10 @@ def issue(
     Raises:
         NotCertifiedError: If a rule cannot be proved; the message names it and says by how much it is missed.
     """
-    verdicts = verify(over, spec, arrangement)
+    verdicts = verify(over, spec, cells)
     _require_proved(verdicts, spec)
     block = bytearray()
-    specification = compiled(spec, arrangement, block)
+    specification = compiled(spec, cells, block)
     if isinstance(over.bounds, NetworkBounds):
         proofs = _box_proofs(verdicts, block)
     else:
@@ -76,8 +76,8 @@ def issue(
             "bounds": _KINDS[type(over.bounds)],
         },
         "specification": specification,
-        "gate": {"regions": list(arrangement.gated)},
-        "proof": {"coverage": _coverage(arrangement), "obligations": proofs},
+        "gate": {"regions": list(cells.gated)},
+        "proof": {"coverage": _coverage(cells), "obligations": proofs},
     }
     return sealed(stated, bytes(block), tensors, files)
 
@@ -138,7 +138,7 @@ def sealed(
     return certificate
 
 
-def compiled(spec: Specification, arrangement: Arrangement, block: bytearray) -> dict[str, Any]:
+def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, Any]:
     """Return the specification as the certificate states it; exclusions are appended to the binary block."""
     kinds: list[str] = []
     for output in spec.outputs:
@@ -155,7 +155,7 @@ def compiled(spec: Specification, arrangement: Arrangement, block: bytearray) ->
         rules.append(
             {
                 "name": rule.name,
-                "regions": [r for r, switched in enumerate(arrangement.rules) if i in switched],
+                "regions": [r for r, switched in enumerate(cells.rules) if i in switched],
                 "clauses": [[_literal(literal) for literal in c.literals] for c in rule.requirement.clauses],
                 "exclusions": exclusions,
             }
@@ -168,10 +168,9 @@ def compiled(spec: Specification, arrangement: Arrangement, block: bytearray) ->
         "one_hot": [list(group) for group in spec.one_hot],
         "outputs": [{"name": n, "kind": k} for n, k in zip(spec.targets, kinds, strict=True)],
         "rows": [
-            {"terms": _terms(row.coefficients), "bound": str(row.bound), "strict": row.strict}
-            for row in arrangement.rows
+            {"terms": _terms(row.coefficients), "bound": str(row.bound), "strict": row.strict} for row in cells.rows
         ],
-        "regions": [sorted(region) for region in arrangement.regions],
+        "regions": [sorted(region) for region in cells.regions],
         "rules": rules,
     }
 
@@ -189,11 +188,11 @@ def _terms(form: Linear) -> list[list[Any]]:
     return [[index, str(value)] for index, value in form]
 
 
-def _coverage(arrangement: Arrangement) -> dict[str, Any]:
+def _coverage(cells: Cells) -> dict[str, Any]:
     implications = []
-    for implication in arrangement.implications:
+    for implication in cells.implications:
         proofs = []
-        ordered = sorted(zip(arrangement.regions[implication.implied], implication.multipliers, strict=True))
+        ordered = sorted(zip(cells.regions[implication.implied], implication.multipliers, strict=True))
         for _, multipliers in ordered:
             weights = dict(multipliers)
             complement = weights.pop(COMPLEMENT, Fraction(0))
@@ -203,8 +202,7 @@ def _coverage(arrangement: Arrangement) -> dict[str, Any]:
         )
     return {
         "conflicts": [
-            {"regions": list(c.regions), "multipliers": _terms(tuple(sorted(c.multipliers)))}
-            for c in arrangement.conflicts
+            {"regions": list(c.regions), "multipliers": _terms(tuple(sorted(c.multipliers)))} for c in cells.conflicts
         ],
         "implications": implications,
     }
@@ -265,11 +263,11 @@ def _box_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
 
 
 def _exclusion_proofs(
-    verdicts: Verdicts, over: Overapproximation, spec: Specification, block: bytearray
+    verdicts: Verdicts, over: FrozenHeads, spec: Specification, block: bytearray
 ) -> list[dict[str, Any]]:
     proofs = []
     domain = Domain.of(spec)
-    envelope = Envelope.of(over.bounds, domain)
+    envelope = WidenedBox.of(over.bounds, domain)
     for item in verdicts.exclusions:
         compact = None
         if len(item.pairs) > _MANY_PAIRS:
@@ -311,7 +309,8 @@ def _require_proved(verdicts: Verdicts, spec: Specification) -> None:
     failures: Iterable[tuple[Obligation, Verdict]] = verdicts.failures()
     for obligation, verdict in failures:
         rule = spec.rules[obligation.rule]
-        raise NotCertifiedError(f"Rule '{rule.name}' is not proved: {_reason(verdict, spec)}")
+        message = f"Rule '{rule.name}' is not proved: {_reason(verdict, spec)}"
+        raise NotCertifiedError(message, refuted=isinstance(verdict, Violated))
     for block in verdicts.exclusions:
         missed = ~block.proved
         if missed.any():

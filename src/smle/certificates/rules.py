@@ -18,7 +18,16 @@ from smle.certificates.issue import compiled, sealed
 from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import ExactOptimal, distinct, domain_box, guard_rows, label_columns, maximize, point_text, room_at
+from smle.guarantees import (
+    ExactOptimal,
+    domain_box,
+    guard_rows,
+    label_columns,
+    maximize,
+    point_text,
+    regions_of,
+    room_at,
+)
 from smle.rules import Specification
 from smle_check.floats import (
     BINARY32,
@@ -35,7 +44,7 @@ from smle_check.floats import (
 )
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import Checked, Facts, Leaf, check_tensors, checked_of, gated_regions
-from smle_check.heads.clips import STAGES, Boxes, Clip, Limit, Pairs, gaps, limits_of
+from smle_check.heads.clips import STAGES, WIDE, Boxes, Clip, Limit, Pairs, gaps, limits_of
 
 __all__ = ["certify_rules"]
 
@@ -63,12 +72,12 @@ def certify_rules(
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
     """
-    arrangement = distinct(spec)
+    cells = regions_of(spec)
     for fmt in FORMATS:
         domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32
-    guard_rows(arrangement, spec)
+    guard_rows(cells, spec)
     block = bytearray()
-    document_spec = compiled(spec, arrangement, block)
+    document_spec = compiled(spec, cells, block)
     stated = smle_check.Specification(document_spec, bytes(block))
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits_of(stated)]
@@ -83,21 +92,14 @@ def certify_rules(
     tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), typical))
     tree, proof = None, {"pairs": limit_proofs, "safe": [], "moved": []}
     if not checked.is_empty:
-        units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
-        units = np.where(labels & (units <= 0), 1.0, np.where(units > 0, units, 1.0))
-        ranges = _ranges(stated, clips, checked, typical, units)
         try:
-            safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)
-        except NoSafeAnswer as failure:
-            raise refusal(spec, boxes, failure.leaf) from None
-        tensors |= check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()])
-        stored: dict[str, npt.NDArray[Any]] = {
-            "check.scale": units,
-            "safe.slope": safe.slope,
-            "safe.offset": safe.offset,
-        }
-        tensors |= tensors_of(stored)
-        tree, proof = safe.tree, {"pairs": limit_proofs, "safe": safe.proofs, "moved": safe.moved}
+            tree, safe_proofs, more = _checked(spec, boxes, clips, checked, typical, scale)
+        except OverflowError as error:
+            raise RuleError(
+                f"Rules that tie outputs together need numbers beyond float64 ({error}). State outputs and inputs in "
+                "other units."
+            ) from error
+        tensors, proof = tensors | more, proof | safe_proofs
     document: dict[str, Any] = {
         "program": {"head": "rules", "tree": tree},
         "specification": document_spec,
@@ -105,6 +107,28 @@ def certify_rules(
         "proof": proof,
     }
     return sealed(document, bytes(block), tensors, files or {})
+
+
+def _checked(
+    spec: Specification,
+    boxes: Boxes,
+    clips: list[Clip],
+    checked: Checked,
+    typical: npt.NDArray[np.float64],
+    scale: npt.ArrayLike | None,
+) -> tuple[Any, dict[str, Any], dict[str, smle_check.Tensor]]:
+    """Return the tree, the proofs and the tensors of the check and of the safe answers."""
+    stated, labels = boxes.spec, label_columns(spec)
+    units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
+    units = np.where(labels & (units <= 0), 1.0, np.where(units > 0, units, 1.0))
+    ranges = _ranges(stated, clips, checked, typical, units)
+    try:
+        safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)
+    except NoSafeAnswer as failure:
+        raise refusal(spec, boxes, failure.leaf) from None
+    stored: dict[str, npt.NDArray[Any]] = {"check.scale": units, "safe.slope": safe.slope, "safe.offset": safe.offset}
+    tensors = check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()]) | tensors_of(stored)
+    return safe.tree, {"safe": safe.proofs, "moved": safe.moved}, tensors
 
 
 def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> list[list[float]]:
@@ -117,7 +141,7 @@ def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked
     for literal in checked.literals:
         reach = abs(literal.bound) + sum((abs(v) * stated.sizes[k] for k, v in literal.x.items()), ZERO)
         for i, g in literal.y.items():
-            found[i].append(float(reach / abs(g)))
+            found[i].append(float(min(reach / abs(g), WIDE)))
     return found
 
 
@@ -247,7 +271,7 @@ def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> dict[int,
                 return multipliers
             if solution is not None and (worst is None or solution.value > worst[0]):
                 worst = solution.value, solution.x
-    raise _refusal(spec, clip, limit, None if worst is None else worst[1])
+    raise _refusal(spec, pairs.boxes.spec, clip, limit, None if worst is None else worst[1])
 
 
 def _accepted(pairs: Pairs, k: int, j: int, multipliers: dict[int, Fraction]) -> bool:
@@ -277,20 +301,24 @@ def _programs(
         yield best_multipliers({k: -v for k, v in slope.items()}, -constant, rows, low, high)
 
 
-def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None) -> Exception:
+def _refusal(
+    spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
+) -> Exception:
     """Say at which input two limits leave nothing, and what to change."""
     names = [spec.rules[item.rule].name for item in (limit, clip.limit)]
     output = spec.targets[limit.output]
     if x is None:
         return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
     first, second = (item.offset + _dot(item.slope, x) for item in (limit, clip.limit))
-    place = f"at {point_text(spec.columns, x)}"
+    place = f"at {point_text(spec, x, (limit.rule, clip.limit.rule))}"
     room = limit.side * (second - first)
     if clip.limit is limit:
         return NotCertifiedError(
             f"Rule '{names[0]}' limits '{output}' {place} more tightly than float32 numbers there can express. State a "
             "range that does not reach so close to 0, or another unit."
         )
+    if room < 0 and not all(_applies(stated, item.region, x) for item in (limit, clip.limit)):
+        return _border(place, listed([f"'{name}'" for name in names]))
     if room < 0:
         return ContradictionError(
             f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
@@ -304,6 +332,21 @@ def _refusal(spec: Specification, clip: Clip, limit: Limit, x: tuple[Fraction, .
     )
 
 
+def _applies(stated: smle_check.Specification, region: int, x: tuple[Fraction, ...]) -> bool:
+    """Whether an input satisfies the oblique conditions of a region as they are stated."""
+    rows = [stated.rows[r] for r in stated.regions[region] if len(stated.rows[r].terms) > 1]
+    totals = [_dot(row.terms, x) for row in rows]
+    return all(total < row.bound if row.strict else total <= row.bound for row, total in zip(rows, totals, strict=True))
+
+
+def _border(place: str, names: str) -> NotCertifiedError:
+    return NotCertifiedError(
+        f"{place[0].upper()}{place[1:]} conditions of rules {names} meet at a border of several inputs. Sums in floats "
+        "do not tell its sides apart, and no answer obeys the rules of both. Leave a gap between the conditions, or "
+        "let the rules have answers in common there."
+    )
+
+
 def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
     values = tuple(x)
     return sum((value * values[k] for k, value in form.items()), ZERO)
@@ -312,9 +355,12 @@ def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
 def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
     """Say at which input no safe answer was found, why, and what to change."""
     points = list(_points(boxes, leaf))
+    is_border = not any(all(_applies(boxes.spec, g, x) for g in leaf.on) for x in points)
+    if not points:  # nowhere as the conditions are stated, but the gate may see them hold
+        points = list(_points(boxes, leaf, most=1, enlarged=True))
     for x, rules, kind in room_at(spec, points):
         names = listed([f"'{spec.rules[r].name}'" for r in rules])
-        place = point_text(spec.columns, x)
+        place = point_text(spec, x, rules)
         if kind == "contradiction":
             return ContradictionError(
                 f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
@@ -324,24 +370,26 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
                 f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
                 "a gap or a tolerance."
             )
-    stated = boxes.spec
-    active = [rule.name for rule in stated.rules if any(g not in leaf.off for g in rule.regions)]
-    where = f" near {point_text(spec.columns, points[0])}" if points else ""
+    active = [r for r, rule in enumerate(boxes.spec.rules) if any(g not in leaf.off for g in rule.regions)]
+    names = listed([f"'{boxes.spec.rules[r].name}'" for r in active])
+    where = f"near {point_text(spec, points[0], active)}" if points else "somewhere"
+    if points and is_border:
+        return _border(where, names)
     return NotCertifiedError(
-        f"The rules seem to agree, but no stored answer was proved where {listed([repr(name) for name in active])} "
-        f"apply{where}. Split a rule, or widen an alternative."
+        f"The rules seem to agree, but no stored answer was proved where {names} apply, {where}. Split a rule, or "
+        "widen an alternative."
     )
 
 
-def _points(boxes: Boxes, leaf: Leaf, most: int = 60) -> Iterator[tuple[Fraction, ...]]:
-    """Yield inputs of a leaf: ends of ranges in all combinations, as far as there are few, and the middle."""
+def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False) -> Iterator[tuple[Fraction, ...]]:
+    """Yield inputs of a leaf, as conditions are stated or as the gate sees them: vertices in random directions."""
     ends = boxes.meeting(leaf.on, BINARY64, leaf.off)
     if ends is None:
         return
     low, high = boxes.sides(ends, BINARY64)
     d = len(boxes.spec.inputs)
     facts = Facts(boxes, leaf)
-    rows = [row for r in facts.rows(None, None) if (row := _fact(facts, r))]
+    rows = [row for r in facts.rows(None, None) if (row := _fact(facts, r, enlarged=enlarged))]
     generator = np.random.default_rng(0)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
@@ -354,12 +402,14 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60) -> Iterator[tuple[Fraction
             yield found.x
 
 
-def _fact(facts: Facts, r: int) -> tuple[dict[int, Fraction], Fraction] | None:
-    """Return an oblique row of a leaf as stated, so that the input found is where the rules apply."""
+def _fact(facts: Facts, r: int, *, enlarged: bool) -> tuple[dict[int, Fraction], Fraction] | None:
+    """Return an oblique row of a leaf: as stated, so that the input found is where the rules apply, or enlarged."""
     rows = facts.spec.rows
     if r >= len(rows):
         return facts.complement(r - len(rows))
-    return (rows[r].terms, rows[r].bound) if len(rows[r].terms) > 1 else None
+    if len(rows[r].terms) == 1:
+        return None
+    return rows[r].terms, rows[r].compared[BINARY64][0] if enlarged else rows[r].bound
 
 
 def listed(names: list[str], most: int = 5) -> str:

@@ -1,4 +1,4 @@
-"""Command line: parse, call, print. Exit codes: 0 it holds or is done, 1 it does not hold, 2 the request was wrong.
+"""Command line: parse, call, print. Exit codes: 0 holds or done, 1 refuted, 2 the request was wrong, 3 undecided.
 
 A command is a function in a module of its own that decorates itself with `@app.command()`; importing the module here
 registers it. Heavy imports stay inside the functions, so that `smle --help` is quick.

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DEMO",
     "MODELS",
+    "REFUTED",
     "RULES",
+    "UNDECIDED",
     "Json",
     "app",
     "common",
@@ -72,6 +74,8 @@ class _Console(Console):
 out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
 _settings = {"debug": False}
 
+REFUTED, WRONG, UNDECIDED = 1, 2, 3  # exit codes
+
 # Headings of `smle --help`; a command names the one it belongs under.
 RULES, MODELS, DEMO = "Rules", "Models", "Demonstration"
 
@@ -97,19 +101,21 @@ def common(
 
 @contextmanager
 def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
-    """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong."""
+    """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong, 3 undecided."""
     try:
         with _flushed():
             yield
-    except (CertificateError, NotCertifiedError, ContradictionError) as error:
-        _fail("does not hold", error, 1)
+    except (CertificateError, ContradictionError) as error:
+        _fail("does not hold", error, REFUTED)
+    except NotCertifiedError as error:
+        _fail("does not hold", error, REFUTED) if error.refuted else _fail("not proved", error, UNDECIDED)
     except SmleError as error:
-        _fail("error", error, 2)
+        _fail("error", error, WRONG)
     except BrokenPipeError:  # `smle predict ... | head`: nobody reads on
         _discard(sys.stdout)
         raise typer.Exit(141) from None
     except (OSError, ValueError) as error:
-        _fail("error", error, 2)
+        _fail("error", error, WRONG)
     except KeyboardInterrupt:
         err.print(f"interrupted: {interrupted}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -23,7 +23,7 @@ from smle.cli.app import (
     reported,
 )
 from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model
-from smle.errors import CertificateError
+from smle.errors import CertificateError, NotCertifiedError
 from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def verify(
     For a folder, rules.yaml is compiled again and must state what is proved. For an ONNX file, every node and constant
     of the certified head is compared; what is left over is listed as asserted, and the proof does not need it.
 
-    Exit code 0: proved, 1: rejected, 2: not a model.
+    Exit code 0: proved, 1: rejected, 2: not a model, 3: there is no certificate.
 
     Example: smle verify model/
 
@@ -64,9 +64,10 @@ def verify(
 def _reasons_as_json(wanted: bool) -> Iterator[None]:
     try:
         yield
-    except CertificateError as error:
+    except (CertificateError, NotCertifiedError) as error:
         if wanted:
-            print_json({"verdict": "rejected", "reason": str(error)})
+            verdict = "rejected" if isinstance(error, CertificateError) else "undecided"
+            print_json({"verdict": verdict, "reason": str(error)})
         raise
 
 
@@ -132,7 +133,7 @@ def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str
     try:
         record = read_record(folder)
         if record.certificate is None:
-            raise CertificateError("The folder has no certificate.json: nothing is proved about this model.")
+            raise NotCertifiedError("The folder has no certificate.json: nothing is proved about this model.")
         proved = record.certificate.check()
         spec = Specification.from_yaml((record.rules or "") + "\n")
         require_same_rules(record.certificate, spec)

@@ -12,7 +12,7 @@ from smle.cli.app import MODELS, Json, app, counted, data_named, out, print_json
 from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
 
 if TYPE_CHECKING:
-    from smle.monitor import Change, Usage
+    from smle.monitor import Drift, Usage
 
 __all__ = ["monitor"]
 
@@ -79,7 +79,7 @@ def monitor(
             _show(training, now, changes, tolerance)
 
 
-def _as_json(training: Usage | None, now: Usage, changes: tuple[Change, ...], tolerance: float) -> dict[str, Any]:
+def _as_json(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolerance: float) -> dict[str, Any]:
     result: dict[str, Any] = _finite(
         {
             "tolerance": tolerance,
@@ -101,7 +101,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _show(training: Usage | None, now: Usage, changes: tuple[Change, ...], tolerance: float) -> None:
+def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolerance: float) -> None:
     if training is None:
         shares = [("rows outside the domain", now.outside_rows / now.rows)]
         if now.head is None:

@@ -36,7 +36,7 @@ def project(
     The backbone stays, and so does an estimator inside, whose head is made anew.
 
     New combinations of rules start from the head that served there before. With --data the heads
-    are fitted to it as well; without, accuracy may suffer where much changed. Exit code 1: it cannot be certified.
+    are fitted to it as well; without, accuracy may suffer where much changed. Exit code 3: no proof was found.
 
     Example: smle project model/ stricter.yaml -o stricter-model/
 
@@ -45,7 +45,7 @@ def project(
     with reported():
         require_model(model)
         from smle.cli.train import require_fitting, split
-        from smle.estimators import compare_models, project_model, quick_twin, read_model
+        from smle.estimators import compare_models, project_model, quick_baseline, read_model
         from smle.guarantees import conflicts_explained
         from smle.rules import Specification
         from smle.storage import require_replaceable
@@ -65,7 +65,7 @@ def project(
             new = project_model(old, spec, X=X, y=y)
         if data is not None and len(test):
             truth = test[[item.name for item in spec.outputs]]
-            plain = None if new.has_head_of_rules else quick_twin(spec, X, y)
+            plain = None if new.has_head_of_rules else quick_baseline(spec, X, y)
             found = compare_models(new, test, truth, plain=plain)
             new.set_scores(found)
             scores = {"rows": len(test), "before": _score(old, test, truth), "after": _score(new, test, truth)}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, err, out, print_json, reported
+from smle.cli.app import MODELS, REFUTED, UNDECIDED, Json, app, err, out, print_json, reported
 from smle.cli.places import RequireCertificate, require_model, require_table
 
 __all__ = ["report"]
@@ -20,7 +20,7 @@ def report(
         Path | None, typer.Option("--data", help="CSV or Parquet file to measure coverage, violations and accuracy on.")
     ] = None,
     plain: Annotated[
-        Path | None, typer.Option("--plain", help="Model folder of a plain twin to compare with on the data.")
+        Path | None, typer.Option("--plain", help="Model folder of a baseline to compare with on the data.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option("--title", help="Title; by default the name of the folder.")] = None,
@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Check a model again and write one self-contained HTML page: what is proved, with which margins, and for what.
 
-    The page needs no network and can be printed. Exit code 1: the proof was not accepted, or there is none because the
+    The page needs no network and can be printed. Exit code 1: the proof was not accepted; 3: there is none because the
     model has no rules (--no-require-certificate lets that pass). The page says so.
 
     Example: smle report model/ --data test.csv -o report.html
@@ -53,7 +53,7 @@ def report(
             out.print(f"Report: {result.path}", markup=False, soft_wrap=True)
         if result.verdict == "rejected":
             err.print(f"does not hold: {result.reason}", markup=False, soft_wrap=True)
-            raise typer.Exit(1)
+            raise typer.Exit(REFUTED)
         if result.verdict == "no rules" and require_certificate:
-            err.print("does not hold: The model has no rules and no certificate: nothing is proved.", soft_wrap=True)
-            raise typer.Exit(1)
+            err.print("not proved: The model has no rules and no certificate: nothing is proved.", soft_wrap=True)
+            raise typer.Exit(UNDECIDED)

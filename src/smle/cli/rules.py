@@ -7,20 +7,26 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import RULES, Json, app, data_named, print_json, reported
+from smle.cli.app import REFUTED, RULES, UNDECIDED, Json, app, data_named, err, print_json, reported
 
 
 @app.command(rich_help_panel=RULES)
 def rules(
     files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
     data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to hold the rules against.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write a page to look at: rules.html.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
 
-    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable.
+    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3: a
+    question stayed open.
 
     Example: smle rules braking.yaml --data drives.csv
+
+    Example: smle rules braking.yaml --data drives.csv -o rules.html
 
     Example: smle rules diff old.yaml new.yaml
     """
@@ -28,12 +34,12 @@ def rules(
         if files[0] == "diff" and len(files) == 3:
             _compare(files[1], files[2], as_json)
         elif len(files) == 1:
-            _diagnose(Path(files[0]), data, as_json)
+            _diagnose(Path(files[0]), data, output, as_json)
         else:
             raise ValueError("Expected one rules file, or `diff OLD NEW`. Got: " + " ".join(files))
 
 
-def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
+def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool) -> None:
     from smle.certificates.advice import diagnose
     from smle.rules import Specification
     from smle.tables.files import read_table, text_columns
@@ -50,8 +56,16 @@ def _diagnose(path: Path, data: Path | None, as_json: bool) -> None:
         print(result.table())
         if table is not None and not known:
             print(f"The table does not have all outputs ({', '.join(targets)}), so only its inputs were looked at.")
+    if output is not None:
+        from smle.report import write_rules_page
+
+        kept = {"the rules file itself": path} | ({} if data is None else {"the table itself": data})
+        place = write_rules_page(result, output, table=table, name=path.stem, kept=kept)
+        err.print(f"page: {place}", markup=False, soft_wrap=True)
     if result.contradictory:
-        raise typer.Exit(1)
+        raise typer.Exit(REFUTED)
+    if result.undecided:
+        raise typer.Exit(UNDECIDED)
 
 
 def _compare(old: str, new: str, as_json: bool) -> None:
@@ -63,3 +77,5 @@ def _compare(old: str, new: str, as_json: bool) -> None:
         print_json(result.to_json())
     else:
         print(result.table())
+    if result.verdict == "unknown":
+        raise typer.Exit(UNDECIDED)

@@ -117,10 +117,12 @@ def train(
         float | None,
         typer.Option(help="Share of all rows held out for the summary; 0: none.", show_default=_default("test_share")),
     ] = None,
-    twin: Annotated[
+    baseline: Annotated[
         bool | None,
         typer.Option(
-            "--twin/--no-twin", help="Train a plain network beside, to compare.", show_default=_default("twin")
+            "--baseline/--no-baseline",
+            help="Train a plain network beside, to compare.",
+            show_default=_default("baseline"),
         ),
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write to after each epoch.")] = None,
@@ -236,20 +238,20 @@ class _Run:
         return made(name)
 
     def _compare(self, kept: pd.DataFrame, kind: type[SafeEstimator], parameters: dict[str, Any]) -> None:
-        """Measure on the test rows, beside a plain twin or, where none is asked for, a quick plain model."""
-        from smle.estimators import compare_models, quick_twin, without_rules
+        """Measure on the test rows, beside a baseline or, where none is asked for, a quick plain model."""
+        from smle.estimators import compare_models, quick_baseline, without_rules
 
         spec = self.model.specification_
         plain: Any = None
         if self.model.has_head_of_rules:
             pass  # what the estimator or network inside answers stands beside
-        elif spec.rules and self.settings.twin:
+        elif spec.rules and self.settings.baseline:
             beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
             plain = kind(without_rules(spec), **parameters, checkpoint=beside).fit(kept, kept[self.targets])
         elif spec.rules:
-            plain = quick_twin(spec, kept, kept[self.targets], seed=self.settings.seed)
+            plain = quick_baseline(spec, kept, kept[self.targets], seed=self.settings.seed)
         scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
-        # A twin may be as bad as the model; the quick plain model of `fit` then tells.
+        # A baseline may be as bad as the model; the quick plain model of `fit` then tells.
         scores["concern"] = scores["concern"] or self.scores.get("concern", "")
         self.model.set_scores(scores)
 

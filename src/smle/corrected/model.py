@@ -17,7 +17,7 @@ from smle.export.files import write_onnx
 from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.guarantees import active
-from smle.monitor import Edges, Seen, Usage, column_edges
+from smle.monitor import Edges, Observation, Usage, column_edges
 from smle.programs import MUCH, WAYS, Corrections, program_of, served_by, ways_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
@@ -67,7 +67,7 @@ class Answered(NamedTuple):
     def usage(self, spec: Specification, edges: Edges | None = None) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did."""
         edges = column_edges(spec, self.encoded) if edges is None else edges
-        seen = Seen(active_rules(spec, self.encoded), in_domain(spec, self.encoded))
+        seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded))
         head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
         return Usage.count(spec, self.encoded, seen, edges, head=head)
 
@@ -161,6 +161,15 @@ class CorrectedModel:
                 stacklevel=stacklevel - 1,
             )
         return found
+
+    def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""
+        totals = dict(self.served_)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            served = self.answered(X).served
+        self.served_.update(totals)
+        return np.asarray(served, dtype=np.float64)
 
     def _served(self, encoded: Array, answers: Array) -> tuple[Array, Array]:
         if self._enforce is None:

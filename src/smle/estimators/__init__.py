@@ -12,7 +12,7 @@ from smle.corrected.network import KINDS, load_network
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
-from smle.estimators.comparison import compare_models, quick_twin
+from smle.estimators.comparison import compare_models, quick_baseline
 from smle.estimators.projection import project_model
 from smle.estimators.regressor import SafeRegressor
 from smle.storage import read_record
@@ -25,7 +25,7 @@ __all__ = [
     "load",
     "nothing_proved",
     "project_model",
-    "quick_twin",
+    "quick_baseline",
     "read_model",
     "without_rules",
 ]

@@ -28,7 +28,7 @@ from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table, spread
 from smle.estimators.parameters import require_parameters
 from smle.estimators.rebuild import architecture_of, folded, rebuild
-from smle.guarantees import Cells, find_cells, conflicts_explained, distinct
+from smle.guarantees import Cells, conflicts_explained, find_cells, regions_of, require_units
 from smle.monitor import Usage
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork, moves_with_inputs
@@ -257,6 +257,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         self._read_outputs(spec, y)
         encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
         require_in_domain(spec, encoded, "training rows")
+        require_units(spec, encoded, targets)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with conflicts_explained(spec):
             head = self._rules_head(spec, targets)  # before training: what cannot be proved is refused at once
@@ -342,7 +343,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             loss=self._loss(targets),
             options=options,
             seed=seed,
-            title="training" if network.spec.rules or self.enforcement == "correct" else "plain twin",
+            title="training" if network.spec.rules or self.enforcement == "correct" else "baseline",
             enforcement=enforcement if network.spec.rules else None,
             sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
             checkpoint=self.checkpoint,
@@ -446,7 +447,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 require_same_rules(certificate, spec)
                 checked = certificate
             is_box = certificate.document["program"]["head"] == "box"
-            model._cells = cells_of(certificate, spec) if is_box else distinct(spec)
+            model._cells = cells_of(certificate, spec) if is_box else regions_of(spec)
         else:
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
@@ -470,5 +471,5 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
 
 def without_rules(spec: Specification) -> Specification:
-    """Return the same inputs and outputs with nothing required: the specification of a plain twin."""
+    """Return the same inputs and outputs with nothing required: the specification of a baseline."""
     return replace(spec, rules=())

@@ -22,7 +22,7 @@ from smle.training.batches import split_rows
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
 
-__all__ = ["Compared", "compare", "compare_held_out", "compare_models", "encode_targets", "quick_twin"]
+__all__ = ["Compared", "compare", "compare_held_out", "compare_models", "encode_targets", "quick_baseline"]
 
 Array = npt.NDArray[np.float64]
 _ROWS = 500  # rows that `fit` compares on; nearest allowed answers may each be a small optimization
@@ -111,8 +111,8 @@ def compare(
     return Compared(spec, X, truth, answers, loss, violations, weight, plain)
 
 
-def quick_twin(spec: Specification, X: Any, y: Any, *, seed: int = 0) -> QuickModel:
-    """Return a quick plain model of a table and its targets, for `compare_models` where no twin was trained."""
+def quick_baseline(spec: Specification, X: Any, y: Any, *, seed: int = 0) -> QuickModel:
+    """Return a quick plain model of a table and its targets, for `compare_models` where no baseline was trained."""
     return QuickModel.fit(spec, encode_inputs(spec, X), encode_targets(spec, y), seed=seed)
 
 
@@ -125,8 +125,8 @@ def compare_models(
         safe: The model with rules.
         X: Table with the input columns.
         y: Table with the output columns.
-        plain: Its twin without rules, or a `quick_twin`, if there is one. Beside a model that corrects answers stands
-            what is answered inside.
+        plain: A model without rules, or a `quick_baseline`, if there is one. Beside a model that corrects answers
+            stands what is answered inside.
 
     Returns:
         `metric`, `rows`, and for each of plain, postprocess, safe and oracle (the allowed answers with the best score)

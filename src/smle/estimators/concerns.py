@@ -156,7 +156,7 @@ def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
     """Return where most is lost, the likely cause, and a remedy."""
     spec = found.spec
     cell = model.network_.cell_of(torch.tensor(found.X))
-    cells = model._arrangement.cells
+    cells = model._cells
     lost = np.bincount(cell, weights=gap.share, minlength=len(cells))
     worst = int(lost.argmax())
     rules = _rules_of(model, worst)
@@ -193,9 +193,9 @@ def _place(model: FittedModel, cell: int) -> str:
 
 def _rules_of(model: FittedModel, cell: int) -> list[int]:
     """Return the rules that bind in all of a cell."""
-    arrangement = model._arrangement
-    bound = binding_rules(arrangement, model.specification_, cell)
-    return sorted({rule for rule, region in bound if region is None or not arrangement.regions[region]})
+    cells = model._cells
+    bound = binding_rules(cells, model.specification_, cell)
+    return sorted({rule for rule, region in bound if region is None or not cells.regions[region]})
 
 
 def _mentions(spec: Specification, rule: int, output: int) -> bool:
@@ -215,7 +215,7 @@ def _structural(found: Compared, model: FittedModel, rules: Sequence[int]) -> It
     """Yield causes that lie in the form of learned heads. Corrected answers have none: all that is allowed serves."""
     if isinstance(model.network_, CorrectedNetwork):
         return
-    if model.network_.head.gate.is_trivial and any(model._arrangement.regions):
+    if model.network_.head.gate.is_trivial and any(model._cells.regions):
         yield "one head serves all regions (gate=False). Train with gate=True"
     if rules:
         yield (

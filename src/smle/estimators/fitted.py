@@ -20,7 +20,7 @@ from smle.errors import DataError, NotCertifiedError
 from smle.estimators.inner import usage_of
 from smle.estimators.inputs import plain_table
 from smle.estimators.observer import Observer
-from smle.guarantees import Cells, distinct
+from smle.guarantees import Cells, regions_of
 from smle.monitor import Edges, Usage, column_edges
 from smle.nn.box_network import BoxNetwork
 from smle.programs import WAYS
@@ -62,7 +62,7 @@ class FittedModel:
 
     def _deploy_behind(self, backbone: torch.nn.Module, head: RulesHead) -> None:
         """Take over a network that was trained without rules, and the proved step behind its answers."""
-        self._cells = distinct(self.specification_)
+        self._cells = regions_of(self.specification_)
         self.network_ = CorrectedNetwork(backbone, head).eval().requires_grad_(False)
 
     def _bound(self, head: RulesHead) -> Certificate:
@@ -192,7 +192,7 @@ class FittedModel:
         if isinstance(self.network_, CorrectedNetwork):
             return self._answered(encoded).usage(self.specification_, edges)
         seen = Observer(self.specification_, self.network_).look(encoded)
-        return Usage.count(self.specification_, encoded, seen, edges, heads=self.network_.cells)
+        return Usage.count(self.specification_, encoded, seen, edges, heads=self.network_.head_count)
 
     def answered(self, X: Any) -> Answered:
         """Return rows with what the model in front of a head of rules answers, and what is served; nobody is."""
@@ -225,7 +225,7 @@ class FittedModel:
         return ModelRecord({}, self.description_, self.specification_.to_yaml(), None, onnx).bound_files()
 
     def set_scores(self, scores: dict[str, Any]) -> None:
-        """Note scores (of this model, its plain twin, ...) in the description; the certificate is bound anew."""
+        """Note scores (of this model, its baseline, ...) in the description; the certificate is bound anew."""
         check_is_fitted(self, "description_")
         self.description_ = {**self.description_, "scores": {**self.description_["scores"], **scores}}
         if self.certificate_ is not None:

@@ -21,6 +21,7 @@ from smle.errors import DataError
 from smle.estimators.description import describe
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
+from smle.guarantees import require_units
 from smle.monitor import Edges, Usage
 from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.tables.frames import frame_of, is_text
@@ -51,6 +52,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     if len(encoded) < 2:
         raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
     require_in_domain(spec, encoded, "training rows")
+    require_units(spec, encoded, targets)
     certificate = None
     if spec.rules:  # first: rules that cannot be proved are better known before an hour of training
         default, scale = model._typical(targets)

@@ -17,7 +17,7 @@ from smle.corrected import CorrectedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
 from smle.estimators.inner import usage_of
-from smle.guarantees import Cells, Head, FrozenHeads, find_cells
+from smle.guarantees import Cells, FrozenHeads, Head, find_cells
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Choice, Specification
 from smle.tables import encode_inputs, require_in_domain

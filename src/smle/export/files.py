@@ -140,10 +140,12 @@ def write_certified(
             f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
             "place for the exported model."
         )
-    face = interface_of(spec, monitor=monitor)
+    interface = interface_of(spec, monitor=monitor)
     tensors = _head(tensors_of(weights))
     if not spec.rules:
-        data = graph_model(face, plain_program(face, tensors), backbone, []).SerializeToString(deterministic=True)
+        data = graph_model(interface, plain_program(interface, tensors), backbone, []).SerializeToString(
+            deterministic=True
+        )
         companion(path).unlink(missing_ok=True)
         _replace({path: data})
         return
@@ -156,9 +158,9 @@ def write_certified(
         )
     _require_float32(tensors)
     proposals, count = proposals_of(certificate) if "check.range" in tensors else (None, 1)
-    program = certified_program(face, certificate, tensors, proposals=count)
+    program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
-    data = graph_model(face, program, backbone, titles, proposals).SerializeToString(deterministic=True)
+    data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:
         smle_check.check_onnx(data, sealed)

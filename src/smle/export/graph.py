@@ -59,7 +59,7 @@ def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
 
 
 def certified_program(
-    face: Interface, certificate: Certificate, tensors: dict[str, smle_check.Tensor], *, proposals: int = 1
+    interface: Interface, certificate: Certificate, tensors: dict[str, smle_check.Tensor], *, proposals: int = 1
 ) -> Program:
     """Return the program of a certified head; `proposals` are checked for each row whose answer breaks a rule.
 
@@ -70,31 +70,31 @@ def certified_program(
     stated = smle_check.Specification(document["specification"], certificate.block)
     try:
         regions, program = document["gate"]["regions"], document["program"]
-        return program_of(face, stated, regions, program, tensors, proposals=proposals)
+        return program_of(interface, stated, regions, program, tensors, proposals=proposals)
     except smle_check.Rejected as reason:
         raise ModelFormatError(f"This model cannot be exported: {reason}") from None
 
 
-def plain_program(face: Interface, tensors: dict[str, smle_check.Tensor]) -> Program:
+def plain_program(interface: Interface, tensors: dict[str, smle_check.Tensor]) -> Program:
     """Return the program of a model without rules: one affine layer behind a backbone, or its own answer."""
     program = Program()
-    known = encode(program, face.inputs)
-    if face.monitored:
+    known = encode(program, interface.inputs)
+    if interface.monitored:
         ends = ("features", "domain.lower_F", "domain.upper_F")
-        Printer(program, face, tensors, [Op("clamp", "x", ends)], across=True, direct=False).print(set())
-        in_domain(program, face.inputs, known)
+        Printer(program, interface, tensors, [Op("clamp", "x", ends)], across=True, direct=False).print(set())
+        in_domain(program, interface.inputs, known)
     if "free.weight" in tensors:
         parameters = [program.stored(name, tensors[name]) for name in ("free.weight", "free.bias")]
         y = program.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
     else:
-        answer = program.answer(sum(len(item.columns) for item in face.outputs))
+        answer = program.answer(sum(len(item.columns) for item in interface.outputs))
         y = program.add("Cast", [answer], "head/free", to=FLOAT)
-    named_outputs(program, y, face.outputs)
+    named_outputs(program, y, interface.outputs)
     return program
 
 
 def graph_model(
-    face: Interface, program: Program, backbone: Backbone, rules: Sequence[str], proposals: Backbone | None = None
+    interface: Interface, program: Program, backbone: Backbone, rules: Sequence[str], proposals: Backbone | None = None
 ) -> Any:
     """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
 
@@ -106,11 +106,12 @@ def graph_model(
     onnx = require("onnx", "ONNX export")
     helper = onnx.helper
     inputs = [
-        helper.make_tensor_value_info(item.name, STRING if item.categories else FLOAT, ["N", 1]) for item in face.inputs
+        helper.make_tensor_value_info(item.name, STRING if item.categories else FLOAT, ["N", 1])
+        for item in interface.inputs
     ]
     outputs = [
         helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
-        for name, (kind, shape) in output_types(face, len(rules)).items()
+        for name, (kind, shape) in output_types(interface, len(rules)).items()
     ]
     further = proposals or Backbone([], [])
     ours = _nodes(program.nodes, further.nodes)

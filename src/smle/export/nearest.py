@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.export.writer import Writer
-from smle.programs.alternatives import KEPT, Block
+from smle.programs.alternatives import AT, KEPT, Block
 from smle_check.onnx.graph import DOUBLE, FLOAT, INT64
 
 __all__ = ["number_points"]
@@ -56,7 +56,21 @@ def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Ar
         P = 2 * P
     alone = [w.add("Transpose", [w.shaped(points, -1, k)])] if P == 1 else []
     ranked = alone or _ranked(w, points, cost, min(P, KEPT), k)
-    return ranked if block.is_box else [w.add("Mul", [point, w.column(block.unit)]) for point in ranked]
+    if block.is_box:
+        return ranked
+    return [_pinned(w, block, w.add("Mul", [point, w.column(block.unit)])) for point in ranked]
+
+
+def _pinned(w: Writer, block: Block, point: str) -> str:
+    """Return points with numbers in the place of what is nearly one where no other is allowed."""
+    for _, column, value in block.pins:
+        own = np.arange(len(block.unit))[:, None] == column
+        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / block.unit)])]), 0, keep=True)
+        noise = w.add("Mul", [w.add("Add", [largest, w.number(AT * abs(value))]), w.number(block.unit[column])])
+        away = w.add("Abs", [w.add("Sub", [point, w.number(value)])])
+        near = w.add("And", [w.constant(own), w.add("LessOrEqual", [away, noise])])
+        point = w.add("Where", [near, w.number(value), point])
+    return point
 
 
 def _every_piece(w: Writer, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, J: int) -> tuple[str, int]:
@@ -159,6 +173,8 @@ def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -
     sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
     floor = w.add("Add", [floor, w.column(np.abs(N) @ (_TINY / block.unit))])
+    if block.pins:
+        floor = w.add("Mul", [floor, w.column(block.unpinned)])
     left = w.add("Transpose", [w.add("Add", [masked, floor])], perm=[0, 2, 1])
     pull = w.add("Gather", [w.constant(pulls), number], axis=0)  # (P, rows, k, J)
     shift = w.shaped(w.add("MatMul", [pull, w.shaped(left, P, -1, J, 1)]), P, -1, k)

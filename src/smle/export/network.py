@@ -57,11 +57,10 @@ def write_network(
         MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
     """
     if isinstance(network, SafeNetwork):
-        certificate, deployed = network.certificate_, network.eval()
-    else:
-        if certificate is None and network.spec.rules:
-            certificate = certify(network)
-        deployed = DeployedNetwork.of(network)
+        certificate = network.certificate_
+    elif certificate is None and network.spec.rules:
+        certificate = certify(network)
+    deployed = network.eval() if isinstance(network, SafeNetwork) else DeployedNetwork.of(network)
     write_deployed(deployed, network.spec, path, certificate, example=example, backbone=backbone, monitor=monitor)
     return certificate
 

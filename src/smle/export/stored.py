@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,7 @@ class StoredModel:
             listed = ", ".join(f"{item.name}: {item.type}" for item in strange) or "none"
             raise ModelFormatError(f"Expected an ONNX model whose inputs are numbers or text. Got {listed}.")
         self.kinds = {item.name: item.type for item in inputs}
+        self.outputs = tuple(item.name for item in self._session.get_outputs())
         wide = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
         self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
 
@@ -67,6 +68,17 @@ class StoredModel:
         starts = range(0, max(len(encoded), 1), _CHUNK)
         parts = [self._run({name: column[i : i + _CHUNK] for name, column in feed.items()}) for i in starts]
         return np.concatenate(parts)
+
+    def named(self, names: Sequence[str], table: Any) -> dict[str, Array]:
+        """Return some of its outputs by name, to a table with the columns of all its inputs.
+
+        Raises:
+            DataError: If a column is missing or holds something else.
+            ModelFormatError: If the model fails.
+        """
+        with runtime_errors():
+            found = self._session.run(list(names), columns_of(table, self.kinds))
+        return dict(zip(names, map(np.asarray, found), strict=True))
 
     def _feed(self, table: Any, encoded: Array) -> dict[str, Array]:
         if self.columns is None:

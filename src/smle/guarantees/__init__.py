@@ -5,9 +5,11 @@ Other rooms import these names from here, and nothing from the rooms inside.
 
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
+from smle.guarantees.advice.costs import RuleCost, score_text
 from smle.guarantees.advice.diagnose import conflicts_explained
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.tables import diagnose
+from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
@@ -30,15 +32,8 @@ from smle.guarantees.box import (
     strongest_counterexample,
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
+from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.network_boxes import CUTS
-from smle.guarantees.proof.overapproximation import (
-    AffineBounds,
-    Bounds,
-    ConstantBounds,
-    Head,
-    NetworkBounds,
-    Overapproximation,
-)
 from smle.guarantees.proof.relaxation import bisected
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
@@ -54,31 +49,32 @@ from smle.guarantees.proof.verdict import (
     Violated,
 )
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, slopes_and_offsets, worst_case
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.cells import arrange, distinct
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, slopes_and_offsets, worst_case
+from smle.guarantees.regions.cell_rules import CellRules, PlainClause, Polytopes, cell_rules_of
+from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
-from smle.guarantees.regions.geometry import Domain, Region, Support
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.guarantees.regions.guard import domain_box, guard_rows
 from smle.guarantees.regions.obligations import binding_rules
-from smle.guarantees.regions.requirement import PlainClause, Polytopes, Requirement, requirement_of
+from smle.guarantees.regions.search import find_cells
 
 __all__ = [
     "COMPLEMENT",
     "CUTS",
     "AffineBounds",
-    "Arrangement",
     "Bounds",
+    "CellRules",
+    "Cells",
     "Center",
     "ConstantBounds",
     "Cut",
     "Diagnosis",
     "Domain",
-    "Envelope",
     "ExactInfeasible",
     "ExactOptimal",
     "ExclusionVerdicts",
     "Finding",
+    "FrozenHeads",
     "Head",
     "HeadNumbers",
     "HeadProblem",
@@ -92,29 +88,29 @@ __all__ = [
     "NetworkBounds",
     "NotProved",
     "Obligation",
-    "Overapproximation",
     "PairValues",
     "PlainClause",
     "Polytopes",
     "Region",
-    "Requirement",
+    "RegionMaximum",
+    "RuleCost",
     "Samples",
-    "Support",
     "Unknown",
     "Verdict",
     "Verdicts",
     "Violated",
+    "WidenedBox",
     "active",
-    "arrange",
     "binding_rules",
     "bisected",
     "broken",
+    "cell_rules_of",
     "clause_holds",
     "compare",
     "conflicts_explained",
     "diagnose",
-    "distinct",
     "domain_box",
+    "find_cells",
     "find_center",
     "guard_rows",
     "label_columns",
@@ -126,8 +122,10 @@ __all__ = [
     "point_text",
     "project",
     "refit",
-    "requirement_of",
+    "regions_of",
+    "require_units",
     "room_at",
+    "score_text",
     "slopes_and_offsets",
     "softmax_loss",
     "squared_error",

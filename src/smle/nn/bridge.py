@@ -8,12 +8,12 @@ import torch
 
 from smle.guarantees import (
     AffineBounds,
-    Cells,
     Bounds,
+    Cells,
     ConstantBounds,
+    FrozenHeads,
     Head,
     NetworkBounds,
-    FrozenHeads,
     Polytopes,
     find_center,
 )

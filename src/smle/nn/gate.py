@@ -18,7 +18,7 @@ from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
 
-__all__ = ["InputClamp", "Gate", "RowHeads"]
+__all__ = ["Gate", "InputClamp", "RowHeads"]
 
 _FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import AffineBounds, Cells, Bounds, ConstantBounds, Head, NetworkBounds, FrozenHeads
+from smle.guarantees import AffineBounds, Bounds, Cells, ConstantBounds, FrozenHeads, Head, NetworkBounds
 from smle.nn.clip import clip, eager, has_nan, is_traced
-from smle.nn.gate import InputClamp, Gate
+from smle.nn.gate import Gate, InputClamp
 from smle.nn.operations import joined, traced
 from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
 from smle.rules import Specification

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from smle.programs.nearest_points import TINY, Box, Polyhedron
 
-__all__ = ["KEPT", "Block", "Found"]
+__all__ = ["AT", "KEPT", "Block", "Found"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -28,6 +28,7 @@ _BEAM, _WIDE_BEAM = 16, 256  # nodes of a level for each row: many rows, few
 _NODES, _CLIPPED_NODES = 4_000, 20_000  # of a level, if rows are few; those that clips solve are quick
 _LEVELS = 60
 _ROOM = 2.0**-21
+AT = 2.0**-30  # of the largest output in its unit: numbers that are meant to be the same
 _FAR = 4096.0  # units; answers farther away ask for no more room
 
 
@@ -85,6 +86,10 @@ class Block:
 
     Shapes: g (J, m), s (J, d), h (J,): distinct literals; `clauses`: rows of each; `parts`: the column of each in the
     mask of what binds; scale (m,); `labels` (m,).
+
+    Attributes:
+        pins: Rows that leave one output a single number (two of them), that output, the number.
+        unpinned: 0 for these rows, 1 for others.
     """
 
     def __init__(
@@ -117,6 +122,9 @@ class Block:
         self._bound = (h - np.where(exact, 0.0, 2.0**-48 * np.abs(h))) / norm
         if not self.is_box:
             self._bound -= TINY * np.abs(self._over).sum(axis=1)
+        self.pins = [] if self.is_box else _pins(own, h, single & ~s.any(axis=1))
+        self.unpinned = np.ones(len(own))
+        self.unpinned[[row for rows, *_ in self.pins for row in rows]] = 0.0
         lengths = np.array([len(clause) for clause in clauses], dtype=np.intp)
         self._members = np.concatenate([np.asarray(clause, dtype=np.intp) for clause in clauses])
         self._lengths = lengths
@@ -168,7 +176,8 @@ class Block:
         if self.is_box:
             return Found(self, b, active, *self._parts_of(p, b, active, imposed))
         # A little room is asked for at first: literals that contradict each other nearly agree without.
-        tight = b - _ROOM * (1.0 + np.abs(b) + np.minimum(np.abs(p / self.unit), _FAR) @ self._sizes)
+        room = _ROOM * (1.0 + np.abs(b) + np.minimum(np.abs(p / self.unit), _FAR) @ self._sizes)
+        tight = b - room * self.unpinned
         nodes, place = self._parts_of(p, tight, active, imposed)
         missing = np.flatnonzero(place[:, 0] < 0)
         if len(missing):
@@ -203,7 +212,11 @@ class Block:
                 start, end = self._starts[c], self._starts[c] + self._lengths[c]
                 on = np.flatnonzero(active[:, c])
                 imposed[on, self._members[start + excess[on, start:end].argmin(axis=1)]] = True
-        return self._rows.tighten(z, b, imposed, state, thorough=active is not None)
+        y = self._rows.tighten(z, b, imposed, state, thorough=active is not None)
+        for _, column, value in self.pins:  # where a single number is allowed no other will do
+            noise = AT * (self.unit[column] * np.abs(y / self.unit).max(axis=1) + abs(value))
+            y[np.abs(y[:, column] - value) <= noise, column] = value
+        return y
 
     def _least(self, excess: Array) -> Array:
         """Return the excess of each clause's best literal. Shapes: (n, J) -> (n, C)."""
@@ -258,6 +271,15 @@ class Block:
         place = np.full((n, KEPT), -1)
         place[row[order], rank] = order
         return nodes, place
+
+
+def _pins(g: Array, h: Array, constant: Mask) -> list[tuple[tuple[int, int], int, float]]:
+    """Return pairs of rows that leave one output a single number, a float32: their numbers, the output, the number."""
+    ends = [(int(np.abs(g[row]).argmax()), float(g[row].sum()), row) for row in np.flatnonzero(constant).tolist()]
+    upper = {(column, h[row] / slope): row for column, slope, row in ends if slope > 0}
+    lower = {(column, h[row] / slope): row for column, slope, row in ends if slope < 0}
+    both = [key for key in upper.keys() & lower.keys() if float(np.float32(key[1])) == key[1]]
+    return [((upper[key], lower[key]), *key) for key in sorted(both)]
 
 
 def _promising(row: Numbers, bound: Array, best: Array, beam: int) -> Numbers:

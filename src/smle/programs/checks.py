@@ -42,7 +42,9 @@ class Check:
         ]
         names = ("outputs", "inputs", "thresholds", "range")
         self.outputs, self.inputs, self.thresholds, self.range = (tensors[f"check.{name}"] for name in names)
-        self.reads = self.outputs != 0
+        self.reads = np.zeros(self.outputs.shape, dtype=bool)  # not `outputs != 0`: a coefficient may be stored as 0
+        for k, own in enumerate(checked.reads):
+            self.reads[k, own] = True
 
     @property
     def is_short(self) -> bool:

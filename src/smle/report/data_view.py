@@ -16,7 +16,7 @@ from smle.report.wording import number, share, short
 from smle.rules import Choice, Label, Specification
 from smle_check.names import visible
 
-__all__ = ["Cells", "accuracy_view", "cell_name", "data_view"]
+__all__ = ["CellNames", "accuracy_view", "cell_name", "data_view"]
 
 _RULES = 400
 _QUICK = "at training a quick model: ridge regression and trees"
@@ -38,7 +38,7 @@ def cell_name(spec: Specification, rules: Sequence[int], *, partly: int = 0) -> 
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellNames:
     """Names of the cells, whether each is free, and their recorded and measured rows."""
 
     names: tuple[str, ...]
@@ -46,7 +46,7 @@ class Cells:
 
 
 def data_view(
-    description: Mapping[str, Any], spec: Specification | None, cells: Cells, measured: Measured | None
+    description: Mapping[str, Any], spec: Specification | None, cells: CellNames, measured: Measured | None
 ) -> dict[str, Any]:
     """Return accuracy, violations, coverage and plots: what is recorded, and what the given table says."""
     recorded = scores_of(description)
@@ -223,7 +223,7 @@ def _rule_table(spec: Specification, measured: Measured) -> dict[str, Any]:
     return {"titles": [titles[name] for name in shown], "rows": rows}
 
 
-def _cells_view(description: Mapping[str, Any], cells: Cells, measured: Measured | None) -> dict[str, Any]:
+def _cells_view(description: Mapping[str, Any], cells: CellNames, measured: Measured | None) -> dict[str, Any]:
     trained = training_of(description).cells
     columns: list[tuple[str, list[float]]] = []
     if len(trained) == len(cells.names):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from smle.assurance import DeployedNetwork
-from smle.guarantees import Arrangement
+from smle.guarantees import Cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.head import DeployedHead
 from smle.rules import Categorical, Choice, Clause, Label, Row, Specification
@@ -30,16 +30,16 @@ _POINTS, _SIDE = 61, 25
 
 
 def explorer_data(
-    network: DeployedNetwork, spec: Specification, arrangement: Arrangement, *, medians: dict[str, float]
+    network: DeployedNetwork, spec: Specification, cells: Cells, *, medians: dict[str, float]
 ) -> dict[str, Any]:
     """Return what the page needs to draw slices, as plain data. `medians`: where to start, by input column."""
     data = {
         **described(spec, medians),
-        "gated": [list(arrangement.rules[region]) for region in arrangement.gated],
+        "gated": [list(cells.rules[region]) for region in cells.gated],
         "ungated": [
-            {"rows": [_row(arrangement.rows[row]) for row in rows], "rules": list(arrangement.rules[region])}
-            for region, rows in enumerate(arrangement.regions)
-            if region not in arrangement.gated
+            {"rows": [_row(cells.rows[row]) for row in rows], "rules": list(cells.rules[region])}
+            for region, rows in enumerate(cells.regions)
+            if region not in cells.gated
         ],
     }
     numbers = sum(value.numel() for value in network.state_dict().values())

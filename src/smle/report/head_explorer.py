@@ -5,6 +5,7 @@ What the model answers is entered by the reader, or computed in the page if the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,17 @@ def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, 
     checked = checked_of(spec)
     outputs, inputs, thresholds = (arrays[f"check.{name}"] for name in ("outputs", "inputs", "thresholds"))
 
-    def terms(row: Any) -> list[list[float]]:
-        return [[int(k), float(row[k])] for k in np.flatnonzero(row)]
+    def terms(row: Any, places: Iterable[int]) -> list[list[float]]:
+        return [[int(k), float(row[k])] for k in places]
 
     return {
         "literals": [
-            {"y": terms(outputs[k]), "x": terms(inputs[k]) if k < checked.moving else [], "threshold": float(bound)}
-            for k, bound in enumerate(thresholds)
+            {
+                "y": terms(outputs[k], read),  # their ranges are asked also where a coefficient is stored as 0
+                "x": terms(inputs[k], np.flatnonzero(inputs[k])) if k < checked.moving else [],
+                "threshold": float(thresholds[k]),
+            }
+            for k, read in enumerate(checked.reads)
         ],
         "clauses": [[clause.rule, list(clause.literals)] for clause in checked.clauses],
         "excluded": [[rule, [list(pair) for pair in spec.rules[rule].exclusions]] for rule in checked.excluding],

@@ -1,4 +1,4 @@
-"""What a table says: rows per cell, rules broken by the data, the plain twin and the safe model, and accuracy."""
+"""What a table says: rows per cell, rules broken by the data, the baseline and the safe model, and accuracy."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     answers = {"safe": Y}
     if plain is not None:
         if plain.specification_.columns != spec.columns or plain.specification_.targets != spec.targets:
-            raise DataError("Expected a plain twin with the inputs and outputs of the model. Got other ones.")
+            raise DataError("Expected a baseline with the inputs and outputs of the model. Got other ones.")
         answers["plain"] = plain.raw_outputs(rows)
     elif own is not None and not found.replaced.any():  # NaN has no score
         answers["plain"] = own
@@ -98,7 +98,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     cell_of, heads = np.zeros(len(X), dtype=np.int64), 0
     if isinstance(network := getattr(model, "network_", None), DeployedNetwork):
-        cell_of, heads = network.cell_of(torch.tensor(X)), network.cells
+        cell_of, heads = network.cell_of(torch.tensor(X)), network.head_count
     scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),

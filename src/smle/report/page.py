@@ -1,35 +1,97 @@
-"""The page itself: a template, one style sheet and one script, all inside one file that loads nothing."""
+"""Pages: a template, one style sheet and one script, all inside one file that loads nothing."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import os
+import secrets
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-__all__ = ["json_for_script", "render"]
+import smle
 
-_SCRIPTS = ("program.js", "head.js", "page.js", "explorer.js")
+__all__ = ["json_for_script", "render", "require_page", "stamped", "write_page"]
+
+_EXPLORER = ("program.js", "head.js", "page.js", "explorer.js")
 
 
-def render(view: Mapping[str, Any], explorer: Mapping[str, Any] | None) -> str:
+def render(template: str, view: Mapping[str, Any], explorer: Mapping[str, Any] | None = None) -> str:
     """Return the HTML text of a view; everything in it that is not markup is escaped."""
     style = _asset("report.css")
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
-    return _template().render(
-        **view,
-        explorer=explorer,
-        explorer_json=None if explorer is None else json_for_script(explorer),
-        style=Markup(style),  # noqa: S704  our own files, which hold no user text
-        script=Markup(script),  # noqa: S704
-        policy=_policy(style, script),
+    script = _asset("page.js") + "\nsetUpPage();\n"
+    if template == "report.html":
+        script = "\n".join(_asset(name) for name in _EXPLORER)
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            **view,
+            explorer=explorer,
+            explorer_json=None if explorer is None else json_for_script(explorer),
+            style=Markup(style),  # noqa: S704  our own files, which hold no user text
+            script=Markup(script),  # noqa: S704
+            policy=_policy(style, script),
+        )
     )
+
+
+def stamped() -> dict[str, str]:
+    """Return when and by which version a page is written."""
+    now = datetime.now(timezone.utc)
+    return {
+        "version": smle.__version__,
+        "date": f"{now.day} {now:%B %Y, %H:%M} UTC",
+        "date_iso": now.isoformat(timespec="seconds"),
+    }
+
+
+def require_page(target: Path, kept: Mapping[str, Path]) -> None:
+    """Let a page replace web pages only, and none of the files that it is about.
+
+    Args:
+        target: The file to write.
+        kept: Files to keep, by what they are.
+
+    Raises:
+        ValueError: If the file is a folder, is one of those to keep, or exists and is not called .html.
+    """
+    if target.is_dir():
+        raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")
+    if not target.exists():
+        return
+    for what, file in kept.items():
+        if file.exists() and target.samefile(file):
+            raise ValueError(f"'{target}' is {what}. Name another file for the page.")
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"'{target}' exists and is not called .html. Name another file for the page.")
+
+
+def write_page(target: Path, text: str) -> None:
+    """Write a file as a whole or not at all.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            os.replace(fresh, target)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except OSError as error:
+        reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise OSError(f"Cannot write '{target}': {reason}. Name another place.") from error
 
 
 def json_for_script(value: Mapping[str, Any]) -> Markup:
@@ -57,8 +119,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_asset("report.html"))
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(_asset),
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import HeadNumbers, Literals, NetworkBounds, Support, binding_rules, worst_case
+from smle.guarantees import HeadNumbers, Literals, NetworkBounds, RegionMaximum, binding_rules, worst_case
 from smle.report.statements import Witnesses
 from smle.rules import Literal, Specification
 
@@ -87,7 +87,7 @@ def output_ranges(witnesses: Witnesses) -> tuple[list[OutputRanges], int]:
         if len(mentioned) <= _OUTPUTS:
             mentioned.update((int(j), None) for j in np.unique(rule.requirement.exclusions)[:_OUTPUTS])
     shown = sorted(mentioned)[:_OUTPUTS]
-    cells = [_cell_ranges(witnesses, cell, shown) for cell in range(len(witnesses.arrangement.cells))]
+    cells = [_cell_ranges(witnesses, cell, shown) for cell in range(len(witnesses.cells))]
     result = []
     for position, output in enumerate(shown):
         ranges = [cell[position] for cell in cells]
@@ -127,8 +127,8 @@ def _limits(witnesses: Witnesses, cell: int, outputs: list[int]) -> dict[int, li
     """Return what single inequalities over one output allow; other clauses have no such picture."""
     spec = witnesses.spec
     found: dict[int, list[Limit]] = {output: [] for output in outputs}
-    for rule, region in binding_rules(witnesses.arrangement, spec, cell):
-        if region is not None and witnesses.arrangement.regions[region]:
+    for rule, region in binding_rules(witnesses.cells, spec, cell):
+        if region is not None and witnesses.cells.regions[region]:
             continue  # binds in a part of the cell only
         for clause in spec.rules[rule].requirement.clauses:
             literal = clause.literals[0]
@@ -139,7 +139,7 @@ def _limits(witnesses: Witnesses, cell: int, outputs: list[int]) -> dict[int, li
     return {output: _tightest(limits) for output, limits in found.items()}
 
 
-def _limit(literal: Literal, spec: Specification, support: Support) -> Limit | None:
+def _limit(literal: Literal, spec: Specification, support: RegionMaximum) -> Limit | None:
     (_, g), *_ = literal.outputs
     ends = (0.0, 0.0)
     if literal.inputs:

@@ -11,6 +11,7 @@ from smle.rules import Categorical, Choice, Rule, Specification
 from smle.rules.affine import number as value_of
 from smle.rules.exclusions import is_summary
 from smle.rules.expressions import (
+    CASES,
     COUNTS,
     And,
     Call,
@@ -93,8 +94,8 @@ class _Speaker:
                     phrase, arguments = f"{phrase} {self._alone(arguments[0])}", arguments[1:]
                 inside = ", ".join(self._at(a, _IMPLIES) for a in arguments)
                 return f"{phrase} of ({inside})", _OR  # its "at most" never follows an "and"
-            case Call(function="abs", arguments=arguments):
-                return f"abs({', '.join(self._at(a, _IMPLIES) for a in arguments)})", _ATOM
+            case Call(function=function, arguments=arguments) if function in CASES:
+                return f"{function}({', '.join(self._at(a, _IMPLIES) for a in arguments)})", _ATOM
             case Call(function=function, arguments=arguments):
                 return f"{function}({', '.join(map(_as_written, arguments))})", _ATOM
         return self._say_condition(node)

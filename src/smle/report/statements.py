@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate, Proved
 from smle.guarantees import (
-    Arrangement,
+    Cells,
     Domain,
-    Envelope,
+    FrozenHeads,
     HeadNumbers,
     Literals,
     NetworkBounds,
-    Overapproximation,
     Region,
-    Support,
+    RegionMaximum,
+    WidenedBox,
     binding_rules,
     slopes_and_offsets,
     verify_exclusions,
@@ -106,13 +106,13 @@ class RuleVerdict:
         return None if self.worst is None else float(self.worst.margin)
 
 
-def keys_of(certificate: Certificate, spec: Specification, arrangement: Arrangement) -> Iterator[Key]:
+def keys_of(certificate: Certificate, spec: Specification, cells: Cells) -> Iterator[Key]:
     """Yield the obligations in the order in which the checker states them."""
     empty = {
         (proof["head"], proof["region"]) for proof in certificate.document["proof"]["obligations"] if "empty" in proof
     }
-    for head in range(len(arrangement.cells) - arrangement.free_cell):
-        for rule, region in binding_rules(arrangement, spec, head):
+    for head in range(len(cells) - cells.free_cell):
+        for rule, region in binding_rules(cells, spec, head):
             if (head, region) in empty:
                 continue
             requirement = spec.rules[rule].requirement
@@ -122,19 +122,14 @@ def keys_of(certificate: Certificate, spec: Specification, arrangement: Arrangem
 
 
 def rule_verdicts(
-    proved: tuple[Proved, ...],
-    certificate: Certificate,
-    spec: Specification,
-    *,
-    arrangement: Arrangement,
-    over: Overapproximation,
+    proved: tuple[Proved, ...], certificate: Certificate, spec: Specification, *, cells: Cells, over: FrozenHeads
 ) -> list[RuleVerdict]:
     """Return one verdict per rule, from what the exact checker proved."""
     grouped: dict[int, list[tuple[Key, Proved]]] = {}
-    for key, item in keyed(proved, certificate, spec, arrangement=arrangement):
+    for key, item in keyed(proved, certificate, spec, cells=cells):
         grouped.setdefault(key.rule, []).append((key, item))
-    reader = Reader(spec, arrangement)
-    witnesses = Witnesses(certificate, spec, arrangement=arrangement, over=over)
+    reader = Reader(spec, cells)
+    witnesses = Witnesses(certificate, spec, cells=cells, over=over)
     result = []
     for rule in range(len(spec.rules)):
         items = grouped.get(rule, [])
@@ -166,10 +161,10 @@ def enforced_text(proved: Sequence[Proved]) -> str:
 
 
 def keyed(
-    proved: Sequence[Proved], certificate: Certificate, spec: Specification, *, arrangement: Arrangement
+    proved: Sequence[Proved], certificate: Certificate, spec: Specification, *, cells: Cells
 ) -> Iterator[tuple[Key, Proved]]:
     """Yield what the checker proved, each statement with its obligation."""
-    for key, item in zip(keys_of(certificate, spec, arrangement), proved, strict=True):
+    for key, item in zip(keys_of(certificate, spec, cells), proved, strict=True):
         if visible(spec.rules[key.rule].name) != item.rule:
             raise RuntimeError(f"Expected a statement about rule '{spec.rules[key.rule].name}'. Got '{item.rule}'.")
         yield key, item
@@ -182,14 +177,14 @@ class Reader:
     the checker prints it.
     """
 
-    def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
-        self._spec, self._arrangement = spec, arrangement
+    def __init__(self, spec: Specification, cells: Cells) -> None:
+        self._spec, self._cells = spec, cells
 
     def where(self, key: Key, item: Proved) -> str:
         """Return the region of a statement as a formula; `everywhere` if there is no condition."""
-        regions = (*self._arrangement.cells[key.head], *(() if key.region is None else (key.region,)))
-        active = sorted({row for region in regions for row in self._arrangement.regions[region]})
-        rows = [self._arrangement.rows[row] for row in active]
+        regions = (*self._cells[key.head], *(() if key.region is None else (key.region,)))
+        active = sorted({row for region in regions for row in self._cells.regions[region]})
+        rows = [self._cells.rows[row] for row in active]
         names = [term(name) for name in self._spec.columns]
         plain = [comparison_text(dict(row.coefficients), row.bound, row.strict, names) for row in rows]
         if not rows or item.where != "where " + " and ".join(plain):
@@ -216,25 +211,23 @@ class Reader:
 class Witnesses:
     """Finds the corners of one model."""
 
-    def __init__(
-        self, certificate: Certificate, spec: Specification, *, arrangement: Arrangement, over: Overapproximation
-    ) -> None:
-        self.spec, self.arrangement, self.over = spec, arrangement, over
+    def __init__(self, certificate: Certificate, spec: Specification, *, cells: Cells, over: FrozenHeads) -> None:
+        self.spec, self.cells, self.over = spec, cells, over
         self.domain = Domain.of(spec)
-        self.envelope = Envelope.of(over.bounds, self.domain)
+        self.envelope = WidenedBox.of(over.bounds, self.domain)
         self._weights: dict[Key, Any] = {
             Key(p["head"], p["rule"], p["region"], p["clause"]): p["lambda"]
             for p in certificate.document["proof"]["obligations"]
             if "lambda" in p
         }
-        self._supports: dict[tuple[int, int | None], Support] = {}
+        self._supports: dict[tuple[int, int | None], RegionMaximum] = {}
 
-    def support(self, head: int, region: int | None) -> Support:
+    def support(self, head: int, region: int | None) -> RegionMaximum:
         """Return maxima of linear functions over the polytope that an obligation is proved over."""
         place = (head, region)
         if place not in self._supports:
-            active = (*self.arrangement.cells[head], *(() if region is None else (region,)))
-            self._supports[place] = Support(Region.of(self.arrangement, self.spec, active, domain=self.domain))
+            active = (*self.cells[head], *(() if region is None else (region,)))
+            self._supports[place] = RegionMaximum(Region.of(self.cells, self.spec, active, domain=self.domain))
         return self._supports[place]
 
     def corner(self, key: Key, margin: float) -> Corner | None:

@@ -12,7 +12,17 @@ from markupsafe import Markup, escape
 from smle.report.recorded import History
 from smle.report.wording import number
 
-__all__ = ["calibration", "history", "range_bar", "reach_bar", "residual_bars", "scatter", "share_bar"]
+__all__ = [
+    "calibration",
+    "histogram",
+    "history",
+    "named_bars",
+    "range_bar",
+    "reach_bar",
+    "residual_bars",
+    "scatter",
+    "share_bar",
+]
 
 Array = npt.NDArray[np.float64]
 _WIDTH, _HEIGHT = 440, 260
@@ -203,11 +213,12 @@ def residual_bars(residuals: Array, name: str) -> Markup:
 
 
 def histogram(values: Array, label: str, title: str) -> Markup:
-    """Draw a histogram around 0."""
+    """Draw a histogram around 0, or on one side of it if all values are there."""
     low, high = np.quantile(values, (0.005, 0.995))
     size = max(abs(float(low)), abs(float(high)), 1e-12)
-    counts, edges = np.histogram(np.clip(values, -size, size), bins=31, range=(-size, size))
-    axes = _Axes((-size, size), (0.0, float(counts.max())))
+    ends = (0.0 if (values >= 0).all() else -size, 0.0 if (values <= 0).all() and values.any() else size)
+    counts, edges = np.histogram(np.clip(values, *ends), bins=31, range=ends)
+    axes = _Axes(ends, (0.0, float(counts.max())))
     parts = axes.frame(label, "rows")
     for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         top = axes.at_y(count)
@@ -218,6 +229,23 @@ def histogram(values: Array, label: str, title: str) -> Markup:
     x = round(axes.at_x(0.0), 1)
     parts.append(_tag("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="marker"))
     return _figure(f"{title}; the outermost bars hold everything beyond", *parts)
+
+
+def named_bars(names: Sequence[str], shares: Sequence[float], rows: Sequence[int], *, label: str) -> Markup:
+    """Draw a share for each part of an input, as bars from left to right, with the part's name beside it."""
+    line, width = 19, 190
+    height = line * len(names) + 8
+    most = max([*shares, 1e-9])
+    parts = []
+    for index, (name, value, count) in enumerate(zip(names, shares, rows, strict=True)):
+        y = 4 + line * index
+        long = (_WIDTH - width - 60) * value / most
+        text = name if len(name) <= 28 else name[:27] + "…"
+        title = _tag("title", f"{label} {name}: {value:.1%} of {count:,} rows")
+        parts.append(_tag("text", text, title, x=width - 8, y=y + 12, class_="tick end"))
+        parts.append(_rect(width, max(long, 1.0), "bar warn" if value else "rail", y=y + 2, height=line - 5))
+        parts.append(_tag("text", f"{value:.1%}", x=round(width + long + 6, 1), y=y + 12, class_="tick"))
+    return _figure(f"Share of rows that break the rule, by {label}", *parts, height=height)
 
 
 def calibration(chance: Array, truth: Array) -> Markup:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import smle
 import smle_check
 from smle.assurance import DeployedNetwork, state_of
-from smle.certificates.agreement import arrangement_of
+from smle.certificates.agreement import cells_of
 from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
-from smle.guarantees import Arrangement, arrange, binding_rules
+from smle.guarantees import Cells, binding_rules, find_cells
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
-from smle.report.data_view import Cells, accuracy_view, cell_name, data_view
+from smle.report.data_view import CellNames, accuracy_view, cell_name, data_view
 from smle.report.explorer import explorer_data
 from smle.report.head_explorer import head_explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
 from smle.report.measured import Measured, measure
-from smle.report.page import render
+from smle.report.page import render, require_page, stamped, write_page
 from smle.report.ranges import output_ranges
 from smle.report.recorded import corrections_of, training_of
 from smle.report.served_view import served_facts, served_view
@@ -73,13 +69,13 @@ def write_report(
         model: A fitted estimator, or a model folder.
         data: A table, or the path of one, to measure coverage, violations and accuracy on.
         path: The HTML file to write.
-        plain: A plain twin (estimator or folder) to compare with on the table.
+        plain: A baseline (estimator or folder) to compare with on the table.
         name: Title of the report; by default the name of the folder.
         folder: The folder that commands in the report name, where `model` is an estimator that was saved there.
 
     Raises:
         ModelFormatError: If there is no model folder.
-        DataError: If the table does not fit the model, or a twin is given without a table.
+        DataError: If the table does not fit the model, or a baseline is given without a table.
         ValueError: If the HTML file would replace what the report is about, or is a folder; or if `folder` holds
             another model.
         OSError: If the HTML file cannot be written.
@@ -88,72 +84,45 @@ def write_report(
     target = Path(path)
     _require_place(target, data, [given for given in (place, plain) if isinstance(given, str | PathLike)])
     if plain is not None and data is None:
-        raise DataError("A plain twin is compared on a table. Expected data (--data) with it. Got none.")
+        raise DataError("A baseline is compared on a table. Expected data (--data) with it. Got none.")
     estimator, record, judgement = _judged(model)
     if record is not None and folder is not None:
         require_same_files(record, Path(folder))
     elif record is None and not isinstance(model, SafeEstimator):
         place = Path(model)  # nothing could be compared with another folder
-    twin = plain if plain is None or isinstance(plain, SafeEstimator) else read_model(plain)
-    _require_alike(twin, estimator)
+    baseline = plain if plain is None or isinstance(plain, SafeEstimator) else read_model(plain)
+    _require_alike(baseline, estimator)
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     if isinstance(data, str | PathLike):
         texts = {} if judgement.spec is None else text_columns(judgement.spec)
         inside = () if estimator is None else estimator.text_inputs
         table = read_table(data, text={name: frozenset() for name in inside} | texts)
         try:
-            view, explorer = _view(estimator, record, judgement, table=table, twin=twin, place=place)
+            view, explorer = _view(estimator, record, judgement, table=table, baseline=baseline, place=place)
         except DataError as error:
             raise DataError(f"{data}: {error}") from None
     else:
-        view, explorer = _view(estimator, record, judgement, table=data, twin=twin, place=place)
-    now = datetime.now(timezone.utc)
-    view |= {
-        "name": title,
-        "version": smle.__version__,
-        "date": f"{now.day} {now:%B %Y, %H:%M} UTC",
-        "date_iso": now.isoformat(timespec="seconds"),
-    }
-    _write(target, render(view, explorer))
+        view, explorer = _view(estimator, record, judgement, table=data, baseline=baseline, place=place)
+    view |= {"name": title, "kicker": "Assurance report", **stamped()}
+    write_page(target, render("report.html", view, explorer))
     concern = view["accuracy"]["concern"] if view["accuracy"] else ""
     return Report(target, judgement.verdict, judgement.reason, concern)
 
 
 def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str]]) -> None:
-    """Let a report replace web pages only: no table, and no file of the models, which it is about."""
-    if target.is_dir():
-        raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")
-    if not target.exists():
-        return
-    if isinstance(data, str | PathLike) and os.path.exists(data) and target.samefile(data):
-        raise ValueError(f"'{target}' is the table itself. Name another file for the report.")
-    if any(target.samefile(file) for folder in folders for file in model_files(folder)):
-        raise ValueError(f"'{target}' is a file of the model. Name another file for the report.")
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"'{target}' exists and is not called .html. Name another file for the report.")
+    """Let a report replace no table, and no file of the models, which it is about."""
+    kept = {f"a file of the model ({file})": file for folder in folders for file in model_files(folder)}
+    if isinstance(data, str | PathLike):
+        kept["the table itself"] = Path(data)
+    require_page(target, kept)
 
 
-def _require_alike(twin: SafeEstimator | None, model: SafeEstimator | None) -> None:
-    if twin is None or model is None:
+def _require_alike(baseline: SafeEstimator | None, model: SafeEstimator | None) -> None:
+    if baseline is None or model is None:
         return
-    ours, theirs = model.specification_, twin.specification_
+    ours, theirs = model.specification_, baseline.specification_
     if theirs.columns != ours.columns or theirs.targets != ours.targets:
-        raise DataError("Expected a plain twin with the inputs and outputs of the model. Got other ones.")
-
-
-def _write(target: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, target)
-        finally:
-            fresh.unlink(missing_ok=True)
-    except OSError as error:
-        reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise OSError(f"Cannot write '{target}': {reason}. Name another place.") from error
+        raise DataError("Expected a baseline with the inputs and outputs of the model. Got other ones.")
 
 
 def _folder_name(place: Path) -> str:
@@ -209,12 +178,12 @@ def _view(
     judgement: Judgement,
     *,
     table: Any,
-    twin: SafeEstimator | None,
+    baseline: SafeEstimator | None,
     place: Path | None,
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     spec = judgement.spec
     description: Mapping[str, Any] = {} if record is None else record.description
-    measured = None if model is None or table is None else measure(model, table, plain=twin)
+    measured = None if model is None or table is None else measure(model, table, plain=baseline)
     verdicts: list[RuleVerdict] = []
     view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
     view |= {"head_of_rules": False, "served": None}
@@ -232,28 +201,28 @@ def _view(
         backbone = None if model.is_corrected else model.network_.backbone
         explorer = head_explorer_data(record.certificate, spec, backbone, medians=medians)
         view["explorer_note"] = _HEAD_NOTE
-        view |= data_view(description, spec, Cells((), ()), measured)
+        view |= data_view(description, spec, CellNames((), ()), measured)
         view["accuracy"] = accuracy_view(description, measured)
     elif model is not None and spec is not None:
-        arrangement = _arrangement(record, spec)
-        cells = _cells(arrangement, spec)
+        cells = _cells(record, spec)
+        named = _cell_names(cells, spec)
         network = model.network_
         assert isinstance(network, DeployedNetwork)
         if judgement.verdict == PROVED:
             assert record is not None
             assert record.certificate is not None
-            over = network.head.overapproximation()
-            verdicts = rule_verdicts(judgement.proved, record.certificate, spec, arrangement=arrangement, over=over)
-            stated = list(keyed(judgement.proved, record.certificate, spec, arrangement=arrangement))
-            view |= views.statements_view(stated, Reader(spec, arrangement))
-            witnesses = Witnesses(record.certificate, spec, arrangement=arrangement, over=over)
+            over = network.head.frozen_heads()
+            verdicts = rule_verdicts(judgement.proved, record.certificate, spec, cells=cells, over=over)
+            stated = list(keyed(judgement.proved, record.certificate, spec, cells=cells))
+            view |= views.statements_view(stated, Reader(spec, cells))
+            witnesses = Witnesses(record.certificate, spec, cells=cells, over=over)
             ranges, view["outputs_left_out"] = output_ranges(witnesses)
             seen = {} if measured is None else _seen(measured)
-            view["ranges"] = views.ranges_view(ranges, cells.names, spec, seen=seen)
-        view |= data_view(description, spec, cells, measured)
+            view["ranges"] = views.ranges_view(ranges, named.names, spec, seen=seen)
+        view |= data_view(description, spec, named, measured)
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
-        explorer = explorer_data(network, spec, arrangement, medians=medians)
+        explorer = explorer_data(network, spec, cells, medians=medians)
         view["explorer_note"] = _explorer_note(explorer)
     if spec is not None:
         view |= views.rules_view(spec, verdicts, measured)
@@ -265,21 +234,21 @@ def _view(
     return view, explorer
 
 
-def _arrangement(record: ModelRecord | None, spec: Specification) -> Arrangement:
+def _cells(record: ModelRecord | None, spec: Specification) -> Cells:
     if record is None or record.certificate is None:
-        return arrange(spec)
-    return arrangement_of(record.certificate, spec)
+        return find_cells(spec)
+    return cells_of(record.certificate, spec)
 
 
-def _cells(arrangement: Arrangement, spec: Specification) -> Cells:
+def _cell_names(cells: Cells, spec: Specification) -> CellNames:
     names, free = [], []
-    for index in range(len(arrangement.cells)):
-        bound = binding_rules(arrangement, spec, index)
-        rules = {rule for rule, region in bound if region is None or not arrangement.regions[region]}
+    for index in range(len(cells)):
+        bound = binding_rules(cells, spec, index)
+        rules = {rule for rule, region in bound if region is None or not cells.regions[region]}
         elsewhere = {rule for rule, region in bound} - rules
         names.append(cell_name(spec, sorted(rules), partly=len(elsewhere)))
-        free.append(arrangement.free_cell and index == len(arrangement.cells) - 1)
-    return Cells(tuple(names), tuple(free))
+        free.append(cells.free_cell and index == len(cells) - 1)
+    return CellNames(tuple(names), tuple(free))
 
 
 def _seen(measured: Measured) -> dict[tuple[int, int], tuple[float, float]]:

@@ -1,33 +1,63 @@
-"""Linear expressions: trees to affine forms over input and output columns, with exact rational coefficients."""
+"""Linear expressions: trees to affine forms over input and output columns, with exact rational coefficients.
+
+`abs`, `max` and `min` stay as the largest of several forms; the normal form writes them out as cases.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import Call, Name, Negative, Node, Num, Product, Sum, quote
+from smle.rules.expressions import CASES, Call, Name, Negative, Node, Num, Product, Sum, quote
 from smle.rules.specification import Categorical, Choice, Label
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["Affine", "affine", "number"]
+__all__ = ["Affine", "Largest", "affine", "bounded_cases", "number"]
 
 _MAX_BITS = 8192
+_MAX_CASES = 1024
+
+
+class Largest(NamedTuple):
+    """factor * (the largest of several forms). `cases` counts the plain forms that writing it out gives."""
+
+    factor: Fraction
+    forms: tuple[Affine, ...]
+    cases: int
 
 
 @dataclass
 class Affine:
-    """A sum under construction: constant + inputs . x + outputs . y + sum of k |inner|."""
+    """A sum under construction: constant + inputs . x + outputs . y + multiples of largest forms."""
 
     constant: Fraction = Fraction(0)
     inputs: dict[int, Fraction] = field(default_factory=dict)
     outputs: dict[int, Fraction] = field(default_factory=dict)
-    absolutes: list[tuple[Fraction, Affine]] = field(default_factory=list)
+    largest: list[Largest] = field(default_factory=list)
 
     @property
     def is_constant(self) -> bool:
         """Whether no variable is left."""
-        return not (any(self.inputs.values()) or any(self.outputs.values()) or self.absolutes)
+        return not (any(self.inputs.values()) or any(self.outputs.values()) or self.largest)
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether an output is mentioned."""
+        return any(self.outputs.values()) or any(form.has_outputs for part in self.largest for form in part.forms)
+
+    @property
+    def cases(self) -> int:
+        """How many plain forms there are when all cases are written out."""
+        return math.prod(part.cases for part in self.largest)
+
+    def scaled(self, scale: Fraction) -> Affine:
+        """Return scale * self."""
+        result = Affine()
+        result.add(self, scale)
+        return result
 
     def add(self, other: Affine, scale: Fraction) -> None:
         """Add scale * other."""
@@ -35,7 +65,8 @@ class Affine:
         for mine, theirs in ((self.inputs, other.inputs), (self.outputs, other.outputs)):
             for index, value in theirs.items():
                 mine[index] = _bounded(mine.get(index, Fraction(0)) + scale * value)
-        self.absolutes += [(_bounded(scale * k), inner) for k, inner in other.absolutes if scale * k]
+        if scale:
+            self.largest += [part._replace(factor=_bounded(scale * part.factor)) for part in other.largest]
 
 
 def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction:
@@ -45,7 +76,7 @@ def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction
 
 
 def affine(node: Node, names: Vocabulary) -> Affine:
-    """Return a node as an affine form (absolute values kept apart).
+    """Return a node as an affine form, with what has cases kept apart.
 
     Raises:
         RuleError: If the node is not linear, is a condition, or uses an unknown name.
@@ -69,8 +100,8 @@ def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary) -
             _accumulate(total, operand, -scale, names)
         case Product():
             total.add(_product(node, names), scale)
-        case Call(function="abs"):
-            total.add(_absolute(node, names), scale)
+        case Call(function=function) if function in CASES:
+            total.add(_largest(node, names), scale)
         case Call(function="score", arguments=arguments):
             total.add(Affine(outputs={names.score(arguments): Fraction(1)}), scale)
         case Call(function="logit", arguments=arguments):
@@ -114,20 +145,38 @@ def _product(node: Product, names: Vocabulary) -> Affine:
             scale = _bounded(scale / value.constant)
         else:
             scale = _bounded(scale * value.constant)
-    result = Affine()
-    result.add(variable or Affine(constant=Fraction(1)), scale)
-    return result
+    return (variable or Affine(constant=Fraction(1))).scaled(scale)
 
 
-def _absolute(node: Call, names: Vocabulary) -> Affine:
-    if len(node.arguments) != 1:
-        raise RuleError(f"Expected one argument of abs. Got {quote(node)}.")
-    inner = affine(node.arguments[0], names)
-    if inner.is_constant:
-        return Affine(constant=abs(inner.constant))
-    if inner.absolutes:
-        raise RuleError(f"Expected no abs inside abs. Got {quote(node)}. Write the cases with 'and' and 'or'.")
-    return Affine(absolutes=[(Fraction(1), inner)])
+def _largest(node: Call, names: Vocabulary) -> Affine:
+    """Return `|e|` as the larger of e and -e, and `min(a, b)` as minus the larger of -a and -b."""
+    forms = [affine(argument, names) for argument in node.arguments]
+    sign = Fraction(-1 if node.function == "min" else 1)
+    if node.function == "abs":
+        if len(forms) != 1:
+            raise RuleError(f"Expected one argument of abs. Got {quote(node)}.")
+        forms.append(forms[0].scaled(Fraction(-1)))
+    elif len(forms) < 2:
+        raise RuleError(f"Expected two numbers or more in {node.function}(...). Got {quote(node)}.")
+    elif sign < 0:
+        forms = [form.scaled(sign) for form in forms]
+    fixed = [form for form in forms if form.is_constant]
+    forms = [form for form in forms if not form.is_constant]
+    if fixed:
+        forms.append(max(fixed, key=lambda form: form.constant))
+    if len(forms) == 1:
+        return forms[0].scaled(sign)
+    return Affine(largest=[Largest(sign, tuple(forms), bounded_cases(sum(form.cases for form in forms), node))])
+
+
+def bounded_cases(cases: int, node: Node) -> int:
+    """Return how many cases there are, unless they are too many to be written out."""
+    if cases > _MAX_CASES:
+        raise RuleError(
+            f"Expected at most {_MAX_CASES:,} cases of abs, max and min in one comparison. Got "
+            f"{cases if cases < 10**9 else 'more than a billion'} in {quote(node)}. Split the rule."
+        )
+    return cases
 
 
 def _bounded(value: Fraction) -> Fraction:

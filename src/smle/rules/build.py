@@ -16,9 +16,9 @@ from smle.errors import RuleError
 from smle.rules.affine import number
 from smle.rules.compiler import compile_rule
 from smle.rules.exclusions import NeverTogether
-from smle.rules.expressions import Node
+from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node
 from smle.rules.operators import Condition, Term, node_of
-from smle.rules.parser import did_you_mean, parse, parse_rule
+from smle.rules.parser import Functions, did_you_mean, parse, parse_rule
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 from smle.rules.vocabulary import Vocabulary
 
@@ -90,6 +90,7 @@ def build(
     choices: Mapping[str, Any] | None = None,
     constants: Mapping[str, Any] | None = None,
     rules: Mapping[str, Any] | Iterable[Any] = (),
+    functions: Functions | None = None,
 ) -> Specification:
     """State a specification in Python; the parts are those of a rules file.
 
@@ -100,6 +101,8 @@ def build(
         choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
         constants: Name to number.
         rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
+        functions: Functions of your own for rule texts, by name. They get numbers, terms and conditions and return one
+            of these; the rule keeps what they return, and does not depend on them.
 
     Raises:
         RuleError: If a part cannot be read; the message names it.
@@ -113,7 +116,7 @@ def build(
     Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
     names = Vocabulary(made_inputs, made_outputs, made_constants)
     try:
-        made_rules = tuple(_rules(rules, names))
+        made_rules = tuple(_rules(rules, names, _own_functions(functions)))
     except RecursionError:  # a caller far down the stack leaves little room
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
     return Specification(made_inputs, made_outputs, made_rules, tuple(made_constants.items()))
@@ -228,7 +231,17 @@ def _outputs(numbers: Any, labels: Any, choices: Any) -> tuple[Number | Label | 
     return tuple(made)
 
 
-def _rules(rules: Any, names: Vocabulary) -> Iterator[Rule]:
+def _own_functions(functions: Functions | None) -> Functions:
+    for name, function in (functions or {}).items():
+        if not callable(function) or not str(name).isidentifier() or name in FUNCTIONS or name in KEYWORDS:
+            raise RuleError(
+                f"Expected functions by name, and none of the names {', '.join(FUNCTIONS)}. Got {str(name)[:60]!r}: "
+                f"{type(function).__name__}."
+            )
+    return functions or {}
+
+
+def _rules(rules: Any, names: Vocabulary, functions: Functions) -> Iterator[Rule]:
     if isinstance(rules, str) or not isinstance(rules, Iterable):
         with located(rules):
             raise RuleError(f"Expected 'rules' to be a list of rules with name and then. Got {_shown(rules)}.")
@@ -243,7 +256,7 @@ def _rules(rules: Any, names: Vocabulary) -> Iterator[Rule]:
             if item.name in seen:
                 raise RuleError(f"Two rules are named '{item.name}'. Give each its own name.")
             seen.add(item.name)
-            yield item if isinstance(item, Rule) else compile_text(item, names)
+            yield item if isinstance(item, Rule) else compile_text(item, names, functions)
 
 
 def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
@@ -254,26 +267,26 @@ def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
     return RuleText(name, None, stated)
 
 
-def compile_text(item: RuleText, names: Vocabulary) -> Rule:
+def compile_text(item: RuleText, names: Vocabulary, functions: Functions) -> Rule:
     """Read and compile one rule."""
     name = _name(item.name, "rule")
     when, then = item.when, item.then
     if isinstance(then, str) and when is None:
-        first, second = _read(then, name, "then", whole=True)
+        first, second = _read(then, name, "then", functions, whole=True)
         return compile_rule(name, first, second, names)
-    made_when = None if when is None else _read(when, name, "when")[1]
+    made_when = None if when is None else _read(when, name, "when", functions)[1]
     if isinstance(then, NeverTogether):
         return compile_rule(name, made_when, then, names)
-    return compile_rule(name, made_when, _read(then, name, "then")[1], names)
+    return compile_rule(name, made_when, _read(then, name, "then", functions)[1], names)
 
 
-def _read(stated: Any, name: str, part: str, *, whole: bool = False) -> tuple[Node | None, Node]:
+def _read(stated: Any, name: str, part: str, functions: Functions, *, whole: bool = False) -> tuple[Node | None, Node]:
     if isinstance(stated, Term | Condition | Node):
         return None, node_of(stated)
     if not isinstance(stated, str):
         raise RuleError(f"Rule '{name}', {part}: expected text or a condition. Got {_shown(stated)}.")
     with located(stated):
         try:
-            return parse_rule(stated) if whole else (None, parse(stated))
+            return parse_rule(stated, functions) if whole else (None, parse(stated, functions))
         except RuleError as error:
             raise RuleError(f"Rule '{name}', {part}: {error}") from None

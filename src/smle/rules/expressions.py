@@ -14,6 +14,7 @@ from fractions import Fraction
 from smle.errors import RuleError
 
 __all__ = [
+    "CASES",
     "COUNTS",
     "FUNCTIONS",
     "KEYWORDS",
@@ -36,6 +37,7 @@ __all__ = [
     "conjunction",
     "decimal_text",
     "disjunction",
+    "is_condition",
     "multiply",
     "quote",
     "quote_name",
@@ -48,7 +50,9 @@ MAX_DEPTH = 50
 KEYWORDS = frozenset({"and", "or", "not", "implies", "in", "true", "false"})
 COUNTS = ("at_most_one", "at_least_one", "exactly_one", "at_most", "at_least", "exactly")
 """Functions that count conditions; those without `_one` have the number as their first argument."""
-FUNCTIONS = ("abs", "score", "logit", *COUNTS, "implies")
+CASES = ("abs", "max", "min")
+"""Functions of numbers that are written out as cases."""
+FUNCTIONS = (*CASES, "score", "logit", *COUNTS, "implies")
 
 _MAX_NUMBER_TEXT = 400
 _PLAIN_DIGITS = 25
@@ -195,6 +199,13 @@ class Implies(Node):
 
     def __post_init__(self) -> None:
         self._measure((self.condition, self.conclusion))
+
+
+def is_condition(node: Node) -> bool:
+    """Whether a node holds or does not, by its form; a label's name is a condition only by what it names."""
+    if isinstance(node, Call):
+        return node.function in COUNTS
+    return isinstance(node, Truth | Compare | Member | Not | And | Or | Implies)
 
 
 def conjunction(parts: Iterable[Node]) -> Node:

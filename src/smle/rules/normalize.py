@@ -1,6 +1,6 @@
 """Expression trees to polytopes and CNF, exactly.
 
-Negations are pushed to the comparisons (a flipped comparison flips strictness), absolute values become cases,
+Negations are pushed to the comparisons (a flipped comparison flips strictness), abs, max and min become cases,
 then the formula is distributed: OR of ANDs for `when`, AND of ORs for `then`. Both are bounded.
 
 At a tie of scores neither `advice == left` nor `advice != left` holds: whichever way a tie is broken, what
@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.affine import Affine, affine
+from smle.rules.affine import Affine, affine, bounded_cases
 from smle.rules.expressions import (
     COUNTS,
     And,
@@ -42,7 +42,6 @@ from smle.rules.vocabulary import Vocabulary
 
 __all__ = ["FALSE", "TRUE", "All", "Atom", "Formula", "Some", "complement", "counted", "normal_form"]
 
-_MAX_ABSOLUTES = 10
 _MAX_COUNTED = 300
 _MAX_GROUPS = 10_000
 _MAX_SIZE = 200_000
@@ -266,43 +265,32 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
             )
     difference = affine(left, names)
     difference.add(affine(right, names), Fraction(-1))
-    if operator == "==" and (any(difference.outputs.values()) or any(i.outputs for _, i in difference.absolutes)):
+    if operator == "==" and difference.has_outputs:
         example = Compare((Call("abs", (add(left, [(-1, right)]),)), Num(Fraction(1, 100))), ("<=",))
         raise RuleError(
             f"{quote(node)} asks outputs for an equality, which no float can promise. "
             f"State a tolerance, for example {quote(example)}."
         )
     if operator in ("==", "!="):
-        parts = [_at_most(difference, operator == "!=", node), _at_most(_negated(difference), operator == "!=", node)]
+        parts = [_at_most(side, operator == "!=", node) for side in (difference, difference.scaled(Fraction(-1)))]
         return _joined(parts, conjunctive=operator == "==")
     if operator in (">=", ">"):
-        difference = _negated(difference)
+        difference = difference.scaled(Fraction(-1))
     return _at_most(difference, operator in ("<", ">"), node)
 
 
-def _negated(form: Affine) -> Affine:
-    result = Affine()
-    result.add(form, Fraction(-1))
-    return result
-
-
 def _at_most(form: Affine, strict: bool, node: Node) -> Formula:
-    """Return `form <= 0`: k |e| with k > 0 asks for both signs of e, with k < 0 for one of them."""
-    if len(form.absolutes) > _MAX_ABSOLUTES:
-        raise RuleError(
-            f"Expected at most {_MAX_ABSOLUTES} absolute values in one comparison. "
-            f"Got {len(form.absolutes)} in {quote(node)}."
-        )
-    if not form.absolutes:
+    """Return `form <= 0`: k times a largest form asks for all of the forms if k > 0, for one of them if k < 0."""
+    if not form.largest:
         return _atom(form, strict)
-    (factor, inner), rest = form.absolutes[0], form.absolutes[1:]
+    bounded_cases(form.cases, node)
+    first, *rest = form.largest
     cases = []
-    for sign in (1, -1):
-        case = Affine()
-        case.add(Affine(form.constant, form.inputs, form.outputs, rest), Fraction(1))
-        case.add(inner, factor * sign)
+    for inner in first.forms:
+        case = Affine(form.constant, form.inputs, form.outputs, rest).scaled(Fraction(1))
+        case.add(inner, first.factor)
         cases.append(_at_most(case, strict, node))
-    return _joined(cases, conjunctive=factor > 0)
+    return _joined(cases, conjunctive=first.factor > 0)
 
 
 def _atom(form: Affine, strict: bool) -> Formula:

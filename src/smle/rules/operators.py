@@ -25,6 +25,7 @@ from smle.rules.expressions import (
     conjunction,
     decimal_text,
     disjunction,
+    is_condition,
     multiply,
     to_text,
 )
@@ -39,7 +40,10 @@ __all__ = [
     "at_most_one",
     "exactly",
     "exactly_one",
+    "expression_of",
     "logit",
+    "maximum",
+    "minimum",
     "node_of",
     "score",
     "variable",
@@ -76,6 +80,15 @@ def node_of(value: object) -> Node:
     return Negative(node) if fraction < 0 else node
 
 
+def expression_of(node: Node) -> Term | Condition | Fraction:
+    """Return a tree as what a function in Python computes with: a number, a term or a condition."""
+    if isinstance(node, Num):
+        return node.value
+    if isinstance(node, Negative) and isinstance(node.operand, Num):
+        return -node.operand.value
+    return Condition(node) if is_condition(node) else Term(node)
+
+
 class _Expression:
     """What terms and conditions share: a tree, its text, and no truth value of their own."""
 
@@ -94,7 +107,7 @@ class _Expression:
     def __bool__(self) -> NoReturn:
         raise RuleError(
             f"'{self}' has no truth value in Python. Join conditions with & | ~ in parentheses, and write "
-            "term.between(low, high) for low <= term <= high."
+            "term.between(low, high) for low <= term <= high, maximum(a, b) for the larger one."
         )
 
     def __and__(self, other: object) -> Condition:
@@ -210,6 +223,16 @@ def logit(label: object) -> Term:
 def absolute(term: object) -> Term:
     """Return the absolute value of a term; `abs(term)` is the same."""
     return Term(Call("abs", (node_of(term),)))
+
+
+def maximum(*terms: object) -> Term:
+    """Return the largest of several terms; Python's own `max` cannot compare terms."""
+    return Term(Call("max", tuple(node_of(t) for t in terms)))
+
+
+def minimum(*terms: object) -> Term:
+    """Return the smallest of several terms."""
+    return Term(Call("min", tuple(node_of(t) for t in terms)))
 
 
 def at_most_one(*conditions: object) -> Condition:

@@ -9,15 +9,18 @@
     product     = unary { ("*" | "/") unary }
     unary       = ["-" | "+"] unary | number | name | function "(" formula { "," formula } ")" | "(" formula ")"
 
-Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack.
+Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack. A function of the caller's own
+is replaced by what it returns, a tree too, so that a rule never depends on it afterwards.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from smle.errors import RuleError
 from smle.rules.expressions import (
@@ -39,8 +42,9 @@ from smle.rules.expressions import (
     disjunction,
     multiply,
 )
+from smle.rules.operators import expression_of, node_of
 
-__all__ = ["MAX_TEXT", "did_you_mean", "parse", "parse_rule"]
+__all__ = ["MAX_TEXT", "Functions", "did_you_mean", "parse", "parse_rule"]
 
 MAX_TEXT = 2_000_000
 """Longest rule text, in characters."""
@@ -90,20 +94,24 @@ class _Token:
     end: int
 
 
-def parse(text: str) -> Node:
+Functions = Mapping[str, Callable[..., Any]]
+"""Functions of the caller's own, by name: they get numbers, terms and conditions, and return one of these."""
+
+
+def parse(text: str, functions: Functions | None = None) -> Node:
     """Read one formula.
 
     Raises:
         RuleError: If the text does not follow the grammar; the message says where and what to write instead.
 
     """
-    parser = _Parser(text)
+    parser = _Parser(text, functions)
     return parser.closed(parser.expression(1))
 
 
-def parse_rule(text: str) -> tuple[Node | None, Node]:
+def parse_rule(text: str, functions: Functions | None = None) -> tuple[Node | None, Node]:
     """Read `when -> then`, or `then` alone."""
-    parser = _Parser(text)
+    parser = _Parser(text, functions)
     first = parser.expression(1)
     if parser.current.text != "->" or parser.current.kind != "operator":
         return None, parser.closed(first)
@@ -155,8 +163,9 @@ def _near(text: str, position: int) -> str:
 class _Parser:
     """One pass over the tokens of one text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, functions: Functions | None) -> None:
         self._text = text
+        self._functions = functions or {}
         self._tokens = _tokens(text)
         self._index = 0
         self._depth = 0
@@ -315,16 +324,29 @@ class _Parser:
         raise self._fail("a number, a name or '('")
 
     def _call(self, function: str) -> Node:
-        if function not in FUNCTIONS:
-            raise RuleError(f"Unknown function '{function[:60]}'.{did_you_mean(function, FUNCTIONS)}")
+        known = (*FUNCTIONS, *self._functions)
+        if function not in known:
+            raise RuleError(f"Unknown function '{function[:60]}'.{did_you_mean(function, known)}")
         if self._sees(")"):
             raise RuleError(f"Expected an argument in '{function}()'.")
         arguments = self._list(")", 1)
+        if function in self._functions:
+            return _expanded(function, self._functions[function], arguments)
         if function == "implies":
             if len(arguments) != 2:
                 raise RuleError(f"Expected implies(condition, conclusion). Got {len(arguments)} arguments.")
             return Implies(*arguments)
         return Call(function, arguments)
+
+
+def _expanded(name: str, function: Callable[..., Any], arguments: tuple[Node, ...]) -> Node:
+    """Return the tree that a function of the caller's own makes of its arguments."""
+    try:
+        return node_of(function(*map(expression_of, arguments)))
+    except RuleError as error:
+        raise RuleError(f"In '{name}(...)': {error}") from error
+    except Exception as error:  # whatever a function of somebody else raises
+        raise RuleError(f"The function '{name}' failed: {type(error).__name__}: {error}.") from error
 
 
 def _number(text: str) -> Num:

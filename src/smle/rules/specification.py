@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -33,6 +33,10 @@ class NumericInput:
     upper: Fraction
     integer: bool = False
     missing: Fraction | None = None
+
+    def text(self, value: float) -> str:
+        """Return a value as people read it, rounded to four digits."""
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
@@ -277,11 +281,16 @@ class Specification:
         return build(**parts)
 
     @classmethod
-    def from_yaml(cls, source: str | PathLike[str]) -> Specification:
-        """Read a rules file: a path, or the YAML text itself (anything with a line break)."""
+    def from_yaml(
+        cls, source: str | PathLike[str], *, functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> Specification:
+        """Read a rules file: a path, or the YAML text itself (anything with a line break).
+
+        `functions` are functions of your own that its rules may call, by name: see `smle.rules.language.build`.
+        """
         from smle.rules.language import read_yaml
 
-        return read_yaml(source)
+        return read_yaml(source, functions)
 
     def to_yaml(self) -> str:
         """Print the specification as a rules file that reads back as the same specification."""

@@ -12,6 +12,7 @@ import yaml
 from smle.errors import RuleError
 from smle.rules.build import build, check_keys, located
 from smle.rules.exclusions import NeverTogether, pairs_from_file
+from smle.rules.parser import Functions
 from smle.rules.specification import RuleText, Specification
 
 __all__ = ["MAX_BYTES", "read_yaml"]
@@ -33,21 +34,21 @@ class _Text(str):
         return made
 
 
-def read_yaml(source: str | os.PathLike[str]) -> Specification:
-    """Read a rules file: a path, or the YAML text itself (anything with a line break).
+def read_yaml(source: str | os.PathLike[str], functions: Functions | None = None) -> Specification:
+    """Read a rules file: a path, or the YAML text itself (anything with a line break); `functions` as in `build`.
 
     Raises:
         RuleError: If the file cannot be read; the message has the line.
 
     """
     if isinstance(source, str) and "\n" in source:
-        return _specification(source, None)
+        return _specification(source, None, functions)
     if not isinstance(source, str | os.PathLike):
         raise RuleError(f"Expected a path or a YAML text. Got {type(source).__name__}.")
     path = Path(source)
     try:
         text = _file_text(path)
-        return _specification(text, path.parent)
+        return _specification(text, path.parent, functions)
     except RuleError as error:
         message = str(error)
         raise RuleError(
@@ -68,7 +69,7 @@ def _file_text(path: Path) -> str:
         raise RuleError(f"Cannot read the rules file '{str(path)[:200]}': {reason}.{hint}") from None
 
 
-def _specification(text: str, folder: Path | None) -> Specification:
+def _specification(text: str, folder: Path | None, functions: Functions | None) -> Specification:
     if len(text) > MAX_BYTES:
         raise RuleError(f"Expected a rules file of at most {MAX_BYTES:,} characters. Got {len(text):,}.")
     data = _load(text)
@@ -86,6 +87,7 @@ def _specification(text: str, folder: Path | None) -> Specification:
         choices=_part(data, "choices", {}),
         constants=_part(data, "constants", {}),
         rules=list(_rule_texts(data["rules"], folder)),
+        functions=functions,
     )
 
 

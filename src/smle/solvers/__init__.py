@@ -1,9 +1,9 @@
 """Optimization problems as data and one adaptor per solver. A solver's word is evidence, never a proof."""
 
-from smle.solvers.door import BACKENDS, open_session, solve
 from smle.solvers.problems import LinearProgram, Matrix, MixedIntegerProgram, Problem, QuadraticProgram
 from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status, farkas_gap, infeasibility
+from smle.solvers.solve import BACKENDS, open_session, solve
 
 __all__ = [
     "BACKENDS",

@@ -48,6 +48,11 @@ class Checked(NamedTuple):
         """Whether clips settle everything."""
         return not (self.clauses or self.excluding)
 
+    @property
+    def reads(self) -> list[list[int]]:
+        """The outputs that each literal reads: those of its terms, also where a coefficient is stored as 0."""
+        return [sorted(literal.y) for literal in self.literals]
+
 
 def checked_of(spec: Specification) -> Checked:
     """Return what the rules ask beside limits of single outputs."""

@@ -67,8 +67,7 @@ class Table:
         for k in range(self.literals):
             inputs = S[k * d : (k + 1) * d] if k < checked.moving else [0.0] * d
             self.rows.append([*G[k * m : (k + 1) * m], *inputs])
-        self.reads = [sorted(literal.y) for literal in checked.literals]  # also where a coefficient is stored as 0
-        read = {i for own in self.reads for i in own}
+        read = {i for own in checked.reads for i in own}
         ends: dict[int, list[int]] = {}
         for i in sorted(read) if bounded else range(m):
             end = ranges[i] if i in read else float(WIDE)
@@ -91,8 +90,8 @@ class Table:
             ]
         self.strict = [*self.exact, *(Condition({r: 1}, 1) for own in ends.values() for r in own)]
         self.inside = [
-            Condition({k: 1, **{r: 1 for i in self.reads[k] for r in ends[i]}}, 2 * len(self.reads[k]))
-            for k in range(self.literals)
+            Condition({k: 1, **{r: 1 for i in own for r in ends[i]}}, 2 * len(own))
+            for k, own in enumerate(checked.reads)
         ]
         self.inside += [Condition({r: 1}, 0) for r in range(self.literals, len(self.rows))]
         self.moves = any(any(row[m:]) for row in self.rows)
@@ -108,12 +107,12 @@ class Checked(Limits):
     """Operations of the clip list, then the check. `count`: how many proposals the graph has for each row."""
 
     def __init__(
-        self, program: Program, face: Interface, tensors: Tensors, spec: Specification, gated: list[int], tree: Any,
-        count: int,
+        self, program: Program, interface: Interface, tensors: Tensors, spec: Specification, gated: list[int],
+        tree: Any, count: int,
     ) -> None:  # fmt: skip
         limits = limits_of(spec)
         ops = clip_list(spec, limits, gated)
-        super().__init__(program, face, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
+        super().__init__(program, interface, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
         self.spec, self.tree, self.count, self.regions = spec, tree, count, gated
         self.table = Table(program, spec, gated, tensors, bounded=bool(self.stages))
         program.readable |= {"check/bits/float", "repair/chosen", "repair/answers", "repair/wide", "safe/single"}

@@ -63,17 +63,22 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     require(all(is_text(name) for name in [*columns, *(name for name, _ in targets)]), "a name is not a text")
     inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
     outputs = read_outputs(graph, targets)
-    face = Interface(inputs, outputs, "in_domain" in graph.outputs)
+    interface = Interface(inputs, outputs, "in_domain" in graph.outputs)
     gated, count = gated_regions(document["gate"], spec), read_proposals(graph)
-    program = program_of(face, spec, gated, stated, tensors, proposals=count, room=len(onnx))
-    rest = match(graph, program, output_types(face, len(spec.rules)))
+    program = program_of(interface, spec, gated, stated, tensors, proposals=count, room=len(onnx))
+    rest = match(graph, program, output_types(interface, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == canonical(titles), "onnx: metadata 'active_rules' differs")
-    words = asserted(graph, face, stated["head"], rest), face, domain_text(spec, "float32"), assumptions(face)
+    words = (
+        asserted(graph, interface, stated["head"], rest),
+        interface,
+        domain_text(spec, "float32"),
+        assumptions(interface),
+    )
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
 
 
-def asserted(graph: Graph, face: Interface, head: str, rest: list[Found]) -> list[str]:
+def asserted(graph: Graph, interface: Interface, head: str, rest: list[Found]) -> list[str]:
     """List what the proof does not need and this checker does not vouch for."""
     who, made = (
         ("the backbone", "the embedding, which is clipped")
@@ -83,25 +88,27 @@ def asserted(graph: Graph, face: Interface, head: str, rest: list[Found]) -> lis
     operators = [visible(op) for found in rest for op in found.operators]
     named = ", ".join(sorted(set(operators)))[:200]
     result = [f"{who}: {len(operators)} nodes ({named}) compute {made}"]
-    further = sorted(set(graph.inputs) - {item.name for item in face.inputs})
+    further = sorted(set(graph.inputs) - {item.name for item in interface.inputs})
     if further:
         result.append(f"inputs of {who} alone: {', '.join(map(term, further))[:200]}")
-    for item in face.inputs:
+    for item in interface.inputs:
         if item.categories:
             name, default = map(visible, (item.name, item.categories[item.default]))
             result.append(f"input '{name}': '{default}' stands in for unknown texts")
-    for output in face.outputs:
+    for output in interface.outputs:
         if output.kind == "choice":
             which = "largest" if output.pick == "ArgMax" else "smallest"
             result.append(f"output '{visible(output.name)}' is the option with the {which} score")
     return result
 
 
-def assumptions(face: Interface) -> list[str]:
+def assumptions(interface: Interface) -> list[str]:
     """Say what is assumed. Without `in_domain` the graph does not know of whole numbers and of blank texts."""
-    filled = [(item.name, f"{struct.unpack('<f', item.fill)[0]:g}") for item in face.inputs if item.fill is not None]
-    blank = [(item.name, item.categories[item.default]) for item in face.inputs if item.blank]
-    whole = [item.name for item in face.inputs if item.whole] if face.monitored else None
+    filled = [
+        (item.name, f"{struct.unpack('<f', item.fill)[0]:g}") for item in interface.inputs if item.fill is not None
+    ]
+    blank = [(item.name, item.categories[item.default]) for item in interface.inputs if item.blank]
+    whole = [item.name for item in interface.inputs if item.whole] if interface.monitored else None
     return assumptions_text(whole, [*filled, *blank])
 
 

@@ -16,7 +16,7 @@ from smle_check.specification import Specification
 
 
 def program_of(
-    face: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
+    interface: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
     *, proposals: int = 1, room: int | None = None,
 ) -> Program:  # fmt: skip
     """Return the program of a head that was checked: named inputs -> FEATURES; EMBEDDING -> named outputs.
@@ -25,33 +25,33 @@ def program_of(
     are checked. `room`: see Program.
     """
     program = Program(room)
-    known = encode(program, face.inputs)
-    printer = _printer(program, face, spec, gated, stated, tensors, proposals)
+    known = encode(program, interface.inputs)
+    printer = _printer(program, interface, spec, gated, stated, tensors, proposals)
     monitor = monitor_of(spec, gated)
-    kept = {"x"} if face.monitored else set()
-    if face.monitored and monitor.regions and not monitor.own:
+    kept = {"x"} if interface.monitored else set()
+    if interface.monitored and monitor.regions and not monitor.own:
         kept.add("bits")
     y = printer.print(kept)
-    if face.monitored:
-        in_domain(program, face.inputs, known)
+    if interface.monitored:
+        in_domain(program, interface.inputs, known)
         bits = printer.values["bits"].node if "bits" in kept else None
         if monitor.own:
             own = gate_of(spec, monitor.regions), guard_tensors(spec, monitor.regions)
             bits = active(program, printer.widened(), *own, "monitor")
         active_rules(program, bits, monitor)
-    outputs(program, y, face.outputs)
+    outputs(program, y, interface.outputs)
     return program
 
 
 def _printer(
-    program: Program, face: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any],
+    program: Program, interface: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any],
     tensors: Tensors, proposals: int,
 ) -> Printer:  # fmt: skip
     gate = gate_of(spec, gated)
     if stated["head"] == "box":
         ops = box(spec, gated, stated["clip"], stated["bounds"], tensors)
-        direct = tensors["gate.signatures"].data == ONE_OF_TWO and is_direct(face, gate, tensors)
-        return Box(program, face, tensors, ops, across=True, direct=direct)
+        direct = tensors["gate.signatures"].data == ONE_OF_TWO and is_direct(interface, gate, tensors)
+        return Box(program, interface, tensors, ops, across=True, direct=direct)
     if not checked_of(spec).is_empty:
-        return Checked(program, face, tensors, spec, gated, stated["tree"], proposals)
-    return Limits(program, face, tensors, clip_list(spec, limits_of(spec), gated), gate, len(spec.outputs))
+        return Checked(program, interface, tensors, spec, gated, stated["tree"], proposals)
+    return Limits(program, interface, tensors, clip_list(spec, limits_of(spec), gated), gate, len(spec.outputs))

@@ -72,7 +72,7 @@ class Limits(Printer):
     """
 
     def __init__(
-        self, program: Program, face: Interface, tensors: Tensors, ops: Sequence[Op], gate: Gate, m: int,
+        self, program: Program, interface: Interface, tensors: Tensors, ops: Sequence[Op], gate: Gate, m: int,
         *, across: bool = False,
     ) -> None:  # fmt: skip
         acting = [op for op in ops if op.kind in STAGES]
@@ -82,9 +82,9 @@ class Limits(Printer):
             for stage in self.stages.values()
         )
         self.gated = any(entry.gated for stage in self.stages.values() for entry in stage.entries)
-        direct = is_direct(face, gate, tensors)
-        across = across or face.monitored or not alike or (self.gated and not direct)
-        super().__init__(program, face, tensors, ops, across=across, direct=direct and not across)
+        direct = is_direct(interface, gate, tensors)
+        across = across or interface.monitored or not alike or (self.gated and not direct)
+        super().__init__(program, interface, tensors, ops, across=across, direct=direct and not across)
         self.m, self.gate = m, gate
         self.parts: dict[str, str] = {}
         self.limit_of: dict[str, tuple[str, bool]] = {}  # by stage; whether there is a column for each row

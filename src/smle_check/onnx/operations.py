@@ -32,9 +32,9 @@ class Printer:
     """
 
     def __init__(
-        self, program: Program, face: Interface, tensors: Tensors, ops: Sequence[Op], *, across: bool, direct: bool
+        self, program: Program, interface: Interface, tensors: Tensors, ops: Sequence[Op], *, across: bool, direct: bool
     ) -> None:
-        self.program, self.face, self.tensors, self.ops = program, face, tensors, list(ops)
+        self.program, self.interface, self.tensors, self.ops = program, interface, tensors, list(ops)
         self.across, self.direct = across, direct
         self.values: dict[str, Value] = {}
 
@@ -87,7 +87,7 @@ class Printer:
     def active(self, op: Op) -> None:
         """Bits of regions (regions, batch), or of the one region (batch, 1)."""
         if self.direct:
-            self.values[op.out] = Value(inside(self.program, self.face, op.fixed, self.tensor(op.args[2])), False)
+            self.values[op.out] = Value(inside(self.program, self.interface, op.fixed, self.tensor(op.args[2])), False)
             return
         self.values[op.out] = Value(active(self.program, self.widened(), op.fixed, self.tensors, "gate"), True)
 
@@ -140,15 +140,15 @@ def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> It
             yield oblique[r * d : (r + 1) * d], bounds[r]
 
 
-def is_direct(face: Interface, gate: Gate, tensors: Tensors) -> bool:
+def is_direct(interface: Interface, gate: Gate, tensors: Tensors) -> bool:
     """Whether named inputs are compared as they are: one region, of comparisons of numbers with limits in their range.
 
     A limit t of `x <= t` or `x > t` has lower <= t < upper, one of `x >= t` or `x < t` has lower < t <= upper. Then x
     may be compared in place of clamped x. With other limits, or where regions are reported, inputs are clamped first.
     """
-    if face.monitored or gate.oblique or sum(bool(own) for own in gate.members) != 1:
+    if interface.monitored or gate.oblique or sum(bool(own) for own in gate.members) != 1:
         return False
-    numbers = [not item.categories for item in face.inputs for _ in range(item.width)]
+    numbers = [not item.categories for item in interface.inputs for _ in range(item.width)]
     lower, upper = (floats_of(tensors[f"domain.{side}_float32"]) for side in ("lower", "upper"))
     limits = floats_of(tensors["gate.constants_float32"])
     for (column, negative, strict), limit in zip(gate.comparisons, limits, strict=True):
@@ -158,14 +158,14 @@ def is_direct(face: Interface, gate: Gate, tensors: Tensors) -> bool:
     return True
 
 
-def inside(program: Program, face: Interface, gate: Gate, constants: Tensor) -> str:
+def inside(program: Program, interface: Interface, gate: Gate, constants: Tensor) -> str:
     """Named inputs -> whether the one gated region, made of comparisons, is active (batch, 1).
 
     For limits strictly inside of the range (see `is_direct`) this is what comparing clamped inputs gives, NaN
     included: clamped to the lower end, it is not above any limit and reaches none.
     """
     names: list[str] = []
-    for i, item in enumerate(face.inputs):
+    for i, item in enumerate(interface.inputs):
         names += [item.name if item.fill is None else f"inputs/{i}/filled"] * item.width
     beyond: list[str] = []
     within: list[str] = []

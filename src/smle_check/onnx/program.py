@@ -149,14 +149,14 @@ class Program:
         return self.add("Transpose", [result], "head/answer") if across and not turned else result
 
 
-def output_types(face: Interface, rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
+def output_types(interface: Interface, rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
     """Return names, types and shapes of the graph's outputs, in their order."""
     result: dict[str, tuple[int, tuple[int | None, ...]]] = {}
-    for item in face.outputs:
+    for item in interface.outputs:
         if item.kind != "number":
             result[item.name] = BOOL if item.kind == "label" else STRING, (None, 1)
         result.update(dict.fromkeys(item.columns, (FLOAT, (None, 1))))
-    if face.monitored:
+    if interface.monitored:
         result["in_domain"] = BOOL, (None,)
         if rules:
             result["active_rules"] = BOOL, (None, rules)

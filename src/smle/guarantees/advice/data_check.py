@@ -1,4 +1,4 @@
-"""Rules against data: coverage, violations, and the price of the nearest allowed targets."""
+"""Rules against data: coverage, violations, what rules cost, and what looks like another unit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.advice.costs import RuleCost, lost_scores, metric_of, rule_costs, score_text
+from smle.guarantees.advice.units import target_doubts
 from smle.guarantees.answers.membership import active, broken
-from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
-from smle.rules import Choice, NumericInput, Specification
+from smle.guarantees.answers.nearest import nearest_outputs, to_scores
+from smle.rules import NumericInput, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = ["DataCheck", "check_data"]
@@ -21,6 +23,7 @@ Array = npt.NDArray[np.float64]
 _LISTED = 6  # outputs that the text names, those with the highest price
 _NARROW = Fraction(1, 100)  # share of a stated range
 _ENOUGH = 10  # rows
+_MATTERS = 0.0005  # of a score; less is not worth a line
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class DataCheck:
     * `unsatisfiable`: rows for which no allowed output was found.
     * `price`: per output, the score of the nearest allowed targets against the
       given ones: R2 for numbers, accuracy for labels and choices. None without targets.
+    * `costs`: the same for each rule alone, with how far it moves targets and where. None without targets.
+    * `doubts`: sentences about targets that look like other units than those of the rules.
     """
 
     rows: int
@@ -43,6 +48,9 @@ class DataCheck:
     broken: tuple[float, ...] | None
     unsatisfiable: int
     price: dict[str, float] | None
+    metrics: dict[str, str]
+    costs: tuple[RuleCost, ...] | None = None
+    doubts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return plain data."""
@@ -53,7 +61,9 @@ class DataCheck:
             "active": list(self.active),
             "broken": None if self.broken is None else list(self.broken),
             "rows_without_allowed_output": self.unsatisfiable,
-            "price": None if self.price is None else dict(self.price),
+            "price": None if self.price is None else {name: _finite(value) for name, value in self.price.items()},
+            "costs": None if self.costs is None else [cost.to_json() for cost in self.costs],
+            "doubts": list(self.doubts),
         }
 
     def text(self) -> str:
@@ -72,7 +82,33 @@ class DataCheck:
                 "  Score of the nearest allowed targets (R2 or accuracy; 1 means no price): "
                 f"{mean:.4f} on average; {listed}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._costs()])
+
+    def _costs(self) -> list[str]:
+        """Return a line for each rule that costs something alone, the dearest first."""
+        dear = [cost for cost in self.costs or () if max(cost.lost.values(), default=0.0) >= _MATTERS]
+        if not dear:
+            return ["  No rule costs accuracy on these rows."] if self.costs else []
+        lines = ["  What each rule costs alone, most first:"]
+        for cost in sorted(dear, key=lambda cost: -max(cost.lost.values())):
+            parts = [
+                f"{score_text(value)} of the {self.metrics[name]} of {name}"
+                for name, value in sorted(cost.lost.items(), key=lambda item: -item[1])[:_LISTED]
+                if value >= _MATTERS
+            ]
+            moves = [
+                f"{name} moves by {np.abs(values).mean():.4g} on average, {np.abs(values).max():.4g} at most"
+                for name, values in cost.moves.items()
+                if name in cost.lost
+            ]
+            where = f"; {cost.where}" if cost.where else ""
+            rows = "1 row" if cost.broken == 1 else f"{cost.broken} rows"
+            lines.append(f"    '{cost.rule}': {', '.join(parts)} ({'; '.join([rows, *moves[:_LISTED]])}){where}")
+        return lines
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.ArrayLike | None) -> DataCheck:
@@ -83,26 +119,38 @@ def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.Arr
     outside = ~((lower <= X) & (upper >= X))
     inside = ~outside.any(axis=1)
     n = max(len(X), 1)
-    shares = tuple(float(active(rule, X).sum() / n) for rule in spec.rules)
-    violated, price, missing = None, None, 0
+    on = np.zeros((len(X), len(spec.rules)), dtype=bool)
+    for index, rule in enumerate(spec.rules):
+        on[:, index] = active(rule, X)
+    violated, price, missing, costs = None, None, 0, None
+    doubts: tuple[str, ...] = ()
     if Y is not None:
         targets = np.asarray(Y, dtype=np.float64).reshape(len(X), len(spec.targets))
         wrong = broken(spec, X, to_scores(spec, targets))
         violated = tuple(float(v) for v in wrong.sum(axis=0) / n)
-        best = nearest_outputs(spec, X[inside], targets[inside])
-        known = ~np.isnan(best).any(axis=1)
-        missing = int((~known).sum())
-        price = _price(spec, targets[inside][known], best[known]) if known.any() else None
+        best = targets.copy()
+        rows = np.flatnonzero(inside & wrong.any(axis=1))  # the others are allowed as they are
+        best[rows] = nearest_outputs(spec, X[rows], targets[rows])
+        known = inside & ~np.isnan(best).any(axis=1)
+        missing = int((inside & ~known).sum())
+        if known.any():
+            lost = lost_scores(spec, targets[known], best[known])
+            price = {name: 1.0 - value for name, value, _ in lost}
+            costs = rule_costs(spec, X[inside], targets[inside], active=on[inside], wrong=wrong[inside])
+            doubts = tuple(target_doubts(spec, X[inside], targets[inside], rows=np.flatnonzero(inside)))
     counts = {spec.columns[i]: int(outside[:, i].sum()) for i in np.flatnonzero(outside.any(axis=0))}
     return DataCheck(
         rows=len(X),
         outside_rows=int((~inside).sum()),
         outside=counts,
         narrow=_narrow(spec, X, skip=counts),
-        active=shares,
+        active=tuple(float(v) for v in on.sum(axis=0) / n),
         broken=violated,
         unsatisfiable=missing,
         price=price,
+        metrics={item.name: metric_of(spec, item.name) for item in spec.outputs},
+        costs=costs,
+        doubts=doubts,
     )
 
 
@@ -120,24 +168,4 @@ def _narrow(
         low, high = float(X[:, i].min()), float(X[:, i].max())
         if Fraction(high) - Fraction(low) < _NARROW * (spec.upper[i] - spec.lower[i]):
             result[name] = (low, high)
-    return result
-
-
-def _price(spec: Specification, Y: Array, best: Array) -> dict[str, float]:
-    labels = label_columns(spec)
-    result: dict[str, float] = {}
-    column = 0
-    for item in spec.outputs:
-        width = len(item.options) if isinstance(item, Choice) else 1
-        old, new = Y[:, column : column + width], best[:, column : column + width]
-        if isinstance(item, Choice):
-            pick = np.argmax if item.pick == "max" else np.argmin
-            result[item.name] = float((pick(old, axis=1) == pick(new, axis=1)).mean())
-        elif labels[column]:
-            result[item.name] = float(((old >= 0.5) == (new >= 0.5)).mean())
-        else:
-            spread = float(((old - old.mean()) ** 2).sum())
-            error = float(((old - new) ** 2).sum())
-            result[item.name] = 1.0 if error == 0 else (1 - error / spread if spread > 0 else float("-inf"))
-        column += width
     return result

@@ -1,7 +1,6 @@
-"""Rules before anyone trains: can they hold together, can a model represent them, what do they cost on data?
+"""Rules before anyone trains: can they hold together, do they say something new, what do they cost on data?
 
-Contradictions, empty regions, pinned outputs and redundancy are decided in rationals. That one head cannot
-represent a requirement is what a search in floats found, and is worded so.
+Contradictions, empty regions, pinned outputs and redundancy are decided in rationals.
 """
 
 from __future__ import annotations
@@ -20,13 +19,9 @@ from smle.guarantees.advice.consistency import EXPANDED_PAIRS, Consistency
 from smle.guarantees.advice.data_check import DataCheck, check_data
 from smle.guarantees.advice.decide import HalfSpace, Undecided
 from smle.guarantees.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
-from smle.guarantees.advice.flips import constant_groups
-from smle.guarantees.advice.wording import point_text
-from smle.guarantees.box import MINIMUM_ROOM, search_center
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.cells import arrange
-from smle.guarantees.regions.obligations import binding_rules
-from smle.guarantees.regions.requirement import Polytopes, requirement_of
+from smle.guarantees.advice.wording import point_text, region_text
+from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
 
 __all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
@@ -48,12 +43,13 @@ def diagnose_arrays(
         spec: The rules.
         X: Inputs (n, d) in the order of `spec.columns`, or None.
         y: Targets (n, m) in the order of `spec.targets` (labels as 0/1 or probabilities), or None.
-        max_cells: As for `arrange`.
+        max_cells: As for `find_cells`.
     """
     consistency = Consistency(spec)
     findings, untested = _empty_regions(consistency)
-    arrangement = arrange(spec, max_cells=max_cells)
-    cells, more = _CellCheck(consistency, arrangement).run()
+    cells = find_cells(spec, max_cells=max_cells)
+    check = _CellCheck(consistency, cells)
+    reports, more = check.run()
     findings += more
     more, left = _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
     findings += more
@@ -62,17 +58,8 @@ def diagnose_arrays(
         findings += _data_findings(spec, data)
     return Diagnosis(
         spec=spec,
-        cells=tuple(cells),
-        always_on=tuple(
-            sorted(
-                {
-                    spec.rules[rule].name
-                    for region, rules in enumerate(arrangement.rules)
-                    if cells and arrangement.regions[region] and region not in arrangement.gated
-                    for rule in rules
-                }
-            )
-        ),
+        cells=tuple(reports),
+        always_on=tuple(sorted({spec.rules[rule].name for region in check.ungated for rule in cells.rules[region]})),
         findings=tuple(findings),
         data=data,
         untested=(*untested, *left),
@@ -122,50 +109,53 @@ def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untest
 class _CellCheck:
     """Goes through the cells, those with most rules first; what is known to be fine or not is not asked again."""
 
-    def __init__(self, consistency: Consistency, arrangement: Arrangement) -> None:
+    def __init__(self, consistency: Consistency, cells: Cells) -> None:
         self.consistency, self.spec = consistency, consistency.spec
-        self.arrangement = arrangement
-        self.polytopes = Polytopes(self.spec, arrangement)
+        self.cells = cells
+        self.ungated = [r for r, rows in enumerate(cells.regions) if rows and r not in cells.gated]
         self.findings: dict[tuple[str, tuple[str, ...]], Finding] = {}
         self.satisfiable: list[frozenset[int]] = []
         self.roomy: list[frozenset[int]] = []
         self.clashing: list[frozenset[int]] = []
 
     def run(self) -> tuple[list[CellReport], list[Finding]]:
-        cells = self.arrangement.cells
+        cells = self.cells
         reports: dict[int, CellReport] = {}
         for index in sorted(range(len(cells)), key=lambda c: -len(cells[c])):
             reports[index] = self._report(index)
         return [reports[index] for index in range(len(cells))], list(self.findings.values())
 
     def _report(self, index: int) -> CellReport:
-        cell = self.arrangement.cells[index]
+        cell = self.cells[index]
         rules = self._rules(cell)
         names = tuple(self.spec.rules[r].name for r in rules)
-        if not rules and index not in self._capped_cells():
-            return CellReport(names, "free")
+        words = tuple(self._named(r, cell) for r in rules)
+        if not rules and not self.ungated:
+            return CellReport(names, "free", words)
         try:
-            status = self._contradiction(cell, rules)
-            status = status or self._no_room(rules) or self._center(index) or self._constant(rules)
+            status = self._contradiction(cell) or self._no_room(rules)
         except Undecided:
             status = "unknown"
-        return CellReport(names, status or "fine")
+        return CellReport(names, status or "fine", words)
+
+    def _named(self, rule: int, cell: Sequence[int]) -> str:
+        """Return the name of a rule; if an `or` gave it several regions, with the conditions of those that are on."""
+        name, regions = self.spec.rules[rule].name, self.spec.rules[rule].regions
+        if len(regions) == 1:
+            return name
+        on = [self.cells.polytope(r) for r in cell if rule in self.cells.rules[r]]
+        return f"{name} ({'; '.join(region_text(self.spec, region) for region in on)})" if on else name
 
     def _rules(self, regions: Sequence[int]) -> tuple[int, ...]:
-        always = [r for r, rows in enumerate(self.arrangement.regions) if not rows]
-        return tuple(sorted({rule for r in (*regions, *always) for rule in self.arrangement.rules[r]}))
+        always = [r for r, rows in enumerate(self.cells.regions) if not rows]
+        return tuple(sorted({rule for r in (*regions, *always) for rule in self.cells.rules[r]}))
 
     def _half_spaces(self, regions: Sequence[int]) -> list[HalfSpace]:
         decider = self.consistency.decider
-        return [decider.row(self.arrangement.rows[r]) for g in regions for r in self.arrangement.regions[g]]
+        return [decider.row(self.cells.rows[r]) for g in regions for r in self.cells.regions[g]]
 
-    def _contradiction(self, cell: tuple[int, ...], rules: tuple[int, ...]) -> str | None:
-        ungated = [
-            r
-            for r, rows in enumerate(self.arrangement.regions)
-            if rows and r not in self.arrangement.gated and r not in cell
-        ]
-        for regions in (cell, *((*cell, r) for r in ungated)):
+    def _contradiction(self, cell: tuple[int, ...]) -> str | None:
+        for regions in (cell, *((*cell, r) for r in self.ungated)):
             active = frozenset(self._rules(regions))
             if any(known <= active for known in self.clashing):
                 return "contradictory"
@@ -190,13 +180,11 @@ class _CellCheck:
                 f"{_listed(names)} meet at a border that rounding blurs, and no output satisfies both sides "
                 f"({asked}). Leave a gap between their conditions, or let their requirements agree there."
             )
-        elif len(names) == 1:
-            text = f"{_listed(names)} cannot hold: {asked}, for example at {point_text(self.spec.columns, x)}."
         else:
-            text = (
-                f"{_listed(names)} cannot hold together: {asked}, "
-                f"for example at {point_text(self.spec.columns, x)}. Relax one of them."
-            )
+            place = point_text(self.spec, x, rules)
+            at = f"at {place}" if place == "every input" else f"for example at {place}"
+            together, advice = ("", "") if len(names) == 1 else (" together", " Relax one of them.")
+            text = f"{_listed(names)} cannot hold{together}: {asked}, {at}.{advice}"
         witness = None if x is None else tuple(x)
         self._note(Finding("contradiction", names, text, witness))
 
@@ -225,72 +213,6 @@ class _CellCheck:
                 "rounded computation can meet. State a tolerance, such as abs(a - b) <= 0.01.",
             )
         )
-
-    def _center(self, index: int) -> str | None:
-        need = requirement_of(self.polytopes, index)
-        if not need.has_x_terms and index not in self._capped_cells():
-            return None  # a point with room is a constant answer with room
-        found = search_center(need)
-        binding = sorted({rule for rule, _ in binding_rules(self.arrangement, self.spec, index)})
-        names = tuple(self.spec.rules[r].name for r in binding)
-        if found is None:
-            self._note(
-                Finding(
-                    "not representable",
-                    names,
-                    f"{_listed(names)}: every input has an allowed output, but no single affine answer "
-                    "y0 + Y x that is allowed on the whole overlap was found. Split a condition into smaller "
-                    "ranges, or relax a bound.",
-                )
-            )
-            return "not representable"
-        if found.room < MINIMUM_ROOM * need.scale:
-            self._note_no_room(names)
-            return "no room"
-        return None
-
-    def _capped_cells(self) -> range:
-        """Cells whose heads also carry rules that lost their bit in the gate."""
-        gated = set(self.arrangement.gated)
-        capped = any(rows and r not in gated for r, rows in enumerate(self.arrangement.regions))
-        return range(len(self.arrangement.cells) if capped else 0)
-
-    def _constant(self, rules: tuple[int, ...]) -> str | None:
-        clauses = [(clause, r) for r in rules for clause in self.spec.rules[r].requirement.clauses]
-        multiple = [clause for clause, _ in clauses if len(clause.literals) > 1]
-        if not multiple:
-            return None
-        labels = {i for clause in multiple for lit in clause.literals for i, _ in lit.outputs}
-        pairs = [
-            (h, k)
-            for r in rules
-            for h, k in _among(self.spec.rules[r].requirement.exclusions, labels, len(self.spec.targets))
-        ]
-        groups = constant_groups(self.spec, [clause for clause, _ in clauses], pairs)
-        for group in groups:
-            names = tuple(
-                dict.fromkeys(
-                    self.spec.rules[r].name
-                    for clause, r in clauses
-                    if all(i in group for lit in clause.literals for i, _ in lit.outputs)
-                )
-            )
-            listed = ", ".join(self.spec.targets[i] for i in group)
-            self._note(
-                Finding(
-                    "constant answers",
-                    names,
-                    f"{_listed(names)}: no label of {listed} can change while the others stay, so a safe model "
-                    "gives one fixed answer for them. For exactly one of several, state them as `choices`.",
-                )
-            )
-        return "constant answers" if groups else None
-
-
-def _among(pairs: npt.NDArray[np.int32], labels: set[int], m: int) -> list[tuple[int, int]]:
-    chosen = np.zeros(m, dtype=bool)
-    chosen[sorted(labels)] = True
-    return [(h, k) for h, k in pairs[chosen[pairs].all(axis=1)].tolist()]
 
 
 def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:
@@ -352,7 +274,7 @@ def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
             else f"'{name}' lies in {low:g} to {high:g}, {part:.1g} % of {ranges[name]}: other units?"
         )
         findings.append(Finding("narrow data", (), text))
-    return findings
+    return [*findings, *(Finding("other units", (), text) for text in data.doubts)]
 
 
 def _count(number: int, noun: str) -> str:

@@ -7,24 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from smle.guarantees.advice.costs import score_text
 from smle.guarantees.advice.data_check import DataCheck
 from smle.guarantees.advice.wording import point_json
 from smle.rules import Specification
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
-SEVERE = frozenset({"contradiction", "no room", "not representable", "not proved"})
-"""Kinds of findings with which no model can be certified."""
-ABOUT_DATA = frozenset({"outside the domain", "narrow data"})
+REFUTED = frozenset({"contradiction", "no room"})
+"""Kinds of findings that show that no model can be certified."""
+SEVERE = REFUTED | {"not proved"}
+"""Kinds of findings with which no model can be certified as things are."""
+ABOUT_DATA = frozenset({"outside the domain", "narrow data", "other units"})
 """Kinds of findings that say nothing against the rules themselves."""
+
+_LISTED = 10  # cells that the text lists
 
 
 @dataclass(frozen=True)
 class Finding:
     """Something to know about the rules, or about the data under these rules.
 
-    * `kind`: "contradiction", "no room", "not representable", "not proved", "constant answers", "one answer",
-      "learned box", "never active", "partly empty" or "redundant"; of data "outside the domain" or "narrow data".
+    * `kind`: "contradiction", "no room", "not proved", "one answer", "never active", "partly empty" or "redundant"; of
+      data "outside the domain", "narrow data" or "other units".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.
@@ -43,10 +48,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class CellReport:
-    """Rules that can be active together, by name, and whether a head can serve them."""
+    """Rules that can be active together, by name, and whether they agree.
+
+    `status` is "fine", "free" (no rules), "no room", "contradictory" or "unknown".
+    In `words` a rule with several conditions (an `or`) comes with those that are met: `low score (score < 480)`.
+    """
 
     rules: tuple[str, ...]
     status: str
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -85,15 +95,24 @@ class Diagnosis:
 
     @property
     def contradictory(self) -> bool:
-        """Whether some finding means that no model can be certified."""
-        return any(finding.severe for finding in self.findings)
+        """Whether some finding shows that no model can be certified."""
+        return any(finding.kind in REFUTED for finding in self.findings)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether no proof was found, and nothing against one either."""
+        doubtful = any(finding.severe for finding in self.findings) or any(c.status == "unknown" for c in self.cells)
+        return doubtful and not self.contradictory
 
     def to_json(self) -> dict[str, object]:
         """Return plain data for machines; exact numbers are given as text beside the nearest float."""
         return {
             "contradictory": self.contradictory,
+            "undecided": self.undecided,
             "rules": [{"name": rule.name, "when": rule.when, "then": rule.then} for rule in self.spec.rules],
-            "cells": [{"rules": list(cell.rules), "status": cell.status} for cell in self.cells],
+            "cells": [
+                {"rules": list(cell.rules), "status": cell.status, "words": list(cell.words)} for cell in self.cells
+            ],
             "always_on": list(self.always_on),
             "findings": [
                 {
@@ -124,21 +143,26 @@ class Diagnosis:
         header = ["rule", "when", "then"]
         rows = [[rule.name, rule.when or "always", rule.then] for rule in self.spec.rules]
         if self.data is not None:
-            header += ["active", "broken"]
-            for row, share, wrong in zip(rows, self.data.active, self.data.broken or [None] * len(rows), strict=True):
+            header += ["active", "broken", "costs"]
+            shares = zip(self.data.active, self.data.broken or [None] * len(rows), strict=True)
+            for index, (row, (share, wrong)) in enumerate(zip(rows, shares, strict=True)):
+                lost = {} if self.data.costs is None else self.data.costs[index].lost
+                dearest = max(lost, key=lambda name: lost[name], default="")
                 row += [f"{share:.1%}", "" if wrong is None else f"{wrong:.1%}"]
+                row.append(f"{score_text(lost[dearest])} of {dearest}" if dearest else "")
         return columns([header, *rows]) if rows else "No rules."
 
     def _cells(self) -> str:
         if not self.cells:
             return ""
         count = "1 cell" if len(self.cells) == 1 else f"{len(self.cells)} cells"
-        lines = [f"{count} (sets of rules that can be active together), one head each:"]
+        lines = [f"{count} (sets of rules that can be active together):"]
         counts = Counter(cell.status for cell in self.cells)
         lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
-        for cell in dict.fromkeys(self.cells):
-            if cell.status not in ("fine", "free"):
-                lines.append(f"  {cell.status}: {', '.join(cell.rules)}")
+        doubtful = list(dict.fromkeys(cell for cell in self.cells if cell.status not in ("fine", "free")))
+        lines += [f"  {cell.status}: {', '.join(cell.words)}" for cell in doubtful[:_LISTED]]
+        if len(doubtful) > _LISTED:
+            lines.append(f"  ... {len(doubtful) - _LISTED} more (--json lists all)")
         if self.always_on:
             lines.append(f"  Always on, because there are too many overlaps: {', '.join(self.always_on)}")
         return "\n".join(lines)

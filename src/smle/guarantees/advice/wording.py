@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-__all__ = ["number_json", "number_text", "point_json", "point_text"]
+from smle.rules import Categorical, Polytope, Row, Rule, Specification
+from smle_check.words import comparison_text
+
+__all__ = ["number_json", "number_text", "point_json", "point_text", "region_text"]
 
 
 def number_text(value: Fraction) -> str:
@@ -17,16 +20,48 @@ def number_text(value: Fraction) -> str:
     return f"~{float(value):.6g}"
 
 
-def point_text(names: Sequence[str], values: Sequence[Fraction]) -> str:
-    """Return a point as `name=value, ...`; of a one-hot group only the category that is on."""
+def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[int]) -> str:
+    """Return a point as `name=value, ...`, with the inputs that some rules speak of; of a category the one that is on.
+
+    Without any, the point is "every input".
+    """
+    matters = {column for rule in rules for column in _mentioned(spec.rules[rule])}
     parts = []
-    for name, value in zip(names, values, strict=True):
-        if "=" in name:
-            if value == 1:
-                parts.append(name)
+    column = 0
+    for item in spec.inputs:
+        columns = range(column, column + (len(item.categories) if isinstance(item, Categorical) else 1))
+        column = columns.stop
+        if matters.isdisjoint(columns):
+            continue
+        if isinstance(item, Categorical):
+            parts += [f"{item.name}={c}" for c, i in zip(item.categories, columns, strict=True) if values[i] == 1]
         else:
-            parts.append(f"{name}={number_text(value)}")
-    return ", ".join(parts)
+            parts.append(f"{item.name}={number_text(values[columns[0]])}")
+    return ", ".join(parts) or "every input"
+
+
+def _mentioned(rule: Rule) -> Iterator[int]:
+    """Yield the input columns that a rule speaks of."""
+    for region in rule.regions:
+        for row in region.rows:
+            yield from (column for column, _ in row.coefficients)
+    for clause in rule.requirement.clauses:
+        for literal in clause.literals:
+            yield from (column for column, _ in literal.inputs)
+
+
+def region_text(spec: Specification, region: Polytope) -> str:
+    """Return a condition in the words of the rules: `score < 480 and work == none`."""
+    return " and ".join(_row_text(spec, row) for row in region.rows) or "always"
+
+
+def _row_text(spec: Specification, row: Row) -> str:
+    if len(row.coefficients) == 1 and not row.strict:
+        ((column, value),) = row.coefficients
+        name, _, category = spec.columns[column].partition("=")
+        if category and ((value == 1 and row.bound == 0) or value == row.bound == -1):
+            return f"{name} {'==' if value < 0 else '!='} {category}"
+    return comparison_text(dict(row.coefficients), row.bound, row.strict, list(spec.columns))
 
 
 def number_json(value: Fraction) -> dict[str, object]:

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from smle.guarantees.box.center_search import MINIMUM_ROOM, Found
-from smle.guarantees.regions.geometry import Region, Support
-from smle.guarantees.regions.requirement import PlainClause, Requirement
+from smle.guarantees.box.center_search import MINIMUM_ROOM, CandidateCenter
+from smle.guarantees.regions.cell_rules import CellRules, PlainClause
+from smle.guarantees.regions.geometry import Region, RegionMaximum
 from smle.solvers import LinearProgram, Matrix, QuadraticProgram, Status, solve
 
 __all__ = ["AffineSearch", "clause_weights", "evaluate_affine"]
@@ -45,7 +45,7 @@ class _Weighted:
 class _Scaled:
     """Regions with inputs scaled to the domain: x = middle + half * xi, xi in [-1, 1]."""
 
-    def __init__(self, need: Requirement) -> None:
+    def __init__(self, need: CellRules) -> None:
         domain = need.polytopes.domain
         self.middle, self.half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
         self.polytopes = [need.polytopes.intersection(active) for active in need.regions]
@@ -80,7 +80,7 @@ class _Scaled:
 class AffineSearch:
     """Depth-first over literals with a robust LP at each node; then alternation of weights and center."""
 
-    def __init__(self, need: Requirement, target: Array, *, prefers: bool, share: float) -> None:
+    def __init__(self, need: CellRules, target: Array, *, prefers: bool, share: float) -> None:
         self.need, self.target, self.prefers, self.share = need, target, prefers, share
         self.m = len(target)
         self.scaled = _Scaled(need)
@@ -89,14 +89,14 @@ class AffineSearch:
         self.nodes = 0
         self.tight = False
 
-    def run(self) -> Found | None:
+    def run(self) -> CandidateCenter | None:
         """Return the first center found, or None."""
         chosen: dict[int, Array] = {
             c: np.ones(1) for c, clause in enumerate(self.need.clauses) if len(clause.literals) == 1
         }
         weights = self._descend(chosen) or self._alternate()
         if weights is None:
-            return Found(self.target, None, 0.0) if self.tight else None
+            return CandidateCenter(self.target, None, 0.0) if self.tight else None
         return self._finish(weights)
 
     def _columns(self) -> npt.NDArray[np.intp]:
@@ -162,7 +162,7 @@ class AffineSearch:
                         weights[c] = outcome[0]
         return None
 
-    def _finish(self, weights: dict[int, Array]) -> Found | None:
+    def _finish(self, weights: dict[int, Array]) -> CandidateCenter | None:
         """Move toward the preferred point while a share of the room is kept."""
         solved = self._solve(weights)
         if solved is None or solved[2] <= 0:
@@ -172,7 +172,7 @@ class AffineSearch:
         near = self._solve(weights, keep=keep)
         ordered = tuple(weights[c] for c in range(len(self.need.clauses)))
         for y0, Y, _ in (near, solved) if near is not None else (solved,):
-            found = Found(y0, Y, room, ordered)
+            found = CandidateCenter(y0, Y, room, ordered)
             if evaluate_affine(self.need, found)[2].min(initial=np.inf) > 0:
                 return found
         return None
@@ -318,7 +318,7 @@ def clause_weights(clause: PlainClause, y0: Array, Y: Array, region: Region) -> 
     if not weights.sum() > 0:
         return None
     weights /= weights.sum()
-    top, _, _ = Support(region)((weights @ slopes)[None])
+    top, _, _ = RegionMaximum(region)((weights @ slopes)[None])
     return weights, -float(top[0] + weights @ offsets)
 
 
@@ -333,10 +333,10 @@ def _literals_at(clause: PlainClause, y0: Array, Y: Array) -> tuple[Array, Array
     return slopes, offsets
 
 
-def evaluate_affine(need: Requirement, found: Found) -> tuple[list[Array], Array, Array]:
+def evaluate_affine(need: CellRules, found: CandidateCenter) -> tuple[list[Array], Array, Array]:
     """Return (weights, g, slacks) of all clauses at an affine center, slacks priced over their regions."""
     assert found.Y is not None
-    supports = [Support(need.polytopes.intersection(active)) for active in need.regions]
+    supports = [RegionMaximum(need.polytopes.intersection(active)) for active in need.regions]
     g = np.zeros((len(need.clauses), len(found.y0)))
     slacks = np.zeros(len(need.clauses))
     for c, (clause, weights) in enumerate(zip(need.clauses, found.weights, strict=True)):

@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from smle.errors import ContradictionError
 from smle.guarantees.box.affine_center import AffineSearch, evaluate_affine
-from smle.guarantees.box.center_search import MINIMUM_ROOM, CenterSearch, Found, evaluate
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.box.center_search import MINIMUM_ROOM, CandidateCenter, CenterSearch, evaluate
+from smle.guarantees.regions.cell_rules import CellRules, Polytopes, cell_rules_of
+from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.obligations import binding_rules
-from smle.guarantees.regions.requirement import Polytopes, Requirement, requirement_of
 from smle.rules import Specification
 
 __all__ = ["MINIMUM_ROOM", "Center", "find_center", "search_center"]
@@ -66,7 +66,7 @@ class Center:
 
 def find_center(
     spec: Specification,
-    arrangement: Arrangement,
+    cells: Cells,
     cell_index: int,
     *,
     prefer: npt.ArrayLike | None = None,
@@ -80,8 +80,8 @@ def find_center(
 
     Args:
         spec: The specification.
-        arrangement: Its cells.
-        cell_index: Position in `arrangement.cells`.
+        cells: Its cells.
+        cell_index: Position in `cells`.
         prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
         share: How near, in [0, 1).
         polytopes: The regions in floats, if several centers are asked for: computed once then.
@@ -95,18 +95,18 @@ def find_center(
         raise ValueError("Expected finite numbers in prefer. Got NaN or infinity.")
     if not 0 <= share < 1:
         raise ValueError(f"Expected 0 <= share < 1. Got {share}.")
-    need = requirement_of(polytopes or Polytopes(spec, arrangement), cell_index)
+    need = cell_rules_of(polytopes or Polytopes(spec, cells), cell_index)
     if need.has_x_terms:
         need = need.without_pairs()
     found = search_center(need, wish, share=share)
     if found is None or found.room < MINIMUM_ROOM * need.scale:
-        _refuse(spec, arrangement, cell_index, width=None if found is None else _BAND * need.scale)
+        _refuse(spec, cells, cell_index, width=None if found is None else _BAND * need.scale)
     assert found is not None
     weights, slopes, slacks = evaluate(need, found.y0) if found.Y is None else evaluate_affine(need, found)
     pair_lambdas, pair_slacks = _pair_weights(found.y0, need.pairs)
     worst = min(float(slacks.min(initial=np.inf)), float(pair_slacks.min(initial=np.inf)))
     if worst <= 0:
-        _refuse(spec, arrangement, cell_index, width=_BAND * need.scale)
+        _refuse(spec, cells, cell_index, width=_BAND * need.scale)
     return Center(
         y0=found.y0,
         Y=found.Y,
@@ -120,7 +120,7 @@ def find_center(
     )
 
 
-def search_center(need: Requirement, prefer: Array | None = None, *, share: float = 0.8) -> Found | None:
+def search_center(need: CellRules, prefer: Array | None = None, *, share: float = 0.8) -> CandidateCenter | None:
     """Return the center with its room, or None if none was found. Affine if the rules have x-terms.
 
     Outputs of very different sizes are measured each in its own; the room is then given as a share of the rules' scale.
@@ -136,7 +136,7 @@ def search_center(need: Requirement, prefer: Array | None = None, *, share: floa
     return _search(need, prefer, share=share)
 
 
-def _search(need: Requirement, prefer: Array | None, *, share: float) -> Found | None:
+def _search(need: CellRules, prefer: Array | None, *, share: float) -> CandidateCenter | None:
     target = np.zeros(len(need.polytopes.spec.targets)) if prefer is None else prefer
     if need.has_x_terms:
         return AffineSearch(need.without_pairs(), target, prefers=prefer is not None, share=share).run()
@@ -156,11 +156,11 @@ def _pair_weights(y: Array, pairs: npt.NDArray[np.int32]) -> tuple[Array, Array]
     return weights, slacks
 
 
-def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, width: float | None) -> None:
+def _refuse(spec: Specification, cells: Cells, cell_index: int, *, width: float | None) -> None:
     """Raise, with the width that rules should leave to an output; None: no answer was found at all."""
-    rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(arrangement, spec, cell_index)})
+    rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(cells, spec, cell_index)})
     listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
-    everywhere = _without_bits(spec, arrangement)
+    everywhere = _without_bits(spec, cells)
     if width is not None:
         raise ContradictionError(
             f"The rules {listed} leave no room together. They contradict each other (`smle rules` shows where), or "
@@ -173,12 +173,12 @@ def _refuse(spec: Specification, arrangement: Arrangement, cell_index: int, *, w
     )
 
 
-def _without_bits(spec: Specification, arrangement: Arrangement) -> str:
+def _without_bits(spec: Specification, cells: Cells) -> str:
     """Name the rules that bind every head because the regions overlap in more ways than there may be heads."""
-    regions = [r for r, rows in enumerate(arrangement.regions) if rows and r not in arrangement.gated]
-    if not regions or not arrangement.gated:  # no gate at all is what was asked for
+    regions = [r for r, rows in enumerate(cells.regions) if rows and r not in cells.gated]
+    if not regions or not cells.gated:  # no gate at all is what was asked for
         return ""
-    names = sorted({spec.rules[rule].name for r in regions for rule in arrangement.rules[r]})
+    names = sorted({spec.rules[rule].name for r in regions for rule in cells.rules[r]})
     listed = ", ".join(f"'{name}'" for name in names)
     return (
         f" The rules overlap in more ways than a network has heads, so every head obeys {listed}: merge or relax some "

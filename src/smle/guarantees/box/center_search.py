@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from smle.guarantees.answers.label_map import most_likely_labels
 from smle.guarantees.answers.nearest import label_columns
-from smle.guarantees.regions.requirement import PlainClause, PlainLiteral, Requirement, negative
+from smle.guarantees.regions.cell_rules import CellRules, PlainClause, PlainLiteral, negative
 from smle.solvers import LinearProgram, QuadraticProgram, Status, solve
 
-__all__ = ["MINIMUM_ROOM", "CenterSearch", "Found", "best_weights", "evaluate"]
+__all__ = ["MINIMUM_ROOM", "CandidateCenter", "CenterSearch", "best_weights", "evaluate"]
 
 Array = npt.NDArray[np.float64]
 
@@ -26,7 +26,7 @@ _KEEP = 0.98  # share of the most room that is kept when moving toward the prefe
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class CandidateCenter:
     """A center y0 + Y x and its smallest room; for an affine one also the weights of literals per clause."""
 
     y0: Array
@@ -35,7 +35,7 @@ class Found:
     weights: tuple[Array, ...] = ()
 
 
-def evaluate(need: Requirement, y: Array) -> tuple[list[Array], Array, Array]:
+def evaluate(need: CellRules, y: Array) -> tuple[list[Array], Array, Array]:
     """Return (weights, g, slacks) of all clauses at a constant center. Shapes: (J,) each, (k, m), (k,)."""
     weights: list[Array] = []
     slopes = np.zeros((len(need.clauses), len(y)))
@@ -102,7 +102,7 @@ def _two_weights(clause: PlainClause, slack: Array, best: Array) -> Array:
 class CenterSearch:
     """Depth-first over literals, for rules without x-terms. Variables that no row mentions stay at the target."""
 
-    def __init__(self, need: Requirement, target: Array, *, prefers: bool, share: float) -> None:
+    def __init__(self, need: CellRules, target: Array, *, prefers: bool, share: float) -> None:
         self.need, self.prefers, self.share = need, prefers, share
         self.target = target
         self.cap = need.scale
@@ -112,10 +112,10 @@ class CenterSearch:
         self.nodes = 0
         self.tight = False
 
-    def run(self) -> Found | None:
+    def run(self) -> CandidateCenter | None:
         """Return the first center found; one without room if the rules can be met only so; or None."""
         found = self._descend(list(self.units))
-        return Found(self.target, None, 0.0) if found is None and self.tight else found
+        return CandidateCenter(self.target, None, 0.0) if found is None and self.tight else found
 
     def _with_signs(self, target: Array) -> Array:
         """Give the labels of clauses and exclusions signs that satisfy them all, as near to the target as can be.
@@ -147,7 +147,7 @@ class CenterSearch:
         wish[mentioned] = signs[mentioned] * np.maximum(signs[mentioned] * target[mentioned], 1.0)
         return wish
 
-    def _descend(self, rows: list[PlainLiteral]) -> Found | None:
+    def _descend(self, rows: list[PlainLiteral]) -> CandidateCenter | None:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             return None
@@ -160,7 +160,7 @@ class CenterSearch:
             return None
         literals = self._broken(y, _ENOUGH * room)
         if literals is None:
-            return Found(y, None, room)
+            return CandidateCenter(y, None, room)
         for literal in sorted(literals, key=lambda lit: -lit.room(y)):
             found = self._descend([*rows, literal])
             if found is not None:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import PairValues, best_weights
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, slopes_and_offsets
-from smle.guarantees.regions.geometry import Region, Support
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, slopes_and_offsets
+from smle.guarantees.regions.geometry import Region, RegionMaximum
 from smle.solvers import Status
 
 __all__ = ["Counterexample", "Search", "counterexample_at", "exclusion_counterexample", "linear_counterexample"]
@@ -58,7 +58,7 @@ class Search:
 
 
 def linear_counterexample(
-    rows: Literals, head: HeadNumbers, envelope: Envelope, support: Support, *, margin: float = 0.0
+    rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum, *, margin: float = 0.0
 ) -> Search:
     """Maximize the sum of positive violations of single-literal rows by trying subsets of rows.
 
@@ -89,8 +89,8 @@ def linear_counterexample(
 def _ascend(
     rows: Literals,
     head: HeadNumbers,
-    envelope: Envelope,
-    support: Support,
+    envelope: WidenedBox,
+    support: RegionMaximum,
     *,
     margin: float,
     active: npt.NDArray[np.intp],
@@ -120,7 +120,7 @@ def _ascend(
 
 
 def _maxima(
-    rows: Literals, head: HeadNumbers, envelope: Envelope, support: Support, margin: float
+    rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum, margin: float
 ) -> tuple[Array, Array, Array]:
     """Return (maximum of each row's excess, where, direction in z)."""
     v, c, offset = slopes_and_offsets(rows, head, envelope)
@@ -138,7 +138,7 @@ def counterexample_at(rows: Literals, head: HeadNumbers, x: Array, z: Array, mar
 
 
 def exclusion_counterexample(
-    pairs: Pairs, head: HeadNumbers, envelope: Envelope, region: Region, *, margin: float = 0.0
+    pairs: Pairs, head: HeadNumbers, envelope: WidenedBox, region: Region, *, margin: float = 0.0
 ) -> Search:
     """Maximize min(y_h, y_k) over pairs and the over-approximation; a counterexample is a maximum >= -margin."""
     values = PairValues.of(head, envelope, region.domain)

@@ -12,25 +12,25 @@ import numpy.typing as npt
 from smle.guarantees.box.robust import Layout, RobustRow
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.network_boxes import cut_region, exclusion_clause
-from smle.guarantees.proof.overapproximation import Bounds, Head, NetworkBounds, Overapproximation
 from smle.guarantees.proof.verdict import Holds
-from smle.guarantees.proof.verify import Check, fallback_room
+from smle.guarantees.proof.verify import ClauseVerifier, fallback_room
 from smle.guarantees.proof.worst_case import (
-    Envelope,
     HeadNumbers,
-    HiddenEnvelope,
+    HiddenWidenedBox,
     Literals,
+    WidenedBox,
     rounding_margin,
     worst_case,
 )
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
 from smle.rules import Clause, Specification
 from smle.solvers import MixedIntegerProgram, Status, solve
 
-__all__ = ["HeadProblem", "Part"]
+__all__ = ["HeadProblem", "RegionObligations"]
 
 Array = npt.NDArray[np.float64]
 
@@ -39,15 +39,15 @@ _PAIRS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class RegionObligations:
     """The clauses and exclusions that are proved over one region, with the box of the embedding there."""
 
     region: Region
-    support: Support
+    support: RegionMaximum
     clauses: tuple[Clause, ...]
     literals: tuple[Literals, ...]
     exclusions: npt.NDArray[np.int32]
-    envelope: Envelope
+    envelope: WidenedBox
 
 
 @dataclass(eq=False)
@@ -57,9 +57,9 @@ class HeadProblem:
     Under bounds by networks every region is cut into boxes, and exclusions are clauses like others.
     """
 
-    envelope: Envelope
+    envelope: WidenedBox
     domain: Domain
-    parts: tuple[Part, ...]
+    parts: tuple[RegionObligations, ...]
     outputs: int
     pairs: dict[tuple[int, int], Region] = field(default_factory=dict)
 
@@ -67,14 +67,14 @@ class HeadProblem:
         self.whole = Region.whole(self.domain)
 
     @classmethod
-    def of(cls, over: Overapproximation, spec: Specification, arrangement: Arrangement, head: int) -> HeadProblem:
+    def of(cls, over: FrozenHeads, spec: Specification, cells: Cells, head: int) -> HeadProblem:
         """Collect the obligations of a head; regions that are proved empty are left out."""
-        domain, rows = Domain.of(spec), enlarged_rows(arrangement, spec)
+        domain, rows = Domain.of(spec), enlarged_rows(cells, spec)
         m, d = len(spec.targets), len(spec.columns)
-        envelope = Envelope.of(over.bounds, domain)
+        envelope = WidenedBox.of(over.bounds, domain)
         parts = []
-        for _, active, rules in obligation_regions(arrangement, spec, head):
-            region = Region.of(arrangement, spec, active, domain=domain, rows=rows)
+        for _, active, rules in obligation_regions(cells, spec, head):
+            region = Region.of(cells, spec, active, domain=domain, rows=rows)
             clauses = tuple(clause for i in rules for clause in spec.rules[i].requirement.clauses)
             exclusions = np.concatenate(
                 [*(spec.rules[i].requirement.exclusions for i in rules), np.zeros((0, 2), np.int32)]
@@ -86,7 +86,9 @@ class HeadProblem:
             literals = tuple(Literals.of(clause, m, d) for clause in clauses)
             for place in regions:
                 if place.empty() is None:
-                    parts.append(Part(place, Support(place), clauses, literals, exclusions, envelope))
+                    parts.append(
+                        RegionObligations(place, RegionMaximum(place), clauses, literals, exclusions, envelope)
+                    )
         problem = cls(envelope, domain, tuple(parts), m)
         if isinstance(over.bounds, NetworkBounds):
             problem = problem.under(over.bounds)
@@ -96,9 +98,9 @@ class HeadProblem:
 
     def under(self, bounds: Bounds) -> HeadProblem:
         """Return the same obligations under other bounds of the same kind."""
-        envelope = Envelope.of(bounds, self.domain)
+        envelope = WidenedBox.of(bounds, self.domain)
         if isinstance(bounds, NetworkBounds):
-            boxes: list[Envelope] = [HiddenEnvelope.over(bounds, *p.region.tight_box()[:2]) for p in self.parts]
+            boxes: list[WidenedBox] = [HiddenWidenedBox.over(bounds, *p.region.tight_box()[:2]) for p in self.parts]
         else:
             boxes = [envelope] * len(self.parts)
         parts = [replace(part, envelope=box) for part, box in zip(self.parts, boxes, strict=True)]
@@ -110,9 +112,9 @@ class HeadProblem:
         self.pairs.update({(int(h), int(k)): whole for h, k in pairs})
 
     @cached_property
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[ClauseVerifier, ...]:
         """The clauses of every part, prepared for judging head after head."""
-        return tuple(Check(part.literals, part.envelope, part.support) for part in self.parts)
+        return tuple(ClauseVerifier(part.literals, part.envelope, part.support) for part in self.parts)
 
     @property
     def several(self) -> bool:
@@ -151,7 +153,7 @@ class HeadProblem:
             result.extend(found.astype(np.float64))
         return result
 
-    def _clause_weights(self, literals: Literals, numbers: HeadNumbers, part: Part) -> Array:
+    def _clause_weights(self, literals: Literals, numbers: HeadNumbers, part: RegionObligations) -> Array:
         if len(literals.h) == 1:
             return np.ones(1)
         optimum = clause_optimum(literals, numbers, part.envelope, part.region)
@@ -217,7 +219,7 @@ class HeadProblem:
                 np.array([rows[k].h - rows[k].margin for k in members]),
                 np.zeros(len(members), dtype=bool),
             )
-            support = supports.get(key) or Support(rows[members[0]].region)
+            support = supports.get(key) or RegionMaximum(rows[members[0]].region)
             worst = worst_case(stack, plain, rows[members[0]].envelope or self.envelope, support)
             scale = np.array([rows[k].margin for k in members])
             # What is left of a row's own margin covers a violation as small as this.
@@ -232,7 +234,7 @@ class HeadProblem:
         """
         y = self.central_output(head).astype(np.float64)
         items = [(literals, part.support) for part in self.parts for literals in part.literals]
-        items += [(self._pair(h, k), Support(region)) for (h, k), region in self.pairs.items()]
+        items += [(self._pair(h, k), RegionMaximum(region)) for (h, k), region in self.pairs.items()]
         if not items:
             return []
         g = np.vstack([literals.g for literals, _ in items])

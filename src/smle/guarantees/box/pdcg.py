@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.box.counterexample import Counterexample, Search, exclusion_counterexample, linear_counterexample
-from smle.guarantees.box.head_problem import HeadProblem, Part
+from smle.guarantees.box.head_problem import HeadProblem, RegionObligations
 from smle.guarantees.box.robust import Layout
 from smle.guarantees.proof.clause_lp import clause_optimum
-from smle.guarantees.proof.overapproximation import Head
+from smle.guarantees.proof.frozen_heads import Head
 from smle.guarantees.proof.worst_case import HeadNumbers, Literals, rounding_margin
 from smle.solvers import QuadraticProgram, Solution, Status, solve
 
@@ -142,7 +142,7 @@ def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, 
     return Search(best[0], Status.OPTIMAL), best[1]
 
 
-def _searches(part: Part, problem: HeadProblem, numbers: HeadNumbers, plain: HeadNumbers) -> list[Search]:
+def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumbers, plain: HeadNumbers) -> list[Search]:
     searches = []
     single = [literals for literals in part.literals if len(literals.h) == 1]
     if single:

@@ -18,10 +18,10 @@ from scipy import sparse
 
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows
-from smle.guarantees.proof.overapproximation import Head, Overapproximation
+from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.proof.verdict import Verdicts
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import Cells
 from smle.rules import Specification
 from smle.solvers import LinearProgram, Matrix, QuadraticProgram, Solution, Status, solve
 
@@ -74,7 +74,7 @@ class HeadResult:
 class Projection:
     """A projected over-approximation, the verdicts about it, and the result of every head (None: free cell)."""
 
-    over: Overapproximation
+    over: FrozenHeads
     verdicts: Verdicts
     heads: tuple[HeadResult | None, ...]
 
@@ -90,8 +90,8 @@ class Projection:
 
 
 def project(
-    over: Overapproximation, spec: Specification, arrangement: Arrangement, *,
-    start: Overapproximation | None = None, margin: float = 0.0, rounds: int = 8,
+    over: FrozenHeads, spec: Specification, cells: Cells, *,
+    start: FrozenHeads | None = None, margin: float = 0.0, rounds: int = 8,
 ) -> Projection:  # fmt: skip
     """Return the nearest safe heads (squared Euclidean distance of the parameters), cell by cell.
 
@@ -100,7 +100,7 @@ def project(
     Args:
         over: What to project.
         spec: What must hold.
-        arrangement: Its regions and cells.
+        cells: Its regions and cells.
         start: A safe over-approximation from which to take the first weights of clauses with several literals;
             the result is then never farther than it.
         margin: Extra room to keep in every clause, in the units of its left-hand sides.
@@ -114,16 +114,14 @@ def project(
             continue
         first = None if start is None else start.heads[c]
         results.append(
-            nearest_safe_head(
-                head, HeadProblem.of(over, spec, arrangement, c), start=first, margin=margin, rounds=rounds
-            )
+            nearest_safe_head(head, HeadProblem.of(over, spec, cells, c), start=first, margin=margin, rounds=rounds)
         )
     heads = tuple(
         head if result is None or result.head is None else result.head
         for head, result in zip(over.heads, results, strict=True)
     )
     projected = replace(over, heads=heads)
-    return Projection(projected, verify(projected, spec, arrangement), tuple(results))
+    return Projection(projected, verify(projected, spec, cells), tuple(results))
 
 
 def nearest_safe_head(

@@ -18,10 +18,10 @@ from scipy import sparse
 
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.projection import HeadResult, Objective, safe_head
-from smle.guarantees.proof.overapproximation import Head, Overapproximation
+from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.proof.verdict import Verdicts
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import Cells
 from smle.rules import Specification
 
 __all__ = ["LocalLoss", "Refit", "Samples", "logistic_loss", "refit", "softmax_loss", "squared_error"]
@@ -100,13 +100,13 @@ def softmax_loss(outputs: Array, targets: Array) -> LocalLoss:
 class Refit:
     """A refitted over-approximation, the verdicts about it, and per head (loss before, loss after, result)."""
 
-    over: Overapproximation
+    over: FrozenHeads
     verdicts: Verdicts
     heads: tuple[tuple[float, float, HeadResult] | None, ...]
 
 
 def refit(
-    over: Overapproximation, spec: Specification, arrangement: Arrangement, *, samples: Samples,
+    over: FrozenHeads, spec: Specification, cells: Cells, *, samples: Samples,
     loss: Loss = squared_error, validation: Samples | None = None, steps: int = 1, ridge: float = 0.0,
     margin: float = 0.0, rounds: int = 4,
 ) -> Refit:  # fmt: skip
@@ -115,7 +115,7 @@ def refit(
     Args:
         over: Safe heads to start from (their best weights are the first ones).
         spec: What must hold.
-        arrangement: Its regions and cells.
+        cells: Its regions and cells.
         samples: Clipped embeddings, inputs, serving head and targets.
         loss: `squared_error`, `logistic_loss`, `softmax_loss`, or your own.
         validation: Samples that a refitted head must fit better than the old one, or it is discarded.
@@ -133,7 +133,7 @@ def refit(
             heads.append(head)
             results.append(None)
             continue
-        problem = HeadProblem.of(over, spec, arrangement, c)
+        problem = HeadProblem.of(over, spec, cells, c)
         check = None if validation is None else validation.of(c)
         fitted, result = _refit_head(
             head, problem, mine, check, loss=loss, steps=steps, ridge=ridge, margin=margin, rounds=rounds
@@ -142,7 +142,7 @@ def refit(
         before, after = (loss(mine.outputs(h), mine.targets).value for h in (head, fitted))
         results.append((before, after, result))
     refitted = replace(over, heads=tuple(heads))
-    return Refit(refitted, verify(refitted, spec, arrangement), tuple(results))
+    return Refit(refitted, verify(refitted, spec, cells), tuple(results))
 
 
 def _refit_head(

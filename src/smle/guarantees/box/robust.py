@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from smle.guarantees.proof.worst_case import Envelope, HiddenEnvelope
+from smle.guarantees.proof.worst_case import HiddenWidenedBox, WidenedBox
 from smle.guarantees.regions.geometry import Region
 from smle.solvers import Matrix
 
@@ -51,7 +51,7 @@ class RobustRow:
     h: float
     region: Region
     margin: float = 0.0
-    envelope: Envelope | None = None
+    envelope: WidenedBox | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Builder:
         )
 
 
-def robust_rows(rows: Sequence[RobustRow], envelope: Envelope, layout: Layout) -> RobustRows:
+def robust_rows(rows: Sequence[RobustRow], envelope: WidenedBox, layout: Layout) -> RobustRows:
     """Return the linear description of all heads that satisfy every row."""
     builder = _Builder(layout.size)
     magnitudes: dict[bytes, Columns] = {}
@@ -169,10 +169,10 @@ def _magnitude(builder: _Builder, direction: Array, layout: Layout) -> Columns:
 
 
 def _requirement(
-    builder: _Builder, row: RobustRow, envelope: Envelope, layout: Layout, *, p: Columns, factor: float
+    builder: _Builder, row: RobustRow, envelope: WidenedBox, layout: Layout, *, p: Columns, factor: float
 ) -> None:
     n, used = layout.width, np.flatnonzero(row.g)
-    hidden = envelope if isinstance(envelope, HiddenEnvelope) and n > 0 else None
+    hidden = envelope if isinstance(envelope, HiddenWidenedBox) and n > 0 else None
     lower, upper = envelope.lower[:n], envelope.upper[:n]
     if hidden is not None:
         lower, upper = hidden.base_lower, hidden.base_upper
@@ -234,7 +234,7 @@ def _bound_rows(
 
 
 def _hidden_rows(
-    builder: _Builder, row: RobustRow, envelope: HiddenEnvelope, layout: Layout, *, p: Columns, factor: float
+    builder: _Builder, row: RobustRow, envelope: HiddenWidenedBox, layout: Layout, *, p: Columns, factor: float
 ) -> tuple[list[Block], list[Block]]:
     """Add q+ and q- with their rows; return what they add to the main row, and to the slope, one row per input."""
     table = _bound_rows(row, (envelope.lower_map, envelope.upper_map), layout, p=p, factor=factor)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox
 from smle.guarantees.regions.geometry import TINY, Region, U
 from smle.solvers import LinearProgram, Solution, Status, solve
 
@@ -44,7 +44,7 @@ class ClauseProgram:
     low: Array
 
 
-def clause_program(literals: Literals, head: HeadNumbers, envelope: Envelope, region: Region) -> ClauseProgram:
+def clause_program(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseProgram:
     """Write the LP of a clause.
 
     Columns: x = low + span t (d), z = l(x) + widths r (n), errors (m) and casts (d) in [-1, 1], value (1).
@@ -94,7 +94,7 @@ def clause_program(literals: Literals, head: HeadNumbers, envelope: Envelope, re
     return ClauseProgram(problem, scale, span, widths, domain.low)
 
 
-def clause_optimum(literals: Literals, head: HeadNumbers, envelope: Envelope, region: Region) -> ClauseOptimum:
+def clause_optimum(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseOptimum:
     """Solve the LP of a clause and read weights and worst point."""
     program = clause_program(literals, head, envelope, region)
     found = solve(program.problem)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.overapproximation import Head
+from smle.guarantees.proof.frozen_heads import Head
 from smle.guarantees.proof.rounding import LARGEST, gamma
-from smle.guarantees.proof.worst_case import Envelope, Literals
+from smle.guarantees.proof.worst_case import Literals, WidenedBox
 from smle.guarantees.regions.geometry import TINY, Region
 
 __all__ = ["ClosedForm"]
@@ -49,7 +49,7 @@ class ClosedForm:
     sizes: Array
 
     @classmethod
-    def of(cls, rows: Literals, envelope: Envelope, region: Region) -> ClosedForm | None:
+    def of(cls, rows: Literals, envelope: WidenedBox, region: Region) -> ClosedForm | None:
         """Prepare rows (single literals); None where something depends on x."""
         n = len(envelope.lower)
         growth = gamma(n + 1)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.overapproximation import Head
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers
+from smle.guarantees.proof.frozen_heads import Head
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
 from smle.guarantees.regions.geometry import Domain
 
 __all__ = ["PairValues", "best_weights", "verify_exclusions"]
@@ -50,7 +50,7 @@ class PairValues:
     domain: Domain
 
     @classmethod
-    def of(cls, head: HeadNumbers, envelope: Envelope, domain: Domain) -> PairValues:
+    def of(cls, head: HeadNumbers, envelope: WidenedBox, domain: Domain) -> PairValues:
         """Collect the numbers of a head under an envelope."""
         center, half = (envelope.lower + envelope.upper) / 2, (envelope.upper - envelope.lower) / 2
         slope = half_slope = None
@@ -97,7 +97,7 @@ class PairValues:
 
 
 def verify_exclusions(
-    pairs: Pairs, head: Head, envelope: Envelope, domain: Domain, *, best: bool = False
+    pairs: Pairs, head: Head, envelope: WidenedBox, domain: Domain, *, best: bool = False
 ) -> tuple[Weights, Array]:
     """Return float32 weights (p, 2) and margins (p,) for all pairs; a pair is proved if its margin is > 0.
 

@@ -15,10 +15,10 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.overapproximation import Head, NetworkBounds
+from smle.guarantees.proof.frozen_heads import Head, NetworkBounds
 from smle.guarantees.proof.relaxation import bisect, bisected, halves
 from smle.guarantees.proof.verdict import Cut, Holds, Leaf, NotProved, Verdict
-from smle.guarantees.proof.worst_case import Envelope, HiddenEnvelope, Literals
+from smle.guarantees.proof.worst_case import HiddenWidenedBox, Literals, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
 from smle.rules import Clause, Literal
 
@@ -26,7 +26,7 @@ __all__ = ["CUTS", "Boxes", "cut_region", "exclusion_clause"]
 
 Array = npt.NDArray[np.float64]
 Tree = tuple[Cut | Leaf, ...]
-Judge = Callable[[Clause, Head, Envelope, Region], Verdict]
+Judge = Callable[[Clause, Head, WidenedBox, Region], Verdict]
 
 CUTS = 2
 """How often training and projection cut a region's box in two, each part in turn."""
@@ -40,15 +40,15 @@ class Boxes:
     def __init__(self, bounds: NetworkBounds, region: Region) -> None:
         """Start with the box that rows over one input prescribe."""
         self._bounds, self._region = bounds, region
-        self._known: dict[bytes, tuple[Envelope, Region]] = {}
+        self._known: dict[bytes, tuple[WidenedBox, Region]] = {}
         low, high, _ = region.tight_box()
         self._root = low, high
 
-    def _at(self, low: Array, high: Array) -> tuple[Envelope, Region]:
+    def _at(self, low: Array, high: Array) -> tuple[WidenedBox, Region]:
         key = low.tobytes() + high.tobytes()
         if key not in self._known:
             domain = Domain(low, high, self._region.domain.sizes)
-            envelope = HiddenEnvelope.over(self._bounds, low, high)
+            envelope = HiddenWidenedBox.over(self._bounds, low, high)
             self._known[key] = envelope, replace(self._region, domain=domain)
         return self._known[key]
 
@@ -124,8 +124,8 @@ def cut_region(region: Region) -> list[Region]:
     return [replace(region, domain=Domain(*box, region.domain.sizes)) for box in boxes]
 
 
-def _slopes(envelope: Envelope) -> npt.NDArray[np.float32] | None:
-    if not isinstance(envelope, HiddenEnvelope):
+def _slopes(envelope: WidenedBox) -> npt.NDArray[np.float32] | None:
+    if not isinstance(envelope, HiddenWidenedBox):
         return None
     return np.concatenate([layer.slopes for layer in envelope.hidden.chain])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.overapproximation import Layer
+from smle.guarantees.proof.frozen_heads import Layer
 from smle.guarantees.proof.rounding import affine_errors
 
 __all__ = ["HiddenLayer", "bisect", "bisected", "halves"]

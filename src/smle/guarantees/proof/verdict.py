@@ -38,7 +38,7 @@ class Multipliers:
     """A convex combination of literals, and weights >= 0 for rows of the region.
 
     * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
-    * `rows`: (row number, mu > 0) pairs; numbers as in `Arrangement.rows`, one-hot rows behind them.
+    * `rows`: (row number, mu > 0) pairs; numbers as in `Cells.rows`, one-hot rows behind them.
     * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
     * `boxes`: for bounds by networks, the boxes of inputs that were proved one by one, as a tree of cuts in preorder;
       the other fields are then those of the worst box.

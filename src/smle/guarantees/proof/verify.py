@@ -1,4 +1,4 @@
-"""Verification: (over-approximation, specification, arrangement) -> one verdict per obligation.
+"""Verification: (over-approximation, specification, cells) -> one verdict per obligation.
 
 A clause is proved by one convex combination lambda of its literals that holds as a plain inequality over the
 region (theory: section "Verification"): closed form for single literals, one LP for the weights of several.
@@ -17,8 +17,8 @@ from smle.guarantees.answers import membership
 from smle.guarantees.proof.clause_lp import ClauseOptimum, clause_optimum
 from smle.guarantees.proof.closed_form import ClosedForm
 from smle.guarantees.proof.exclusions import verify_exclusions
+from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.network_boxes import Boxes
-from smle.guarantees.proof.overapproximation import Head, NetworkBounds, Overapproximation
 from smle.guarantees.proof.verdict import (
     ExclusionVerdicts,
     Holds,
@@ -30,14 +30,14 @@ from smle.guarantees.proof.verdict import (
     Verdicts,
     Violated,
 )
-from smle.guarantees.proof.worst_case import Envelope, HeadNumbers, Literals, worst_case
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.geometry import Domain, Region, Support, enlarged_rows
+from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, worst_case
+from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
 from smle.rules import Clause, Specification
 from smle_check.floats import exact
 
-__all__ = ["Check", "replay", "verify", "verify_clauses"]
+__all__ = ["ClauseVerifier", "replay", "verify", "verify_clauses"]
 
 Array = npt.NDArray[np.float64]
 
@@ -48,24 +48,24 @@ _ALONE = Multipliers(np.ones(1))
 _ALONE.weights.setflags(write=False)
 
 
-def verify(over: Overapproximation, spec: Specification, arrangement: Arrangement) -> Verdicts:
+def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
     """Judge every obligation of every head.
 
     Raises:
         ValueError: If heads and cells do not match, or a cell with obligations has no head.
 
     """
-    if len(over.heads) != len(arrangement.cells):
-        raise ValueError(f"Expected one head per cell ({len(arrangement.cells)}). Got {len(over.heads)} heads.")
-    domain, rows = Domain.of(spec), enlarged_rows(arrangement, spec)
-    envelope = Envelope.of(over.bounds, domain)
+    if len(over.heads) != len(cells):
+        raise ValueError(f"Expected one head per cell ({len(cells)}). Got {len(over.heads)} heads.")
+    domain, rows = Domain.of(spec), enlarged_rows(cells, spec)
+    envelope = WidenedBox.of(over.bounds, domain)
     items: list[tuple[Obligation, Verdict]] = []
     blocks: list[ExclusionVerdicts] = []
     for c, head in enumerate(over.heads):
-        for region, active, rules in obligation_regions(arrangement, spec, c):
+        for region, active, rules in obligation_regions(cells, spec, c):
             if head is None:
                 raise ValueError(f"Expected a head for cell {c}, where rules bind. Got None.")
-            polytope = Region.of(arrangement, spec, active, domain=domain, rows=rows)
+            polytope = Region.of(cells, spec, active, domain=domain, rows=rows)
             clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
             over_region = [clause for *_, clause in clauses]
             boxes = Boxes(over.bounds, polytope) if isinstance(over.bounds, NetworkBounds) else None
@@ -90,15 +90,15 @@ def verify(over: Overapproximation, spec: Specification, arrangement: Arrangemen
     return Verdicts(tuple(items), tuple(blocks))
 
 
-def _judge(clause: Clause, head: Head, envelope: Envelope, region: Region) -> Verdict:
+def _judge(clause: Clause, head: Head, envelope: WidenedBox, region: Region) -> Verdict:
     return verify_clauses([clause], head, envelope, region)[0]
 
 
-def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: Envelope, region: Region) -> list[Verdict]:
+def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, region: Region) -> list[Verdict]:
     """Judge clauses over one region, the fallback included."""
     m, d = len(head.b), len(region.domain.low)
     literals = [Literals.of(clause, m, d) for clause in clauses]
-    result = Check(literals, envelope, Support(region, points=False))(head)
+    result = ClauseVerifier(literals, envelope, RegionMaximum(region, points=False))(head)
     if head.fallback is not None:
         y = head.fallback.astype(np.float64)
         for i, clause in enumerate(clauses):
@@ -112,13 +112,13 @@ def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: Envelope, re
     return result
 
 
-class Check:
+class ClauseVerifier:
     """Clauses over one region, prepared once and judged for head after head.
 
     Single literals are priced all at once, in closed form under constant bounds; several literals take one LP each.
     """
 
-    def __init__(self, clauses: Sequence[Literals], envelope: Envelope, support: Support) -> None:
+    def __init__(self, clauses: Sequence[Literals], envelope: WidenedBox, support: RegionMaximum) -> None:
         """Prepare clauses over the region of `support` for heads under `envelope`."""
         self.clauses, self.envelope, self.support = clauses, envelope, support
         self._single = [i for i, literals in enumerate(clauses) if len(literals.h) == 1]
@@ -165,7 +165,7 @@ class Check:
         return [verdicts[i] for i in range(len(self.clauses))]
 
 
-def _single(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> list[Verdict]:
+def _single(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> list[Verdict]:
     worst = worst_case(literals, head, envelope, support)
     trust = _TINY_SHARE * _sizes(literals, head, support.region.domain)
     result: list[Verdict] = []
@@ -184,7 +184,9 @@ def _single(literals: Literals, head: HeadNumbers, envelope: Envelope, support: 
     return result
 
 
-def _located(result: list[Verdict], clauses: Sequence[Literals], envelope: Envelope, support: Support) -> list[Verdict]:
+def _located(
+    result: list[Verdict], clauses: Sequence[Literals], envelope: WidenedBox, support: RegionMaximum
+) -> list[Verdict]:
     """Give witnesses without an input one inside the region; if the region is proved empty, nothing has to hold."""
     region = support.region
     point, empty, reason = support.located
@@ -212,7 +214,7 @@ def _sizes(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
     return total
 
 
-def _several(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> Verdict:
+def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Verdict:
     """Judge a clause of several literals: candidates are the LP's weights and each literal alone."""
     region = support.region
     optimum: ClauseOptimum = clause_optimum(literals, head, envelope, region)

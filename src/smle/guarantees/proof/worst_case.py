@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.overapproximation import Bounds, ConstantBounds, Head, NetworkBounds
+from smle.guarantees.proof.frozen_heads import Bounds, ConstantBounds, Head, NetworkBounds
 from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.rounding import LARGEST, affine_errors
-from smle.guarantees.regions.geometry import TINY, Domain, Region, Support, U, enlarged_rows
+from smle.guarantees.regions.geometry import TINY, Domain, Region, RegionMaximum, U, enlarged_rows
 from smle.rules import Clause
 
-__all__ = ["Envelope", "HeadNumbers", "Literals", "Worst", "enlarged_rows", "worst_case"]
+__all__ = ["HeadNumbers", "Literals", "WidenedBox", "Worst", "enlarged_rows", "worst_case"]
 
 Array = npt.NDArray[np.float64]
 
@@ -32,7 +32,7 @@ _EPS = 2.0**-52
 
 
 @dataclass(frozen=True, eq=False)
-class Envelope:
+class WidenedBox:
     """The box of the clipped embedding, affine in x, widened by the rounding of computed bounds.
 
     Every clipped float32 value lies in [lower + lower_slope x, upper + upper_slope x] for x in the domain.
@@ -48,13 +48,13 @@ class Envelope:
     extra: Array
 
     @classmethod
-    def of(cls, bounds: Bounds, domain: Domain) -> Envelope:
+    def of(cls, bounds: Bounds, domain: Domain) -> WidenedBox:
         """Return the widened box; of networks, the affine one around it.
 
         Where l > u the deployed clip gives u; the box is widened by the largest l - u over the domain.
         """
         if isinstance(bounds, NetworkBounds):
-            return HiddenEnvelope.over(bounds, domain.low, domain.high)
+            return HiddenWidenedBox.over(bounds, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         if isinstance(bounds, ConstantBounds):
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
@@ -92,7 +92,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenEnvelope(Envelope):
+class HiddenWidenedBox(WidenedBox):
     """The box of bounds by a network (h: its last hidden layer), affine in h; around it, unit by unit, one affine in x.
 
     The worst case of a combination v of units is found in h first, where units add up and cancel, and only then
@@ -106,7 +106,7 @@ class HiddenEnvelope(Envelope):
     upper_map: Array
 
     @classmethod
-    def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenEnvelope:
+    def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenWidenedBox:
         """Return the box for x in [low, high], widened by the rounding of the deployed networks."""
         hidden = HiddenLayer.over(bounds.hidden, low, high)
         (lower_map, lower), (upper_map, upper) = (
@@ -151,7 +151,7 @@ class HeadNumbers:
     sizes: Array
 
     @classmethod
-    def of(cls, head: Head, envelope: Envelope, domain: Domain) -> HeadNumbers:
+    def of(cls, head: Head, envelope: WidenedBox, domain: Domain) -> HeadNumbers:
         """Return the numbers of a head under an envelope."""
         return cls.build(
             head.W.astype(np.float64),
@@ -162,7 +162,7 @@ class HeadNumbers:
         )
 
     @classmethod
-    def build(cls, W: Array, V: Array | None, b: Array, *, envelope: Envelope, domain: Domain) -> HeadNumbers:
+    def build(cls, W: Array, V: Array | None, b: Array, *, envelope: WidenedBox, domain: Domain) -> HeadNumbers:
         """Return the numbers of a head given as float64 arrays."""
         weights = W if V is None else np.hstack([W, V])
         sizes = envelope.sizes if V is None else np.concatenate([envelope.sizes, domain.sizes])
@@ -228,7 +228,7 @@ class Worst:
     v: Array
 
 
-def slopes_and_offsets(literals: Literals, head: HeadNumbers, envelope: Envelope) -> tuple[Array, Array, Array]:
+def slopes_and_offsets(literals: Literals, head: HeadNumbers, envelope: WidenedBox) -> tuple[Array, Array, Array]:
     """Return (v, c, d): each literal is at most c.x + d over the box, before rounding.
 
     Shapes: v (k, n), c (k, inputs), d (k,).
@@ -256,7 +256,7 @@ def rounding_margin(literals: Literals, head: HeadNumbers, domain: Domain) -> Ar
     return total
 
 
-def worst_case(literals: Literals, head: HeadNumbers, envelope: Envelope, support: Support) -> Worst:
+def worst_case(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Worst:
     """Bound every literal (a plain inequality) over the region of `support`, all at once."""
     region = support.region
     v, c, offset = slopes_and_offsets(literals, head, envelope)

@@ -1,65 +1,78 @@
-"""Which rules can be active together: distinct regions, gate, cells, and proofs for what was left out."""
+"""The regions of a specification, the cells that their overlaps make, and proofs for what was left out."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from smle.guarantees.regions.arrangement import Arrangement
-from smle.guarantees.regions.guard import guard_row
-from smle.guarantees.regions.search import CellSearch
-from smle.rules import Row, Specification
+from smle.guarantees.regions.conflicts import Multipliers
+from smle.rules import Polytope, Row, Specification
 
-__all__ = ["arrange", "distinct"]
+__all__ = ["Cells", "Conflict", "Implication", "regions_of"]
 
 
-def arrange(spec: Specification, *, max_cells: int = 256) -> Arrangement:
-    """Find the regions of a specification and all sets of them that the guard may report active together.
+@dataclass(frozen=True)
+class Conflict:
+    """Regions that cannot be active together, with multipliers that prove it."""
 
-    A set is left out only with multipliers that prove, in rationals, that it cannot occur. Above `max_cells`
-    regions lose their bit in the gate, the one with the largest share of the domain first: their rules then
-    bind every head.
+    regions: tuple[int, ...]
+    multipliers: Multipliers
+
+
+@dataclass(frozen=True)
+class Implication:
+    """Where all `regions` are active, `implied` is active too.
+
+    For each row of the implied region, multipliers that prove its complement (row number -1) empty; () for a
+    row that one of the regions shares, because the guard computes each row once.
     """
-    if max_cells < 1:
-        raise ValueError(f"Expected max_cells >= 1. Got {max_cells}.")
-    bare = distinct(spec)
-    search = CellSearch(spec, bare.regions, tuple(guard_row(row, spec) for row in bare.rows))
-    everything = [r for r, rows in enumerate(bare.regions) if rows]
-    gated, cells = _gate(search, everything, max_cells)
-    kept = set(gated)
-    return replace(
-        bare,
-        gated=tuple(gated),
-        cells=cells,
-        conflicts=tuple(c for c in search.conflicts if kept.issuperset(c.regions)),
-        implications=tuple(i for i in search.implications if kept.issuperset((*i.regions, i.implied))),
-    )
+
+    regions: tuple[int, ...]
+    implied: int
+    multipliers: tuple[Multipliers, ...]
 
 
-def _gate(search: CellSearch, regions: list[int], max_cells: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
-    """Return the regions that keep a bit and their cells; as few as possible lose it, widest first.
+@dataclass(frozen=True)
+class Cells:
+    """The regions of a specification and the cells that their overlaps make; iterates over the active regions of cells.
 
-    Taking a region out never makes more cells, so the number to take out is found by bisection.
+    * `rows`: the distinct half-spaces of all regions. Behind them, two rows per one-hot group
+      (`sum <= 1`, then `-sum <= -1`) may be used in proofs: group g has numbers len(rows) + 2 g and + 1.
+    * `regions`: the distinct polytopes, as tuples of row numbers; () is the whole domain.
+    * `rules`: for each region the indices of the rules that it switches on.
+    * `gated`: the regions that have a bit in the gate, in the order of the depth-first search.
+      The others (the whole domain; rules above the cap) bind every head over (cell and region).
+    * `active`: for each cell the sorted tuple of gated regions that are active there; () comes last if present.
     """
-    cells = search.cells(regions, max_cells)
-    if cells is not None:
-        return regions, cells
-    by_coverage = sorted(regions, key=lambda r: (-search.coverage(r), r))
-    low, high = 0, len(regions)  # `low` are too few to take out, `high` are enough
-    kept: list[int] = []
-    cells = ((),)
-    while high - low > 1:
-        middle = (low + high) // 2
-        out = set(by_coverage[:middle])
-        fewer = [r for r in regions if r not in out]
-        found = search.cells(fewer, max_cells)
-        if found is None:
-            low = middle
-        else:
-            high, kept, cells = middle, fewer, found
-    return kept, cells
+
+    rows: tuple[Row, ...]
+    regions: tuple[tuple[int, ...], ...]
+    rules: tuple[tuple[int, ...], ...]
+    gated: tuple[int, ...]
+    active: tuple[tuple[int, ...], ...]
+    conflicts: tuple[Conflict, ...]
+    implications: tuple[Implication, ...]
+
+    def __len__(self) -> int:
+        return len(self.active)
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return iter(self.active)
+
+    def __getitem__(self, cell: int) -> tuple[int, ...]:
+        return self.active[cell]
+
+    def polytope(self, region: int) -> Polytope:
+        """Return a region as a polytope."""
+        return Polytope(tuple(self.rows[i] for i in self.regions[region]))
+
+    @property
+    def free_cell(self) -> bool:
+        """Whether the last cell is one where nothing is required."""
+        return bool(self.active) and self.active[-1] == () and len(self.gated) == len(self.regions)
 
 
-def distinct(spec: Specification) -> Arrangement:
+def regions_of(spec: Specification) -> Cells:
     """Number the distinct rows and regions in the order in which the rules state them; no cells yet but ()."""
     rows: dict[Row, int] = {}
     regions: dict[tuple[int, ...], list[int]] = {}
@@ -69,12 +82,12 @@ def distinct(spec: Specification) -> Arrangement:
             switched = regions.setdefault(numbers, [])
             if index not in switched:
                 switched.append(index)
-    return Arrangement(
+    return Cells(
         rows=tuple(rows),
         regions=tuple(regions),
         rules=tuple(tuple(switched) for switched in regions.values()),
         gated=(),
-        cells=((),),
+        active=((),),
         conflicts=(),
         implications=(),
     )

@@ -28,7 +28,7 @@ COMPLEMENT = -1
 """The row number of the complement of an implied row."""
 
 Multipliers = tuple[tuple[int, Fraction], ...]
-"""(row number, value > 0) pairs; one-hot rows are numbered behind the rows of the arrangement."""
+"""(row number, value > 0) pairs; one-hot rows are numbered behind the rows of the cells."""
 
 HalfSpace = tuple[Linear, Fraction, bool]
 ZERO, ONE = Fraction(0), Fraction(1)

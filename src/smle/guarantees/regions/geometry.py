@@ -16,12 +16,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import Cells
 from smle.rules import Row, Specification
 from smle.solvers import LinearProgram, Session, Status, open_session, solve
 from smle_check.floats import BINARY32, BINARY64, cast_error, guard_slack, nearest, round_up, threshold_above
 
-__all__ = ["Domain", "Region", "Support", "enlarged_rows"]
+__all__ = ["Domain", "Region", "RegionMaximum", "enlarged_rows"]
 
 Array = npt.NDArray[np.float64]
 
@@ -64,7 +64,7 @@ class Domain:
         return top
 
 
-def enlarged_rows(arrangement: Arrangement, spec: Specification) -> tuple[Array, Array]:
+def enlarged_rows(cells: Cells, spec: Specification) -> tuple[Array, Array]:
     """Return (A, a), float64: what "the guard says inside" implies for the cast input, row by row.
 
     An oblique row is enlarged by the slack of its guard (twice, and the rounding of the stored threshold); a
@@ -72,15 +72,15 @@ def enlarged_rows(arrangement: Arrangement, spec: Specification) -> tuple[Array,
     Shapes: A (rows + 2 groups, d), a (rows + 2 groups,).
     """
     d, groups = len(spec.columns), spec.one_hot
-    A = np.zeros((len(arrangement.rows) + 2 * len(groups), d))
+    A = np.zeros((len(cells.rows) + 2 * len(groups), d))
     a = np.zeros(len(A))
     sizes = Domain.of(spec).sizes
-    for r, row in enumerate(arrangement.rows):
+    for r, row in enumerate(cells.rows):
         for i, value in row.coefficients:
             A[r, i] = float(value)
         a[r] = _enlarged(row, sizes)
     for g, group in enumerate(groups):
-        r = len(arrangement.rows) + 2 * g
+        r = len(cells.rows) + 2 * g
         A[r, list(group)], a[r] = 1.0, 1.0
         A[r + 1, list(group)], a[r + 1] = -1.0, -1.0
     return A, a
@@ -111,16 +111,16 @@ class Region:
 
     @classmethod
     def of(
-        cls, arrangement: Arrangement, spec: Specification, regions: Iterable[int], *,
+        cls, cells: Cells, spec: Specification, regions: Iterable[int], *,
         domain: Domain | None = None, rows: tuple[Array, Array] | None = None,
     ) -> Region:  # fmt: skip
-        """Return the intersection of regions of an arrangement.
+        """Return the intersection of regions of an cells.
 
         `domain` and `rows` (from `enlarged_rows`) may be handed in to save computing them again.
         """
-        A, a = enlarged_rows(arrangement, spec) if rows is None else rows
-        used = sorted({r for region in regions for r in arrangement.regions[region]})
-        numbers = (*used, *range(len(arrangement.rows), len(a)))
+        A, a = enlarged_rows(cells, spec) if rows is None else rows
+        used = sorted({r for region in regions for r in cells.regions[region]})
+        numbers = (*used, *range(len(cells.rows), len(a)))
         return cls(Domain.of(spec) if domain is None else domain, numbers, A[list(numbers)], a[list(numbers)])
 
     @classmethod
@@ -194,7 +194,7 @@ class Region:
         return (None, mu, "") if bound[0] + 1e-12 * size[0] < 0 else (None, None, reason)
 
 
-class Support:
+class RegionMaximum:
     """max c.x over one region, for many directions c; closed form on boxes, a warm-started LP otherwise."""
 
     def __init__(self, region: Region, *, points: bool = True) -> None:

@@ -20,7 +20,7 @@ from smle.rules import Linear, Row, Specification
 from smle_check.floats import FORMATS, Binary, coefficient, constant, guard_slack, nearest, threshold_above
 
 if TYPE_CHECKING:
-    from smle.guarantees.regions.arrangement import Arrangement
+    from smle.guarantees.regions.cells import Cells
 
 __all__ = ["FORMATS", "GuardRow", "domain_box", "guard_row", "guard_rows"]
 
@@ -91,9 +91,9 @@ def guard_row(row: Row, spec: Specification) -> GuardRow:
     return GuardRow(row.coefficients, row.bound, row.strict, stored=stored, threshold=threshold, slack=slack)
 
 
-def guard_rows(arrangement: Arrangement, spec: Specification) -> tuple[GuardRow, ...]:
-    """Return the guard forms of all rows of an arrangement, in their order."""
-    return tuple(guard_row(row, spec) for row in arrangement.rows)
+def guard_rows(cells: Cells, spec: Specification) -> tuple[GuardRow, ...]:
+    """Return the guard forms of all rows of an cells, in their order."""
+    return tuple(guard_row(row, spec) for row in cells.rows)
 
 
 def _rounded(values: Sequence[Fraction], fmt: Binary) -> tuple[Fraction, ...]:

@@ -7,18 +7,19 @@ by a proof.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.regions.arrangement import Conflict, Implication
+from smle.guarantees.regions.cells import Cells, Conflict, Implication, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT, Multipliers, Point, Prover, Refutation
-from smle.guarantees.regions.guard import GuardRow
+from smle.guarantees.regions.guard import GuardRow, guard_row
 from smle.rules import Specification
 from smle_check.floats import BINARY64
 
-__all__ = ["CellSearch"]
+__all__ = ["CellSearch", "find_cells"]
 
 _UNIFORM_SAMPLES = 2048
 _SAMPLES_PER_REGION = 32
@@ -228,3 +229,50 @@ def _members(mask: int) -> list[int]:
 
 def _rows_of(regions: Sequence[tuple[int, ...]], active: Sequence[int]) -> list[int]:
     return sorted({r for region in active for r in regions[region]})
+
+
+def find_cells(spec: Specification, *, max_cells: int = 256) -> Cells:
+    """Find the regions of a specification and all sets of them that the guard may report active together.
+
+    A set is left out only with multipliers that prove, in rationals, that it cannot occur. Above `max_cells`
+    regions lose their bit in the gate, the one with the largest share of the domain first: their rules then
+    bind every head.
+    """
+    if max_cells < 1:
+        raise ValueError(f"Expected max_cells >= 1. Got {max_cells}.")
+    bare = regions_of(spec)
+    search = CellSearch(spec, bare.regions, tuple(guard_row(row, spec) for row in bare.rows))
+    everything = [r for r, rows in enumerate(bare.regions) if rows]
+    gated, active = _gate(search, everything, max_cells)
+    kept = set(gated)
+    return replace(
+        bare,
+        gated=tuple(gated),
+        active=active,
+        conflicts=tuple(c for c in search.conflicts if kept.issuperset(c.regions)),
+        implications=tuple(i for i in search.implications if kept.issuperset((*i.regions, i.implied))),
+    )
+
+
+def _gate(search: CellSearch, regions: list[int], max_cells: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+    """Return the regions that keep a bit and their cells; as few as possible lose it, widest first.
+
+    Taking a region out never makes more cells, so the number to take out is found by bisection.
+    """
+    cells = search.cells(regions, max_cells)
+    if cells is not None:
+        return regions, cells
+    by_coverage = sorted(regions, key=lambda r: (-search.coverage(r), r))
+    low, high = 0, len(regions)  # `low` are too few to take out, `high` are enough
+    kept: list[int] = []
+    cells = ((),)
+    while high - low > 1:
+        middle = (low + high) // 2
+        out = set(by_coverage[:middle])
+        fewer = [r for r in regions if r not in out]
+        found = search.cells(fewer, max_cells)
+        if found is None:
+            low = middle
+        else:
+            high, kept, cells = middle, fewer, found
+    return kept, cells

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import HeadProblem, Holds, NotProved, FrozenHeads, Unknown, Verdict, Verdicts, verify
+from smle.guarantees import FrozenHeads, HeadProblem, Holds, NotProved, Unknown, Verdict, Verdicts, verify
 from smle.nn.box_network import BoxNetwork
 
 __all__ = ["Enforcement", "Problems", "require_proved"]

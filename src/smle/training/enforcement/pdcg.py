@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import Head, HeadProblem, Memory, FrozenHeads, memory_projection, strongest_counterexample
+from smle.guarantees import FrozenHeads, Head, HeadProblem, Memory, memory_projection, strongest_counterexample
 from smle.nn.box_network import BoxNetwork
 from smle.training.enforcement.base import Enforcement, Problems, require_proved
 

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.regions.arrangement import Arrangement
+from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
 from smle.rules import Clause, Specification
 
-__all__ = ["PlainClause", "PlainLiteral", "Polytopes", "Requirement", "negative", "plain_clause", "requirement_of"]
+__all__ = ["CellRules", "PlainClause", "PlainLiteral", "Polytopes", "cell_rules_of", "negative", "plain_clause"]
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -51,10 +51,10 @@ class PlainClause:
 
 
 @dataclass(frozen=True, eq=False)
-class Requirement:
+class CellRules:
     """The clauses and exclusions that bind a head, and the polytopes of inputs that they bind over.
 
-    * `regions`: for each polytope the tuple of regions of the arrangement that it is the intersection of.
+    * `regions`: for each polytope the tuple of regions of the cells that it is the intersection of.
     * `pairs` (p, 2): labels that exclude each other.
     * `scale`: the typical size of the rules' constants, at least tiny and 1 if they are all zero.
     """
@@ -94,7 +94,7 @@ class Requirement:
             return np.ones(len(sizes))
         return np.where(known, sizes, 1.0)
 
-    def in_units(self, units: Array) -> Requirement:
+    def in_units(self, units: Array) -> CellRules:
         """Return the same requirement of outputs that are measured in other units."""
         clauses = []
         for clause in self.clauses:
@@ -105,7 +105,7 @@ class Requirement:
             clauses.append(replace(clause, literals=tuple(literals)))
         return replace(self, clauses=tuple(clauses))
 
-    def without_pairs(self) -> Requirement:
+    def without_pairs(self) -> CellRules:
         """Return the same requirement with exclusions as clauses (for affine centers; small formulas)."""
         extra = tuple(PlainClause((negative(h), negative(k)), -1, 0) for h, k in self.pairs.tolist())
         return replace(self, clauses=self.clauses + extra, pairs=self.pairs[:0])
@@ -136,10 +136,10 @@ def plain_clause(clause: Clause, rule: int, region: int) -> PlainClause:
 
 
 class Polytopes:
-    """The regions of an arrangement in float64; what they share is computed once."""
+    """The regions of an cells in float64; what they share is computed once."""
 
-    def __init__(self, spec: Specification, arrangement: Arrangement) -> None:
-        self.spec, self.arrangement = spec, arrangement
+    def __init__(self, spec: Specification, cells: Cells) -> None:
+        self.spec, self.cells = spec, cells
 
     @cached_property
     def domain(self) -> Domain:
@@ -148,11 +148,11 @@ class Polytopes:
 
     @cached_property
     def _rows(self) -> tuple[Array, Array]:
-        return enlarged_rows(self.arrangement, self.spec)
+        return enlarged_rows(self.cells, self.spec)
 
     def intersection(self, regions: Iterable[int]) -> Region:
         """Return the intersection of regions, as the proof sees it."""
-        return Region.of(self.arrangement, self.spec, regions, domain=self.domain, rows=self._rows)
+        return Region.of(self.cells, self.spec, regions, domain=self.domain, rows=self._rows)
 
     @cached_property
     def _samples(self) -> Array:
@@ -168,14 +168,14 @@ class Polytopes:
         return region.empty() is not None
 
 
-def requirement_of(polytopes: Polytopes, cell_index: int) -> Requirement:
+def cell_rules_of(polytopes: Polytopes, cell_index: int) -> CellRules:
     """Collect what binds the head of a cell; ungated regions that cannot meet the cell are left out."""
-    spec, arrangement = polytopes.spec, polytopes.arrangement
+    spec, cells = polytopes.spec, polytopes.cells
     clauses: list[PlainClause] = []
     regions: list[tuple[int, ...]] = []
     pairs = [np.empty((0, 2), dtype=np.int32)]
-    for region, active, rules in obligation_regions(arrangement, spec, cell_index):
-        ungated = region is not None and bool(arrangement.regions[region])
+    for region, active, rules in obligation_regions(cells, spec, cell_index):
+        ungated = region is not None and bool(cells.regions[region])
         if ungated and polytopes.proved_empty(active):
             continue
         position = len(regions)
@@ -187,4 +187,4 @@ def requirement_of(polytopes: Polytopes, cell_index: int) -> Requirement:
     stacked = np.concatenate(pairs)
     if len(pairs) > 2:
         stacked = np.unique(stacked, axis=0)
-    return Requirement(polytopes, tuple(clauses), tuple(regions), stacked)
+    return CellRules(polytopes, tuple(clauses), tuple(regions), stacked)

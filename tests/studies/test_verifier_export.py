@@ -1,4 +1,4 @@
-"""Twins compute what the head of their cell computes, and outside verifiers confirm them."""
+"""Exports compute what the head of their cell computes, and outside verifiers confirm them."""
 
 import os
 import re
@@ -11,12 +11,12 @@ import onnxruntime
 import pytest
 
 from smle import Specification
-from smle.certificates.agreement import arrangement_of
+from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.export.backbone import layers_of
 from smle.storage import ModelRecord
 from studies.bench.sampling import hard_points
-from studies.twins import cell_specification, write_plain_twin, write_twin, write_twins
+from studies.verifier_export import cell_specification, write_cell, write_cells, write_plain_cell
 from support import ask_verifier
 from support.exported import MIXED, Exported, hand_made, untrained
 
@@ -39,12 +39,12 @@ def head_outputs(exported: Exported, cell: int, X: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_twins_compute_what_the_heads_compute(name, tmp_path):
+def test_exports_compute_what_the_heads_compute(name, tmp_path):
     exported = hand_made(name)
     X = next(iter(hard_points(exported.spec, np.random.default_rng(0), 200, dtype=np.float32)))
     for cell in range(len(exported.record.weights["heads.weight"])):
         place = tmp_path / f"{cell}.onnx"
-        write_twin(exported.record, cell, place)
+        write_cell(exported.record, cell, place)
         running = onnxruntime.InferenceSession(place)
         Y = np.concatenate([running.run(None, {"x": row[None]})[0] for row in X])
         expected = head_outputs(exported, cell, X)
@@ -55,12 +55,12 @@ def test_twins_compute_what_the_heads_compute(name, tmp_path):
 def test_properties_state_what_the_cell_requires(name, tmp_path):
     """Read back from VNN-LIB, the property is broken by exactly the outputs that break a rule of the cell."""
     exported = hand_made(name)
-    spec, arrangement = exported.spec, arrangement_of(exported.record.certificate, exported.spec)
+    spec, cells = exported.spec, cells_of(exported.record.certificate, exported.spec)
     rng = np.random.default_rng(0)
     for cell in range(len(exported.record.weights["heads.weight"])):
-        write_twin(exported.record, cell, tmp_path / "twin.onnx")
-        required = cell_specification(spec, arrangement, cell)
-        read = Specification.from_vnnlib(tmp_path / "twin.vnnlib")
+        write_cell(exported.record, cell, tmp_path / "cell.onnx")
+        required = cell_specification(spec, cells, cell)
+        read = Specification.from_vnnlib(tmp_path / "cell.vnnlib")
         for X in hard_points(spec, rng, 60, dtype=np.float64):
             for x in X:
                 x = [min(max(Fraction(v), a), b) for v, a, b in zip(x.tolist(), spec.lower, spec.upper, strict=True)]
@@ -70,10 +70,10 @@ def test_properties_state_what_the_cell_requires(name, tmp_path):
 
 def test_rules_of_the_cell_are_those_of_the_specification():
     exported = hand_made("braking")
-    arrangement = arrangement_of(exported.record.certificate, exported.spec)
+    cells = cells_of(exported.record.certificate, exported.spec)
     seen = set()
-    for cell, active in enumerate(arrangement.cells):
-        names = [rule.name for rule in cell_specification(exported.spec, arrangement, cell).rules]
+    for cell, active in enumerate(cells):
+        names = [rule.name for rule in cell_specification(exported.spec, cells, cell).rules]
         assert "range" in names
         assert len(names) == len(active) + 1
         seen |= set(names)
@@ -82,32 +82,32 @@ def test_rules_of_the_cell_are_those_of_the_specification():
 
 def test_all_cells_at_once(tmp_path):
     exported = hand_made("braking")
-    write_twins(exported.record, tmp_path / "twins")
+    write_cells(exported.record, tmp_path / "cells")
     count = len(exported.record.weights["heads.weight"])
-    names = sorted(p.name for p in (tmp_path / "twins").iterdir())
+    names = sorted(p.name for p in (tmp_path / "cells").iterdir())
     assert names == sorted(f"cell_{c}.{kind}" for c in range(count) for kind in ("onnx", "vnnlib"))
 
 
 def test_refusals(tmp_path):
     exported = hand_made("affine")
     with pytest.raises(ValueError, match="Expected a cell in 0"):
-        write_twin(exported.record, 99, tmp_path / "twin.onnx")
+        write_cell(exported.record, 99, tmp_path / "cell.onnx")
     with pytest.raises(RuleError, match="real inputs only"):
-        write_twin(untrained(MIXED).record, 0, tmp_path / "twin.onnx")
+        write_cell(untrained(MIXED).record, 0, tmp_path / "cell.onnx")
     bare = ModelRecord(exported.record.weights, {}, exported.record.rules, None)
     with pytest.raises(NotCertifiedError):
-        write_twin(bare, 0, tmp_path / "twin.onnx")
+        write_cell(bare, 0, tmp_path / "cell.onnx")
     free = untrained("inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: a <= 0.5, then: y >= 0}]\n")
-    write_twin(free.record, 0, tmp_path / "twin.onnx")
+    write_cell(free.record, 0, tmp_path / "cell.onnx")
     with pytest.raises(NotCertifiedError, match="Cell 1 is free"):
-        write_twin(free.record, 1, tmp_path / "twin.onnx")
+        write_cell(free.record, 1, tmp_path / "cell.onnx")
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_plain_twins_compute_literals_and_half_spaces(name, tmp_path):
+def test_plain_exports_compute_literals_and_half_spaces(name, tmp_path):
     """Their property, read by its signs alone, is satisfied where a rule is broken, and not where all hold by far."""
     exported = hand_made(name)
-    arrangement = arrangement_of(exported.record.certificate, exported.spec)
+    cells = cells_of(exported.record.certificate, exported.spec)
     X = np.concatenate(list(hard_points(exported.spec, np.random.default_rng(0), 150, dtype=np.float32)))
     found = {True: 0, False: 0}
     for cell in range(len(exported.record.weights["heads.weight"])):
@@ -115,10 +115,10 @@ def test_plain_twins_compute_literals_and_half_spaces(name, tmp_path):
             weights = {**exported.record.weights}
             weights["heads.bias"] = weights["heads.bias"] + np.float32(shift)
             record = ModelRecord(weights, {}, exported.record.rules, exported.record.certificate)
-            write_plain_twin(record, cell, tmp_path / "twin.onnx")
-            required = cell_specification(exported.spec, arrangement, cell)
-            running = onnxruntime.InferenceSession(tmp_path / "twin.onnx")
-            cases = plain_cases((tmp_path / "twin.vnnlib").read_text())
+            write_plain_cell(record, cell, tmp_path / "cell.onnx")
+            required = cell_specification(exported.spec, cells, cell)
+            running = onnxruntime.InferenceSession(tmp_path / "cell.onnx")
+            cases = plain_cases((tmp_path / "cell.vnnlib").read_text())
             Y = head_outputs(Exported(exported.spec, record, b"", b""), cell, X)
             for x, y in zip(X, Y, strict=True):
                 signs = running.run(None, {"x": x[None]})[0][0]
@@ -141,7 +141,7 @@ def plain_cases(text: str) -> list[list[tuple[int, int]]]:
 
 
 def broken_somewhere(place, spec: Specification) -> list[str]:
-    """Ask Marabou for inputs that break a rule of a twin's cell; return the rules that it says can be broken."""
+    """Ask Marabou for inputs that break a rule of a export's cell; return the rules that it says can be broken."""
     from maraboupy import Marabou
 
     found = []
@@ -179,24 +179,24 @@ def marabou():
 
 
 @pytest.mark.parametrize("name", ["braking", "clauses", "affine", "dose"])
-def test_marabou_confirms_twins(name, tmp_path, marabou):
+def test_marabou_confirms_exports(name, tmp_path, marabou):
     exported = hand_made(name)
     proved = exported.record.certificate.proved
-    arrangement = arrangement_of(exported.record.certificate, exported.spec)
+    cells = cells_of(exported.record.certificate, exported.spec)
     assert min(item.margin for item in proved) > 1e-5
     for cell in range(len(exported.record.weights["heads.weight"])):
-        write_twin(exported.record, cell, tmp_path / "twin.onnx")
-        assert broken_somewhere(tmp_path / "twin.onnx", cell_specification(exported.spec, arrangement, cell)) == []
+        write_cell(exported.record, cell, tmp_path / "cell.onnx")
+        assert broken_somewhere(tmp_path / "cell.onnx", cell_specification(exported.spec, cells, cell)) == []
 
 
-def test_marabou_finds_a_twin_that_is_not_safe(tmp_path, marabou):
+def test_marabou_finds_a_export_that_is_not_safe(tmp_path, marabou):
     exported = hand_made("braking")
     weights = {**exported.record.weights}
     weights["heads.bias"] = weights["heads.bias"] - np.float32(0.3)
     record = ModelRecord(weights, {}, exported.record.rules, exported.record.certificate)
-    arrangement = arrangement_of(exported.record.certificate, exported.spec)
-    write_twin(record, 0, tmp_path / "twin.onnx")
-    assert "emergency" in broken_somewhere(tmp_path / "twin.onnx", cell_specification(exported.spec, arrangement, 0))
+    cells = cells_of(exported.record.certificate, exported.spec)
+    write_cell(record, 0, tmp_path / "cell.onnx")
+    assert "emergency" in broken_somewhere(tmp_path / "cell.onnx", cell_specification(exported.spec, cells, 0))
 
 
 def python_with(package: str) -> str:
@@ -225,21 +225,21 @@ def ask(package: str, places: list[Path]) -> set[str]:
         ("pynever", "dose"),
     ],
 )
-def test_another_verifier_confirms_plain_twins(package, name, tmp_path):
+def test_another_verifier_confirms_plain_exports(package, name, tmp_path):
     exported = hand_made(name)
     places = [tmp_path / f"cell_{cell}.onnx" for cell in range(len(exported.record.weights["heads.weight"]))]
     for cell, place in enumerate(places):
-        write_plain_twin(exported.record, cell, place)
+        write_plain_cell(exported.record, cell, place)
     assert ask(package, places) == {"answer: holds"}
 
 
 @pytest.mark.audit
 @pytest.mark.parametrize("package", ["vibecheck", "pynever"])
-def test_another_verifier_finds_a_plain_twin_that_is_not_safe(package, tmp_path):
+def test_another_verifier_finds_a_plain_export_that_is_not_safe(package, tmp_path):
     exported = hand_made("dose")
     weights = {**exported.record.weights}
     weights["heads.bias"] = weights["heads.bias"] - np.float32(20)
-    write_plain_twin(
+    write_plain_cell(
         ModelRecord(weights, {}, exported.record.rules, exported.record.certificate), 0, tmp_path / "t.onnx"
     )
     assert ask(package, [tmp_path / "t.onnx"]) == {"answer: broken"}

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AffineBounds", "Bounds", "ConstantBounds", "Head", "Layer", "NetworkBounds", "Overapproximation"]
+__all__ = ["AffineBounds", "Bounds", "ConstantBounds", "FrozenHeads", "Head", "Layer", "NetworkBounds"]
 
 Array = npt.NDArray[np.float32]
 
@@ -166,8 +166,8 @@ class Head:
 
 
 @dataclass(frozen=True, eq=False)
-class Overapproximation:
-    """Bounds shared by all cells, and one head per cell, in the order of `Arrangement.cells`.
+class FrozenHeads:
+    """Bounds shared by all cells, and one head per cell, in the order of `Cells`.
 
     A free cell (nothing is required there) has None for its head.
     """

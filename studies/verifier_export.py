@@ -1,11 +1,11 @@
-"""Verification twins: one cell of a model as Gemm and Relu alone, with its VNN-LIB property, for outside verifiers.
+"""Exports for outside verifiers: one cell of a model as Gemm and Relu alone, with its VNN-LIB property.
 
 clip(z, l, u) = u - relu((u - l) - relu(z - l)), which holds for all real z, and gives u where l > u, as the deployed
 clip does. Folded into the layers before and behind it:
 
     t = relu(W2 a + b2 - l),    s = relu(-t + u - l),    y = -W3 s + W3 u + b3
 
-Where bounds or heads read x, it is carried along as relu(x - low) = x - low. Twins are in real arithmetic what the
+Where bounds or heads read x, it is carried along as relu(x - low) = x - low. Exports are in real arithmetic what the
 deployed program is; they are never deployed, because in floats they leave the box by a hair.
 """
 
@@ -19,26 +19,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.agreement import arrangement_of
+from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError
 from smle.export.backbone import layers_of
 from smle.extras import require
-from smle.guarantees import Arrangement
+from smle.guarantees import Cells
 from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["cell_specification", "twin_layers", "write_plain_twin", "write_twin", "write_twins"]
+__all__ = ["cell_specification", "head_layers", "write_cell", "write_cells", "write_plain_cell"]
 
 Array = npt.NDArray[np.float64]
 
 
-def write_twin(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
-    """Write the twin of one cell's head to `path` (ONNX) and its property beside it, with the suffix .vnnlib.
+def write_cell(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
+    """Write the export of one cell's head to `path` (ONNX) and its property beside it, with the suffix .vnnlib.
 
     The ONNX model has one input `x` (1, d) and one output `y` (1, m). A verifier should find the property
-    unsatisfiable: no input of the cell's region makes the twin break a rule that is on there.
+    unsatisfiable: no input of the cell's region makes the export break a rule that is on there.
 
     Raises:
         NotCertifiedError: If the model has no certificate, or nothing is certified in this cell.
@@ -46,24 +46,24 @@ def write_twin(record: ModelRecord, cell: int, path: str | PathLike[str]) -> Non
         ValueError: If there is no such cell.
     """
     required = _required(record, cell)
-    _write(twin_layers(record.weights, cell), required.to_vnnlib(), Path(path))
+    _write(head_layers(record.weights, cell), required.to_vnnlib(), Path(path))
 
 
-def write_plain_twin(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
-    """Write a twin whose property is in the simplest VNN-LIB: ranges of inputs, and outputs compared with zero.
+def write_plain_cell(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
+    """Write a export whose property is in the simplest VNN-LIB: ranges of inputs, and outputs compared with zero.
 
     Many verifiers read nothing else. The last layer computes g.y + s.x - h for every literal of the cell's rules and
     q.x - t for every half-space of its regions, so that
 
         a rule can be broken  =>  for some clause all literals are >= 0 while all half-spaces are <= 0
 
-    (and the other way round, but for equality). Arguments and errors are those of `write_twin`.
+    (and the other way round, but for equality). Arguments and errors are those of `write_cell`.
     """
     required = _required(record, cell)
     literals = list(dict.fromkeys(x for _, clause in _clauses(required) for x in clause.literals))
     rows = list(dict.fromkeys(row for region, _ in _clauses(required) for row in region.rows))
     low = record.weights["domain.lower_float32"].astype(np.float64)
-    *layers, (M, c) = twin_layers(record.weights, cell, carry=True)
+    *layers, (M, c) = head_layers(record.weights, cell, carry=True)
     G, S = np.zeros((len(literals) + len(rows), len(c))), np.zeros((len(literals) + len(rows), len(low)))
     h = np.array([float(b) for b in (*(literal.bound for literal in literals), *(row.bound for row in rows))])
     for i, literal in enumerate(literals):
@@ -100,13 +100,13 @@ def _plain_property(spec: Specification, literals: list[Literal], rows: list[Row
 
 def _required(record: ModelRecord, cell: int) -> Specification:
     """Return what is required in a cell that has a certified head and can be written in VNN-LIB."""
-    spec, arrangement = _certified(record)
-    count = len(arrangement.cells)
+    spec, cells = _certified(record)
+    count = len(cells)
     if not 0 <= cell < count:
         raise ValueError(f"Expected a cell in 0 .. {count - 1}. Got {cell}.")
-    if cell == count - arrangement.free_cell:
+    if cell == count - cells.free_cell:
         raise NotCertifiedError(f"Cell {cell} is free: no rule is on there. Expected one of 0 .. {count - 2}.")
-    required = cell_specification(spec, arrangement, cell)
+    required = cell_specification(spec, cells, cell)
     required.to_vnnlib()  # refuses categorical and integer inputs
     return required
 
@@ -118,24 +118,24 @@ def _write(layers: list[tuple[Array, Array]], property_text: str, place: Path) -
     place.with_suffix(".vnnlib").write_text(property_text, encoding="utf-8")
 
 
-def write_twins(record: ModelRecord, folder: str | PathLike[str], *, plain: bool = False) -> list[Path]:
+def write_cells(record: ModelRecord, folder: str | PathLike[str], *, plain: bool = False) -> list[Path]:
     """Write `cell_0.onnx`, `cell_0.vnnlib`, ... for all certified cells; return the ONNX files."""
-    arrangement = _certified(record)[1]
-    places = [Path(folder) / f"cell_{c}.onnx" for c in range(len(arrangement.cells) - arrangement.free_cell)]
+    cells = _certified(record)[1]
+    places = [Path(folder) / f"cell_{c}.onnx" for c in range(len(cells) - cells.free_cell)]
     for c, place in enumerate(places):
-        (write_plain_twin if plain else write_twin)(record, c, place)
+        (write_plain_cell if plain else write_cell)(record, c, place)
     return places
 
 
-def cell_specification(spec: Specification, arrangement: Arrangement, cell: int) -> Specification:
+def cell_specification(spec: Specification, cells: Cells, cell: int) -> Specification:
     """Return what is required in one cell: the rules that are on, over the polytope of the cell's regions."""
-    active = arrangement.cells[cell]
-    shared = {row for region in active for row in arrangement.regions[region]}
+    active = cells[cell]
+    shared = {row for region in active for row in cells.regions[region]}
     regions: dict[int, list[Polytope]] = {}
-    for region, rows in enumerate(arrangement.regions):
-        if region in active or region not in arrangement.gated:
-            polytope = Polytope(tuple(arrangement.rows[r] for r in sorted(shared | set(rows))))
-            for index in arrangement.rules[region]:
+    for region, rows in enumerate(cells.regions):
+        if region in active or region not in cells.gated:
+            polytope = Polytope(tuple(cells.rows[r] for r in sorted(shared | set(rows))))
+            for index in cells.rules[region]:
                 known = regions.setdefault(index, [])
                 if polytope not in known:
                     known.append(polytope)
@@ -146,7 +146,7 @@ def cell_specification(spec: Specification, arrangement: Arrangement, cell: int)
     return replace(spec, rules=tuple(rules))
 
 
-def twin_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool = False) -> list[tuple[Array, Array]]:
+def head_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool = False) -> list[tuple[Array, Array]]:
     """Return dense layers (weight, bias), relu between them, that compute what the head of a cell outputs.
 
     `carry`: the last layer sees x - low behind its other inputs, whether the head needs it or not.
@@ -188,11 +188,11 @@ def _beside(first: Array, second: Array) -> Array:
     return result
 
 
-def _certified(record: ModelRecord) -> tuple[Specification, Arrangement]:
+def _certified(record: ModelRecord) -> tuple[Specification, Cells]:
     if record.certificate is None:
-        raise NotCertifiedError("This model has no certificate. Expected a certified model to make twins of.")
+        raise NotCertifiedError("This model has no certificate. Expected a certified model to export.")
     spec = Specification.from_yaml((record.rules or "") + "\n")
-    return spec, arrangement_of(record.certificate, spec)
+    return spec, cells_of(record.certificate, spec)
 
 
 def _model(layers: list[tuple[Array, Array]]) -> Any:
@@ -211,7 +211,7 @@ def _model(layers: list[tuple[Array, Array]]) -> Any:
     d, m = layers[0][0].shape[1], layers[-1][0].shape[0]
     graph = helper.make_graph(
         nodes,
-        "twin",
+        "cell",
         [helper.make_tensor_value_info("x", kind, [1, d])],
         [helper.make_tensor_value_info("y", kind, [1, m])],
         initializers,

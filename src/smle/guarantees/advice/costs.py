@@ -1,0 +1,190 @@
+"""What rules cost: targets moved to the nearest allowed ones, rule by rule, against the targets as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees.answers.nearest import nearest_outputs
+from smle.rules import Categorical, Choice, Label, Specification
+
+__all__ = ["Profile", "RuleCost", "lost_scores", "metric_of", "rule_costs", "score_text"]
+
+Array = npt.NDArray[np.float64]
+_BINS = 4  # of the values of a number, where the cost is looked for
+_DRAWN = 8  # of the values of a number, for a picture
+_MOST = 0.5  # share of the cost that names a place
+_LIFT = 1.5  # how much more of the cost than of the rows is there
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Rows on which a rule is active, and those that break it, by parts of one input."""
+
+    input: str
+    parts: tuple[str, ...]
+    rows: tuple[int, ...]
+    broken: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RuleCost:
+    """What one rule alone does to the targets of a table.
+
+    * `rows`: rows on which it is active; `broken`: those whose targets break it.
+    * `lost`: for every output that it moves, the score lost: 1 - R2 for numbers, the share of changed rows for labels
+      and choices.
+    * `moves`: for every number that it moves, how far: nearest allowed target minus target, one per moved row.
+    * `where`: the inputs with most of the cost, as a part of a sentence; empty if it is spread out.
+    * `profile`: active and broken rows along the input that tells most about them; None if no row breaks the rule.
+    """
+
+    rule: str
+    rows: int
+    broken: int
+    lost: dict[str, float]
+    moves: dict[str, Array] = field(repr=False)
+    where: str = ""
+    profile: Profile | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data."""
+        return {
+            "rule": self.rule,
+            "rows": self.rows,
+            "broken": self.broken,
+            "lost": dict(self.lost),
+            "moved_on_average": {name: float(np.abs(values).mean()) for name, values in self.moves.items()},
+            "moved_at_most": {name: float(np.abs(values).max()) for name, values in self.moves.items()},
+            "where": self.where,
+        }
+
+
+def score_text(lost: float) -> str:
+    """Return a lost score with four digits; what is more than all there is to lose is not counted."""
+    if lost > 1:
+        return "more than 1"
+    return f"{lost:.4f}" if lost >= 5e-5 else "less than 0.0001"
+
+
+def metric_of(spec: Specification, output: str) -> str:
+    """Return the score that an output is judged by."""
+    item = next(item for item in spec.outputs if item.name == output)
+    return "accuracy" if isinstance(item, Label | Choice) else "R2"
+
+
+def rule_costs(
+    spec: Specification,
+    X: npt.NDArray[np.floating[Any]],
+    Y: Array,
+    *,
+    active: npt.NDArray[np.bool_],
+    wrong: npt.NDArray[np.bool_],
+) -> tuple[RuleCost, ...]:
+    """Return what each rule alone costs. Shapes: X (n, d), Y (n, m), active and wrong (n, rules)."""
+    result = []
+    for index, rule in enumerate(spec.rules):
+        rows = np.flatnonzero(wrong[:, index])
+        best = Y.copy()
+        best[rows] = nearest_outputs(replace(spec, rules=(rule,)), X[rows], Y[rows])
+        best = np.where(np.isnan(best), Y, best)  # none was found: another figure says so
+        lost, moves, weight = {}, {}, np.zeros(len(Y))
+        for name, value, by_row in lost_scores(spec, Y, best):
+            weight += by_row
+            if value > 0:
+                lost[name] = value
+        for name, column in _numbers(spec):
+            moved = best[:, column] - Y[:, column]
+            if (moved != 0).any():
+                moves[name] = moved[moved != 0]
+        on = active[:, index]
+        where = _place(spec, X[on], weight[on]) if lost else ""
+        profile = _profile(spec, X[on], wrong[on, index])
+        result.append(RuleCost(rule.name, int(on.sum()), len(rows), lost, moves, where, profile))
+    return tuple(result)
+
+
+def lost_scores(spec: Specification, Y: Array, best: Array) -> Iterator[tuple[str, float, Array]]:
+    """Yield for every output its name, the score lost, and what each row (n,) adds to it."""
+    column = 0
+    for item in spec.outputs:
+        width = len(item.options) if isinstance(item, Choice) else 1
+        old, new = Y[:, column : column + width], best[:, column : column + width]
+        if isinstance(item, Choice):
+            pick = np.argmax if item.pick == "max" else np.argmin
+            by_row = (pick(old, axis=1) != pick(new, axis=1)) / max(len(Y), 1)
+        elif isinstance(item, Label):
+            by_row = ((old >= 0.5) != (new >= 0.5))[:, 0] / max(len(Y), 1)
+        else:
+            error = ((old - new) ** 2)[:, 0]
+            spread = float(((old - old.mean()) ** 2).sum())
+            with np.errstate(invalid="ignore", divide="ignore"):
+                by_row = np.where(error > 0, error / spread, 0.0)
+        yield item.name, float(by_row.sum()), by_row
+        column += width
+
+
+def _numbers(spec: Specification) -> Iterator[tuple[str, int]]:
+    """Yield the name and the column of every output that is a number."""
+    column = 0
+    for item in spec.outputs:
+        if isinstance(item, Choice):
+            column += len(item.options)
+            continue
+        if not isinstance(item, Label):
+            yield item.name, column
+        column += 1
+
+
+def _parts(
+    spec: Specification, X: npt.NDArray[np.floating[Any]], bins: int
+) -> Iterator[tuple[str, list[str], npt.NDArray[np.intp]]]:
+    """Yield every input with the names of its parts (categories, ranges of values) and the part (n,) of each row."""
+    column = 0
+    for item in spec.inputs:
+        if isinstance(item, Categorical):
+            width = len(item.categories)
+            yield item.name, list(item.categories), X[:, column : column + width].argmax(axis=1)
+            column += width
+            continue
+        values = X[:, column].astype(np.float64)
+        ends = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1], method="lower"))
+        part = np.searchsorted(ends, values, side="left")
+        _, part = np.unique(part, return_inverse=True)
+        part = part.reshape(-1)
+        inside = [values[part == b] for b in range(part.max() + 1)]
+        texts = [(item.text(v.min()), item.text(v.max())) for v in inside]
+        yield item.name, [low if low == high else f"{low} to {high}" for low, high in texts], part
+        column += 1
+
+
+def _place(spec: Specification, X: npt.NDArray[np.floating[Any]], cost: Array) -> str:
+    """Return where most of a cost (n,) is: the value of one input that has far more of it than of the rows."""
+    total = cost.sum()
+    if not np.isfinite(total) or total <= 0:
+        return ""
+    found: list[tuple[float, str]] = []
+    for name, texts, part in _parts(spec, X, _BINS):
+        for index, text in enumerate(texts):
+            mask = part == index
+            share, rows = float(cost[mask].sum() / total), float(mask.mean())
+            if share >= _MOST and share >= _LIFT * rows:
+                found.append((share - rows, f"{share:.0%} of it where {name} is {text} ({rows:.0%} of its rows)"))
+    return max(found)[1] if found else ""
+
+
+def _profile(spec: Specification, X: npt.NDArray[np.floating[Any]], wrong: npt.NDArray[np.bool_]) -> Profile | None:
+    """Return the input along which the share of broken rows differs most; None if nothing is broken."""
+    best, most = None, -1.0
+    for name, texts, part in _parts(spec, X, _DRAWN) if wrong.any() else ():
+        rows = np.bincount(part, minlength=len(texts))
+        broken = np.bincount(part[wrong], minlength=len(texts))
+        shares = broken / np.maximum(rows, 1)
+        differs = float((rows * (shares - wrong.mean()) ** 2).sum())
+        if differs > most and len(texts) > 1:
+            most, best = differs, Profile(name, tuple(texts), tuple(rows.tolist()), tuple(broken.tolist()))
+    return best

@@ -1,0 +1,133 @@
+"""Targets that look like other units than those of the rules: scaled, in thousands, or one of them absurd."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import AccuracyWarning, DataError
+from smle.guarantees.answers.membership import active
+from smle.rules import Number, Specification
+
+__all__ = ["require_units", "target_doubts"]
+
+Array = npt.NDArray[np.float64]
+_ENOUGH = 20  # rows
+_FAR, _ABSURD = 1e3, 1e6  # times the range of nine tenths of the rows
+_OTHER = 20.0  # ratio of sizes
+_NARROW = 0.01  # share of what the rules allow
+
+
+def require_units(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> None:
+    """Warn about targets that look like other units. Shapes: X (n, d), Y (n, m).
+
+    Raises:
+        DataError: If a few targets are so far from the others that nothing could be learned beside them.
+    """
+    rows = np.arange(len(Y))
+    for name, column in _number_columns(spec):
+        found = _outliers(name, Y[:, column], rows, times=_ABSURD)
+        if found:
+            raise DataError(found)
+    for text in target_doubts(spec, X, Y, rows=rows):
+        warnings.warn(text, AccuracyWarning, stacklevel=4)
+
+
+def target_doubts(
+    spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array, *, rows: npt.NDArray[np.intp]
+) -> Iterator[str]:
+    """Yield a sentence for each number whose targets look like other units. Shapes: X (n, d), Y (n, m), rows (n,).
+
+    `rows` are the places of the rows in their table, from 0 on.
+    """
+    for name, column in _number_columns(spec):
+        values = Y[:, column]
+        text = _outliers(name, values, rows, times=_FAR)
+        if text or len(values) < _ENOUGH:
+            if text:
+                yield text
+            continue
+        lower, upper = _limits(spec, X, column)
+        text = _other_units(name, values, lower, upper)
+        if text:
+            yield text
+
+
+def _number_columns(spec: Specification) -> Iterator[tuple[str, int]]:
+    numbers = {item.name for item in spec.outputs if isinstance(item, Number)}
+    return ((name, column) for column, name in enumerate(spec.targets) if name in numbers)
+
+
+def _outliers(name: str, values: Array, rows: npt.NDArray[np.intp], *, times: float) -> str:
+    """Return a sentence about at most a hundredth of the targets that are far from all others, or nothing."""
+    if len(values) < _ENOUGH:
+        return ""
+    low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
+    far = np.flatnonzero(np.abs(values - middle) > times * (high - low))
+    if high == low or not 0 < len(far) <= max(1, len(values) // 100):
+        return ""
+    worst = far[np.abs(values[far] - middle).argmax()]
+    more = f" ({len(far) - 1} more rows are as far off)" if len(far) > 1 else ""
+    return (
+        f"Target '{name}' is {values[worst]:g} in row {rows[worst] + 1}{more}, while nine tenths of the rows lie in "
+        f"{low:g} to {high:g}. A typing error, or another unit? Correct or drop it: a model learns little else."
+    )
+
+
+def _limits(spec: Specification, X: npt.NDArray[np.floating[Any]], column: int) -> tuple[Array, Array]:
+    """Return the lowest and highest value that limits on one output alone allow, by row; infinite if there is none."""
+    lower, upper = np.full(len(X), -np.inf), np.full(len(X), np.inf)
+    for rule in spec.rules:
+        single = [c.literals[0] for c in rule.requirement.clauses if len(c.literals) == 1]
+        own = [(literal, literal.outputs[0][1]) for literal in single if [i for i, _ in literal.outputs] == [column]]
+        if not own:
+            continue
+        on = active(rule, X)
+        for literal, factor in own:
+            bound = np.full(len(X), float(literal.bound))
+            for i, v in literal.inputs:
+                bound -= float(v) * X[:, i].astype(np.float64)
+            bound /= float(factor)
+            if factor > 0:
+                upper[on] = np.minimum(upper, bound)[on]
+            else:
+                lower[on] = np.maximum(lower, bound)[on]
+    return lower, upper
+
+
+def _other_units(name: str, values: Array, lower: Array, upper: Array) -> str:
+    """Return a sentence if targets and limits are of different sizes, or nothing."""
+    low, high = np.quantile(values, (0.05, 0.95))
+    bound = np.isfinite(lower) | np.isfinite(upper)
+    if high == low or not bound.any():
+        return ""
+    allowed = np.clip(values, lower, upper)[bound]
+    outside = float((allowed != values[bound]).mean())
+    room = np.where(np.isfinite(lower) & np.isfinite(upper), upper - lower, np.nan)
+    width = float(np.nanmedian(room)) if np.isfinite(room).any() else np.nan
+    mean, spread = float(values.mean()), float(values.std())
+    seen = f"nine tenths of the targets lie in {low:.4g} to {high:.4g}"
+    advice = "State rules and targets in the same units"
+    standard = abs(mean) < 0.2 and abs(spread - 1.0) < 0.2
+    if standard and (outside > 0.05 or spread < width / _OTHER):
+        return (
+            f"Target '{name}' looks scaled (mean {mean:.2f}, standard deviation {spread:.2f}), and the rules do not: "
+            f"{outside:.0%} of the targets break a limit on it. {advice}: give the model the targets as they are, not "
+            "through TransformedTargetRegressor; it scales them by itself."
+        )
+    size, nearest = float(np.median(np.abs(values[bound]))), float(np.median(np.abs(allowed)))
+    if outside > 0.5 and (size * _OTHER < nearest or nearest * _OTHER < size):
+        return (
+            f"Target '{name}': {outside:.0%} of the rows lie beyond the limits on it, far beyond: {seen}, and the "
+            f"nearest allowed values are near {nearest:.4g}. Other units? {advice}."
+        )
+    if high - low < _NARROW * width:
+        return (
+            f"Target '{name}': {seen}, {100 * (high - low) / width:.1g} % of what the rules allow (a range of "
+            f"{width:.4g}). Other units, or a logarithm? {advice}."
+        )
+    return ""

@@ -1,0 +1,293 @@
+"""Rules before anyone trains, as one self-contained HTML file: in words, on data, against each other, with their cost.
+
+For people who know the field and not the program: pictures first, formulas below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from smle.guarantees import Diagnosis, RuleCost, score_text
+from smle.report import svg
+from smle.report.page import render, require_page, stamped, write_page
+from smle.report.sentences import words
+from smle.report.wording import domain_text, formula, number, requirement_lines, share, short
+from smle.rules import Categorical, Label, Specification
+from smle.tables import column_names, encode_inputs
+from smle.tables.frames import missing_in
+from smle_check.digits import decimal
+from smle_check.names import visible
+
+__all__ = ["write_rules_page"]
+
+_RULES = 200  # that are shown one by one
+_MATRIX = 40  # rules at most in the table of who meets whom
+_CATEGORIES = 8
+_WORDS = {
+    "contradiction": "contradicts",
+    "no room": "no room",
+    "not proved": "not proved",
+    "never active": "never active",
+    "redundant": "redundant",
+    "partly empty": "partly empty",
+    "one answer": "one answer",
+}
+
+
+def write_rules_page(
+    diagnosis: Diagnosis,
+    path: str | PathLike[str] = "rules.html",
+    *,
+    table: Any = None,
+    name: str = "Rules",
+    kept: Mapping[str, Path] | None = None,
+) -> Path:
+    """Write what `smle.diagnose` found as a page.
+
+    Args:
+        diagnosis: What was found, with data or without.
+        path: The HTML file to write.
+        table: The table that was looked at, for the values of its columns.
+        name: Title of the page.
+        kept: Files that the page must not replace, by what they are.
+
+    Raises:
+        ValueError: If the file exists and is no page, or is one of those to keep.
+        OSError: If it cannot be written.
+    """
+    target = Path(path)
+    require_page(target, kept or {})
+    write_page(target, render("rules.html", {"name": name, "kicker": "Rules", **stamped(), **_view(diagnosis, table)}))
+    return target
+
+
+def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
+    spec, data = found.spec, found.data
+    matrix = _matrix(found)
+    view = {
+        "verdict": _verdict(found),
+        "findings": [(f.severe, f.text) for f in sorted(found.findings, key=lambda f: not f.severe)],
+        "untested": [item.text for item in found.untested],
+        "subtitle": f"{_count(len(spec.rules), 'rule')}, {_count(len(spec.inputs), 'input')}, "
+        f"{_count(len(spec.outputs), 'output')}",
+        "rules": [_rule(found, index) for index in range(min(len(spec.rules), _RULES))],
+        "rules_left_out": max(0, len(spec.rules) - _RULES),
+        "constants": [(visible(key), decimal(value)) for key, value in spec.constants],
+        "labels": any(isinstance(output, Label) for output in spec.outputs),
+        "has_data": data is not None,
+        "has_targets": data is not None and data.costs is not None,
+        "matrix": matrix,
+        "cells": _cells(found),
+        "outputs": _outputs(found),
+        "inputs": _inputs(spec, table),
+    }
+    entries = [
+        ("findings", "What to look at", bool(view["findings"] or view["untested"])),
+        ("rules", "The rules", True),
+        ("meet", "Which rules meet", bool(matrix)),
+        ("cost", "What obeying costs", bool(view["outputs"])),
+        ("inputs", "Inputs", True),
+    ]
+    return view | {"contents": [(anchor, title) for anchor, title, there in entries if there]}
+
+
+def _verdict(found: Diagnosis) -> dict[str, Any]:
+    severe = sum(f.severe for f in found.findings)
+    doubtful = any(cell.status == "unknown" for cell in found.cells)
+    lines = []
+    if severe:
+        kind, word = (
+            "rejected",
+            "Contradictory" if any(f.kind == "contradiction" for f in found.findings) else "Not safe",
+        )
+        headline = "No model can be certified under these rules yet."
+        lines = [f"{_count(severe, 'problem')} to solve first; each names the rules and an input where it shows."]
+    elif doubtful:
+        kind, word, headline = "none", "Undecided", "Some combinations of rules were too many to decide."
+    else:
+        kind, word, headline = "proved", "Consistent", "The rules can hold together, for every input of the domain."
+    return {"kind": kind, "word": word, "headline": headline, "lines": lines, "facts": _facts(found)}
+
+
+def _facts(found: Diagnosis) -> list[tuple[str, str, str]]:
+    data = found.data
+    facts = [("Rules", f"{len(found.spec.rules):,}", _listed([visible(r.name) for r in found.spec.rules], 90))]
+    if data is None:
+        return facts
+    outside = "all inside the domain" if not data.outside_rows else f"{data.outside_rows:,} outside the domain"
+    facts.append(("Rows looked at", f"{data.rows:,}", outside))
+    if data.costs is not None and data.price is not None:
+        broken = sum(cost.broken > 0 for cost in data.costs)
+        facts.append(
+            ("Rules that some row breaks", f"{broken} of {len(data.costs)}", "as the table has it, before any model")
+        )
+        worst = min(data.price, key=lambda output: data.price[output])  # type: ignore[index]
+        value = data.price[worst]
+        shown = f"{value:.4f}" if np.isfinite(value) and value > -10 else "below −10"
+        facts.append((f"Best possible {data.metrics[worst]}", shown, f"of {visible(worst)}, for a model that obeys"))
+    return facts
+
+
+def _rule(found: Diagnosis, index: int) -> dict[str, Any]:
+    spec, data = found.spec, found.data
+    rule = spec.rules[index]
+    required = requirement_lines(rule, spec)
+    kinds = [f.kind for f in found.findings if rule.name in f.rules and f.kind in _WORDS]
+    severe = any(f.severe for f in found.findings if rule.name in f.rules)
+    row: dict[str, Any] = {
+        "name": visible(rule.name),
+        "words": words(rule, spec),
+        "formula": [f"{formula(rule, spec)}  ⟹  {required[0]}", *(f"∧ {line}" for line in required[1:])],
+        "badge": _WORDS[kinds[0]] if kinds else "fine",
+        "badge_kind": "bad" if severe else "quiet" if kinds else "",
+        "shares": [],
+        "costs": [],
+        "where": "",
+        "figures": [],
+    }
+    if data is None:
+        return row
+    cost = None if data.costs is None else data.costs[index]
+    active = data.active[index]
+    row["shares"].append(
+        (f"applies to {share(active)} of the rows", svg.share_bar(active, title=f"active: {share(active)}"))
+    )
+    if cost is not None and not cost.broken:
+        row["shares"].append(("no row breaks it", ""))
+    elif cost is not None:
+        wrong = cost.broken / cost.rows
+        text = "1 row breaks it" if cost.broken == 1 else f"{cost.broken:,} rows break it"
+        bar = svg.share_bar(wrong, "bar warn", title=f"broken: {share(wrong)}")
+        row["shares"].append((f"{text}, {share(wrong)} of those where it applies", bar))
+        row["costs"] = [
+            f"−{score_text(lost)} {data.metrics[name]} of {visible(name)}"
+            for name, lost in sorted(cost.lost.items(), key=lambda item: -item[1])[:4]
+        ]
+        row["where"] = f"Cost: {cost.where}." if cost.where else ""
+        row["figures"] = _figures(cost)
+    return row
+
+
+def _figures(cost: RuleCost) -> list[tuple[str, Markup]]:
+    figures = []
+    for name, values in sorted(cost.moves.items(), key=lambda item: -cost.lost.get(item[0], 0.0))[:2]:
+        text = (
+            f"How far {visible(name)} is from what this rule allows, {_count(len(values), 'row')}: "
+            f"{number(float(np.abs(values).mean()))} on average, {number(float(np.abs(values).max()))} at most"
+        )
+        label = f"nearest allowed − {short(visible(name), 30)}"
+        figures.append((text, svg.histogram(values, label, f"Histogram of how far {name} moves")))
+    if cost.profile is not None:
+        profile = cost.profile
+        text = f"Where rows break it: share of the rows, by {visible(profile.input)}"
+        shares = [b / max(n, 1) for b, n in zip(profile.broken, profile.rows, strict=True)]
+        bars = svg.named_bars(profile.parts, shares, profile.rows, label=visible(profile.input))
+        figures.append((text, bars))
+    return figures[:2] if len(figures) < 3 else [figures[0], figures[-1]]
+
+
+def _matrix(found: Diagnosis) -> dict[str, Any] | None:
+    """Return for each pair of rules whether they can apply to one input, and whether they then contradict."""
+    names = [rule.name for rule in found.spec.rules]
+    if not 1 < len(names) <= _MATRIX or not found.cells:
+        return None
+    place = {name: i for i, name in enumerate(names)}
+    meet = np.zeros((len(names), len(names)), dtype=bool)
+    for cell in found.cells:
+        members = [place[name] for name in cell.rules]
+        meet[np.ix_(members, members)] = True
+    for name in found.always_on:
+        meet[place[name], :] = meet[:, place[name]] = True
+    clash: dict[tuple[int, int], str] = {}
+    for finding in found.findings:
+        if finding.severe:
+            for a in finding.rules:
+                for b in finding.rules:
+                    if a != b:
+                        clash[place[a], place[b]] = finding.kind
+    rows = []
+    for i, name in enumerate(names):
+        marks = []
+        for j in range(i):
+            if (i, j) in clash:
+                marks.append(("clash", "✕", _WORDS[clash[i, j]]))
+            else:
+                marks.append(("meets", "●", "meet") if meet[i, j] else ("", "·", "never meet"))
+        rows.append({"number": i + 1, "name": visible(name), "marks": marks})
+    return {"rows": rows, "clashes": bool(clash), "size": len(names)}
+
+
+def _cells(found: Diagnosis) -> str:
+    bad = [cell for cell in dict.fromkeys(found.cells) if cell.status not in ("fine", "free")]
+    count = _count(len(found.cells), "combination")
+    text = f"{count} of conditions can be met by one input" if found.cells else ""
+    return f"{text}; {len(bad)} of them cannot be served." if bad else f"{text}." if text else ""
+
+
+def _outputs(found: Diagnosis) -> list[dict[str, Any]]:
+    data = found.data
+    if data is None or data.price is None or data.costs is None:
+        return []
+    rows = []
+    for name, value in list(data.price.items())[:60]:
+        dearest = sorted((c for c in data.costs if name in c.lost), key=lambda c: -c.lost[name])[:4]
+        kept = min(max(value, 0.0), 1.0)
+        rows.append(
+            {
+                "name": visible(name),
+                "metric": data.metrics[name],
+                "score": f"{value:.4f}" if np.isfinite(value) and value > -10 else "below −10",
+                "bar": svg.share_bar(kept, title=f"{data.metrics[name]} {value:.4f}"),
+                "rules": ", ".join(f"{visible(c.rule)} {score_text(c.lost[name])}" for c in dearest) or "none",
+            }
+        )
+    return rows
+
+
+def _inputs(spec: Specification, table: Any) -> list[dict[str, Any]]:
+    """Return every input with its range, and the values and missing values of the table."""
+    rows = []
+    encoded = None if table is None else encode_inputs(spec, table)
+    known = column_names(table) if table is not None else None
+    column = 0
+    for position, (item, (name, values)) in enumerate(zip(spec.inputs, domain_text(spec), strict=True)):
+        row: dict[str, Any] = {"name": name, "stated": values, "bar": "", "seen": "", "missing": ""}
+        width = len(item.categories) if isinstance(item, Categorical) else 1
+        if encoded is not None:
+            raw = table[item.name] if known is not None else np.asarray(table)[:, position]
+            gone = int(missing_in(raw).sum())
+            row["missing"] = "none" if not gone else f"{gone:,} ({share(gone / max(len(encoded), 1))})"
+            row |= _seen(item, encoded[:, column : column + width])
+        column += width
+        rows.append(row)
+    return rows
+
+
+def _seen(item: Any, values: npt.NDArray[Any]) -> dict[str, Any]:
+    if isinstance(item, Categorical):
+        shares = sorted(zip(item.categories, values.mean(axis=0).tolist(), strict=True), key=lambda pair: -pair[1])
+        listed = [f"{visible(name)} {share(part)}" for name, part in shares[:_CATEGORIES]]
+        more = f", {len(shares) - _CATEGORIES} more" if len(shares) > _CATEGORIES else ""
+        return {"seen": ", ".join(listed) + more}
+    low, high = float(values.min()), float(values.max())
+    middle = tuple(float(v) for v in np.quantile(values, (0.05, 0.95)))
+    span = (min(float(item.lower), low), max(float(item.upper), high))
+    limits = [(float(item.lower), float(item.lower), False), (float(item.upper), float(item.upper), True)]
+    bar = svg.range_bar((low, high), limits, span, seen=(middle[0], middle[1]), title=f"values of {item.name}")
+    return {"bar": bar, "seen": f"{item.text(low)} to {item.text(high)}"}
+
+
+def _listed(parts: Sequence[str], size: int) -> str:
+    text = ", ".join(parts)
+    return text if len(text) <= size else text[:size].rsplit(", ", 1)[0] + ", …"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"

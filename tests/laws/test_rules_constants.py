@@ -1,0 +1,391 @@
+"""Every constant of sections 12 and 13, derived again here from the format's text, and asked for at its border."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+import smle_check
+from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.rules import certify_rules
+from smle.rules import Specification
+from smle_check.claims import Unproved
+from smle_check.floats import BINARY32, BINARY64, FORMATS
+from smle_check.heads.candidates import (
+    MAX_DEPTH,
+    Facts,
+    Leaf,
+    check_tensors,
+    checked_of,
+    move_forms,
+    read_safe,
+    read_tree,
+    rounding,
+    threshold,
+)
+from smle_check.heads.clips import Boxes, Clip, Pairs, check_clips, gaps, limits_of, read_clips
+
+U, TINY, WIDE = Fraction(1, 2**24), Fraction(1, 2**126), Fraction(2**100)
+TEXT = """
+inputs: {x: [-3, 1000], z: [0.1, 7], k: {categories: [r, g, b]}}
+outputs: [p, q]
+rules:
+  - {name: moving, when: x < 5.1, then: p >= 0.3 * x - 0.7 * z - 1}
+  - {name: above, when: x + 3 * z >= 4.3, then: p < 0.31 * x + 300}
+  - {name: fixed, when: z > 0.3 and x <= 7.7, then: q >= 0.1}
+  - {name: most, then: q < 900.7}
+  - {name: tied, when: k == g and x - z <= 100.3, then: 0.1 * p + q <= 0.7 * x + 901 or p - q >= 0.3}
+"""
+
+
+@cache
+def made() -> tuple[Certificate, smle_check.Specification, list[Clip]]:
+    certificate = certify_rules(Specification.from_yaml(TEXT))
+    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
+    return certificate, spec, read_clips(spec, certificate.tensors, limits_of(spec))
+
+
+def sum_error(weights: list[Fraction], sizes: list[Fraction], offset: Fraction) -> Fraction:
+    """E64 of section 2, and the numbers of float32 that may count as 0."""
+    n, tiny = len(weights), Fraction(1, 2**1022)
+    g = Fraction(n + 1, 2**53 - n - 1)
+    size = abs(offset) + sum(abs(w) * s for w, s in zip(weights, sizes, strict=True))
+    absolute = tiny * (2 * n + 1 + sum(map(abs, weights)) + sum(sizes)) * (1 + g)
+    return g * size + absolute + 2 * TINY * sum(map(abs, weights))
+
+
+def normal(value: float) -> Fraction:
+    return Fraction(value if abs(value) >= 2.0**-1022 else 0.0)
+
+
+def following(value: Fraction) -> Fraction:
+    """The next float64 number that is 0 or normal."""
+    after = math.nextafter(float(value), math.inf)
+    if abs(after) < 2.0**-1022:
+        after = 0.0 if value < 0 else 2.0**-1022
+    return Fraction(after)
+
+
+def points(spec, count=40):
+    rng = np.random.default_rng(0)
+    ends = list(zip(*spec.passed[BINARY64], strict=True))
+    for _ in range(count):
+        yield [Fraction(float(rng.uniform(float(a), float(b)))) for a, b in ends]
+
+
+def at(form, x):
+    slope, constant = form
+    return constant + sum(v * x[k] for k, v in slope.items())
+
+
+def affine(clip, x):
+    return at((clip.slope, clip.offset), x)
+
+
+def test_what_a_clip_leaves_is_bounded_as_stated():
+    _, spec, clips = made()
+    assert [clip.limit.stage for clip in clips] == ["affine_lower", "affine_upper", "constant_lower", "constant_upper"]
+    for clip in clips[:2]:
+        sizes = [spec.sizes[k] for k in clip.slope]
+        assert clip.error == sum_error(list(clip.slope.values()), sizes, clip.offset)
+    assert [clip.error for clip in clips[2:]] == [0, 0]
+    for (clip, other), x in product(product(clips, clips), points(spec)):
+        limit, side = other.limit, other.limit.side
+        asked = side * at((limit.slope, limit.offset), x)
+        if clip.limit.slope:
+            w = side * affine(clip, x) - clip.error  # the least of side * v
+            least = min((1 - U) * w, (1 + U) * w) - TINY
+        else:
+            least = side * clip.offset
+        assert min(at(form, x) for form in gaps(clip, limit)) == least - asked
+
+
+def test_how_far_clips_move_safe_answers_is_bounded_as_stated():
+    _, spec, clips = made()
+    stored, own = ({0: Fraction(1, 8), 1: Fraction(-3)}, Fraction(5, 2)), Fraction(1, 1000)
+    for clip, x in product(clips, points(spec)):
+        side = clip.limit.side
+        if clip.limit.slope:
+            w = side * affine(clip, x) + clip.error
+            most = max((1 - U) * w, (1 + U) * w) + 2 * TINY
+        else:
+            most = side * clip.offset
+        forms = move_forms(clip, *stored, own)
+        assert max(at(form, x) for form in forms) == most - side * at(stored, x) - own
+
+
+def test_rounding_of_safe_answers_is_bounded_as_stated():
+    _, spec, _ = made()
+    slope, offset = {0: Fraction(1, 8), 1: Fraction(-3)}, Fraction(-5, 2)
+    error = sum_error(list(slope.values()), [spec.sizes[0], spec.sizes[1]], offset)
+    reach = abs(offset) + abs(slope[0]) * spec.sizes[0] + abs(slope[1]) * spec.sizes[1]
+    assert rounding(spec, slope, offset) == error + U * (reach + error) + 2 * TINY
+    assert rounding(spec, {}, offset) == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_thresholds_of_the_check_are_as_large_as_the_proof_allows_and_no_larger(strict):
+    _, spec, _ = made()
+    ranges = [Fraction(2**10), Fraction(2**12)]
+    cases = [*checked_of(spec).literals]
+    cases += [cases[-1]._replace(y={0: Fraction(v)}, x={}, bound=Fraction(b)) for v in (1, -1) for b in (0, "0.3", 7)]
+    cases += [cases[-1]._replace(y={0: Fraction(1, 10), 1: Fraction(3, 10**320)}, bound=Fraction(1, 3))]
+    for literal in cases:
+        literal = literal._replace(strict=strict)
+        terms = [(v, ranges[i]) for i, v in literal.y.items()] + [(v, spec.sizes[k]) for k, v in literal.x.items()]
+        stored = [normal(float(v)) for v, _ in terms]
+        slack = sum(abs(v - kept) * size for (v, size), kept in zip(terms, stored, strict=True))
+        slack += sum_error(stored, [size for _, size in terms], Fraction(0))
+        if not literal.x and list(map(abs, literal.y.values())) == [1]:
+            slack = Fraction(0)
+        found, value = threshold(spec, literal, ranges), literal.bound - slack
+        above = following(found)
+        assert float(found) == found
+        assert found < value if strict else found <= value
+        assert above >= value if strict else above > value
+
+
+def test_stated_ends_are_those_of_the_formats():
+    _, spec, _ = made()
+    boxes = Boxes(spec)
+    moving, fixed = (limit.region for limit in limits_of(spec)[:4:2])
+    for fmt, kind in zip(FORMATS, (np.float32, np.float64), strict=True):
+        low, high = (float(side[0]) for side in spec.passed[fmt])
+        c, e = kind("5.1"), kind("0.3")
+        assert boxes.of(moving, fmt)[0] == (low, float(np.nextafter(c, kind(0))))
+        assert boxes.beyond(moving, fmt)[0] == (float(c), high)
+        assert boxes.of(fixed, fmt)[1][0] == float(np.nextafter(e, kind(9)))
+        assert boxes.of(fixed, fmt)[0][1] == float(kind("7.7"))
+        assert boxes.beyond(fixed, fmt) == {}  # two comparisons: what is outside is no range
+    single = Specification.from_yaml(
+        "inputs: {x: [0, 9]}\noutputs: [p]\nrules:\n"
+        + "".join(f"  - {{name: r{i}, when: x {op} 3, then: p <= 1}}\n" for i, op in enumerate((">=", ">", "<=")))
+    )
+    certificate = certify_rules(single)
+    boxes = Boxes(smle_check.Specification(certificate.document["specification"], b""))
+    regions = [boxes.spec.rules[i].regions[0] for i in range(3)]
+    below, after = math.nextafter(3, 0), math.nextafter(3, 9)
+    assert [boxes.beyond(g, BINARY64)[0] for g in regions] == [(0, below), (0, 3), (after, 9)]
+    assert boxes.meeting([regions[0]], BINARY64, [regions[1]]) == {0: (3, 3)}
+    assert boxes.meeting([regions[1]], BINARY64, [regions[0]]) is None
+
+
+def test_of_a_category_exactly_one_is_on():
+    _, spec, _ = made()
+    boxes, tied = Boxes(spec), spec.rules[4].regions[0]
+    ends = boxes.meeting([tied], BINARY64)
+    assert {k: ends[k] for k in (2, 3, 4)} == {2: (0, 0), 3: (1, 1), 4: (0, 0)}
+    assert boxes.meeting([tied], BINARY64, [tied]) == ends  # nothing is known outside of two rows
+
+
+def test_what_is_known_in_a_leaf_holds_at_its_points():
+    _, spec, _ = made()
+    boxes = Boxes(spec)
+    oblique = spec.rules[1].regions[0]  # x + 3 z >= 4.3, one row
+    (row,) = spec.regions[oblique]
+    enlarged = spec.rows[row].compared[BINARY64][0]
+    assert enlarged > spec.rows[row].bound
+    inside, outside = Facts(boxes, Leaf((oblique,), ())), Facts(boxes, Leaf((), (oblique,)))
+    form = {0: Fraction(-1), 1: Fraction(-3)}
+    assert inside.most(form, Fraction(0), None, None, [[row, "1"]]) == enlarged
+    assert inside.most(form, Fraction(0), oblique, None, [[row, "1"]]) == spec.rows[row].bound
+    assert outside.complement(oblique) == ({0: Fraction(1), 1: Fraction(3)}, Fraction(43, 10))
+    turned = {0: Fraction(1), 1: Fraction(3)}
+    assert outside.most(turned, Fraction(0), None, None, [[len(spec.rows) + oblique, "1"]]) == Fraction(43, 10)
+    with pytest.raises(smle_check.Rejected, match="expected an index below"):
+        inside.most(form, Fraction(0), None, None, [[len(spec.rows) + oblique, "1"]])
+    with pytest.raises(smle_check.Rejected, match="does not bind here"):
+        outside.most(form, Fraction(0), None, None, [[row, "1"]])
+
+
+def limited(rules: str, **constants: list[float]) -> list:
+    """Check a clip list whose constants are given; return the margins."""
+    spec = Specification.from_yaml(f"inputs: {{x: [0, 10], z: [0, 10]}}\noutputs: [p]\nrules:\n{rules}")
+    certificate = certify_rules(spec)
+    stated = smle_check.Specification(certificate.document["specification"], certificate.block)
+    tensors = certificate.tensors | tensors_of(
+        {f"clips.{stage}": np.array(values, dtype=np.float32) for stage, values in constants.items()}
+    )
+    settled, _ = check_clips(stated, read_clips(stated, tensors, limits_of(stated)), [])
+    return [margin for _, margin in settled]
+
+
+def test_borders_of_strict_limits_are_not_allowed_and_others_are():
+    two = "  - {name: a, then: p >= 1}\n  - {name: b, then: p <= 2}\n"
+    strict = two.replace(">=", ">").replace("<=", "<")
+    assert limited(two, constant_lower=[1], constant_upper=[2]) == [0, 0]
+    assert limited(two, constant_lower=[1], constant_upper=[1]) == [0, 1]
+    for lower, upper in (([1], [1.5]), ([1.5], [2]), ([1.5], [1])):
+        with pytest.raises(Unproved):
+            limited(strict, constant_lower=lower, constant_upper=upper)
+    assert limited(strict, constant_lower=[1.5], constant_upper=[1.75]) == [Fraction(1, 2), Fraction(1, 4)]
+
+
+def test_later_clips_of_the_other_side_are_asked_and_earlier_ones_are_not():
+    rules = "  - {name: a, when: x <= 5, then: p >= 1}\n  - {name: b, when: x >= 4, then: p <= 2}\n"
+    with pytest.raises(Unproved, match="against rule 'b'"):
+        limited(rules, constant_lower=[1], constant_upper=[0.5])
+    assert limited(rules, constant_lower=[7], constant_upper=[2]) == [1, 0]  # the upper one comes last
+    apart = rules.replace("x >= 4", "x > 5")
+    assert limited(apart, constant_lower=[1], constant_upper=[0.5]) == [0, Fraction(3, 2)]
+    rules = rules.replace("x <= 5", "x + z <= 5").replace("x >= 4", "x + z >= 7")
+    pairs = Pairs(Boxes(smle_check.Specification(*document_of(rules))), [])
+    assert pairs.most() == 0
+
+
+def document_of(rules: str):
+    certificate = certify_rules(
+        Specification.from_yaml(f"inputs: {{x: [0, 10], z: [0, 10]}}\noutputs: [p]\nrules:\n{rules}")
+    )
+    return certificate.document["specification"], certificate.block
+
+
+@pytest.mark.parametrize(
+    ("stage", "value", "reason"),
+    [
+        ("constant_lower", 2.0**101, "beyond 2^100"),
+        ("constant_lower", 1e-40, "too close to 0"),
+        ("affine_lower", 2.0**101, "beyond 2^100"),
+        ("affine_lower", 1e-40, "too close to 0"),
+        ("affine_lower_slope", 1e-40, "too close to 0"),
+        ("affine_lower_slope", 2.0**100 / 900, "beyond 2^100"),  # x may be 1000
+        ("default", 2.0**101, "clips.default"),
+    ],
+)
+def test_numbers_of_clips_are_normal_and_not_too_large(stage, value, reason):
+    certificate, spec, _ = made()
+    shape = certificate.tensors[f"clips.{stage}"].shape
+    stored = tensors_of({f"clips.{stage}": np.full(shape, value, dtype=np.float32)})
+    with pytest.raises(smle_check.Rejected, match=reason.replace("^", r"\^")):
+        read_clips(spec, certificate.tensors | stored, limits_of(spec))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("slope", 1e-40, "too close to 0"),
+        ("offset", 1e-40, "too close to 0"),
+        ("offset", 2.0**101, "beyond 2^100"),
+        ("slope", 2.0**100 / 900, "beyond 2^100"),
+    ],
+)
+def test_numbers_of_safe_answers_are_normal_and_not_too_large(name, value, reason):
+    certificate, spec, _ = made()
+    leaves = certificate.tensors["safe.offset"].shape[0]
+    shape = certificate.tensors[f"safe.{name}"].shape
+    stored = tensors_of({f"safe.{name}": np.full(shape, value, dtype=np.float32)})
+    with pytest.raises(smle_check.Rejected, match=reason.replace("^", r"\^")):
+        read_safe(spec, certificate.tensors | stored, leaves)
+
+
+def checked_with(certificate: Certificate, changes: dict[str, np.ndarray], change=lambda document: None):
+    """Check a certificate with other numbers, as whoever writes one by hand would seal it."""
+    tensors = certificate.tensors | tensors_of(changes)
+    document = json.loads(certificate.text)
+    del document["digest"]
+    change(document)
+    document["binds"]["head"] = smle_check.weights_digest(tensors)
+    text = smle_check.canonical({**document, "digest": smle_check.sha256(smle_check.canonical(document))}) + b"\n"
+    return smle_check.check_certificate(text, tensors, certificate.block, certificate.files)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 2.0**101])
+def test_ranges_of_outputs_are_positive_and_not_too_large(value):
+    certificate, spec, _ = made()
+    ranges = [Fraction(1024), Fraction(value)]
+    stored = check_tensors(spec, checked_of(spec), ranges)
+    tensors = {name: np.frombuffer(t.data, "<f8").reshape(t.shape) for name, t in stored.items()}
+    with pytest.raises(smle_check.Rejected, match=r"check\.range: expected numbers between 0 and"):
+        checked_with(certificate, tensors)
+
+
+def coupled(rules: str, outputs: str = "outputs: [p, q]"):
+    return certify_rules(Specification.from_yaml(f"inputs: {{x: [0, 10]}}\n{outputs}\nrules:\n{rules}"))
+
+
+@pytest.mark.parametrize(
+    ("rules", "good", "bad"),
+    [
+        ("  - {name: a, then: p + q <= 3}\n", (1, 2), (1, 2.0000002)),
+        ("  - {name: a, then: p + q < 3}\n", (1, 1.9999999), (1, 2)),
+        ("  - {name: a, then: p >= 1}\n  - {name: b, then: p + q <= 3}\n", (-7, 2), (-7, 2.0000002)),
+        ("  - {name: a, then: p <= 1}\n  - {name: b, then: p - q >= 3}\n", (7, -2), (7, -1.9999999)),
+        ("  - {name: a, then: p <= 1}\n  - {name: b, then: p + q <= 3}\n", (-7, 10), (-7, 10.000001)),
+        ("  - {name: a, then: p >= 1}\n  - {name: b, then: p - q >= 3}\n", (7, 4), (7, 4.0000005)),
+        ("  - {name: a, when: x > 5, then: p >= 1}\n  - {name: b, when: x <= 4, then: p + q <= 3}\n", (0, 2), (0, 3.1)),
+    ],
+)
+def test_safe_answers_may_lie_on_the_border_behind_the_clips_and_not_beyond(rules, good, bad):
+    certificate = coupled(rules)
+    shape = certificate.tensors["safe.offset"].shape
+    assert shape == (1, 2)
+    slope = np.zeros((1, 2, 1), dtype=np.float32)
+
+    def stored(values):
+        return {"safe.offset": np.float32([values]), "safe.slope": slope}
+
+    checked_with(certificate, stored(good))
+    with pytest.raises(smle_check.Rejected, match="not proved for the safe answer"):
+        checked_with(certificate, stored(bad))
+
+
+def test_labels_of_a_safe_answer_are_off_below_zero_only():
+    certificate = coupled("  - {name: a, then: not (c and d)}\n", "labels: [c, d]")
+    checked_with(certificate, {"safe.offset": np.float32([[3, -(2.0**-126)]])})
+    for both in ([[0, 0]], [[3, 0]]):
+        with pytest.raises(smle_check.Rejected, match="may have both"):
+            checked_with(certificate, {"safe.offset": np.float32(both)})
+
+
+def test_clips_that_are_off_in_a_leaf_move_nothing_there_and_others_do():
+    rules = "  - {name: a, when: x > 5, then: p >= 1}\n  - {name: b, then: p + q <= 3}\n"
+    certificate = coupled(rules)
+    region = certificate.document["specification"]["rules"][0]["regions"][0]
+
+    def split(document):
+        document["program"]["tree"] = [region, None, None]
+
+    def stored(on, off):
+        return {"safe.offset": np.float32([on, off]), "safe.slope": np.zeros((2, 2, 1), dtype=np.float32)}
+
+    checked_with(certificate, stored([1, 2], [-7, 10]), split)
+    with pytest.raises(smle_check.Rejected, match="not proved for the safe answer"):
+        checked_with(certificate, stored([-7, 10], [-7, 10]), split)
+    with pytest.raises(smle_check.Rejected, match="not proved for the safe answer"):
+        checked_with(certificate, stored([1, 2], [-7, 10.000001]), split)
+
+
+def test_affine_clips_move_safe_answers_by_their_rounded_values():
+    # p is raised to 0.5 x, rounded: at x = 10 to 5 and what rounding may add. q has to leave room for that.
+    certificate = coupled("  - {name: a, then: p >= 0.5 * x}\n  - {name: b, then: p + q <= 30}\n")
+    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
+    (clip,) = read_clips(spec, certificate.tensors, limits_of(spec))
+    w = clip.slope[0] * 10 + clip.offset + clip.error
+    most = 30 - ((1 + U) * w + 2 * TINY)
+    good = np.float32(float(most))
+    good = good if Fraction(float(good)) <= most else np.nextafter(good, np.float32(0))
+    slope = np.zeros((1, 2, 1), dtype=np.float32)
+    checked_with(certificate, {"safe.offset": np.float32([[-3, good]]), "safe.slope": slope})
+    for bad in (np.nextafter(good, np.float32(99)), np.float32(25)):
+        with pytest.raises(smle_check.Rejected, match="not proved for the safe answer"):
+            checked_with(certificate, {"safe.offset": np.float32([[-3, bad]]), "safe.slope": slope})
+
+
+def test_trees_are_not_too_deep():
+    tree, regions = None, list(range(MAX_DEPTH + 1))
+    for region in regions[1:]:
+        tree = [region, None, tree]
+    assert len(read_tree(tree, regions)) == MAX_DEPTH + 1
+    with pytest.raises(smle_check.Rejected, match="too deep"):
+        read_tree([0, None, tree], regions)
+
+
+def test_formats_are_those_of_the_page():
+    assert (BINARY32.unit_roundoff, BINARY32.smallest_normal) == (U, TINY)
+    assert (BINARY64.unit_roundoff, BINARY64.smallest_normal) == (Fraction(1, 2**53), Fraction(1, 2**1022))
