@@ -19,8 +19,6 @@ from smle_check.claims import Unproved
 from smle_check.floats import BINARY32, BINARY64, FORMATS
 from smle_check.heads.candidates import (
     MAX_DEPTH,
-    Facts,
-    Leaf,
     check_tensors,
     checked_of,
     move_forms,
@@ -29,7 +27,8 @@ from smle_check.heads.candidates import (
     rounding,
     threshold,
 )
-from smle_check.heads.clips import Boxes, Clip, Pairs, check_clips, gaps, limits_of, read_clips
+from smle_check.heads.clips import Clip, Pairs, check_clips, gaps, limits_of, read_clips
+from smle_check.heads.known import Boxes, Facts, Leaf
 
 U, TINY, WIDE = Fraction(1, 2**24), Fraction(1, 2**126), Fraction(2**100)
 TEXT = """
