@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from smle.guarantees.regions.cells import find_cells
+from smle.guarantees.regions.search import find_cells
 from smle.nn import clip as clip_module
 from smle.nn import head as head_module
 from smle.nn.box_network import BoxNetwork
