@@ -172,7 +172,9 @@ def _preset(case: Case, shared: Settings) -> Settings:
     paper = settings_of(benchmark, "paper", inputs=case.task.X.shape[1], outputs=case.task.y.shape[1])
     # The last epoch is kept, as in the paper: heads are nearly safe only, so the best epoch may be far from safe.
     options = replace(shared.options, keep="last")
-    return replace(paper, backbone=shared.backbone, options=options)
+    # Bounds that move with the inputs where the rules do.
+    linear = paper.linear or case.kind == "input-dependent"
+    return replace(paper, backbone=shared.backbone, options=options, linear=linear)
 
 
 def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:
@@ -188,13 +190,8 @@ def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:
 
 def _learned(case: Case, settings: Settings, seed: int) -> Trained:
     start = time.process_time()
-    if case.kind == "input-dependent":
-        # Bounds that move with the inputs, and targets that obey.
-        settings = replace(settings, bounds="affine", enforced_share=1.0)
     task = case.task
-    share, targets = settings.enforced_share, task.y
-    if share:
-        targets = share * nearest_outputs(task.specification, task.X, task.y) + (1 - share) * targets
+    targets = nearest_outputs(task.specification, task.X, task.y) if settings.enforced else task.y
     network, _ = train_safe(task, settings, targets, settings.enforcement(), seed=seed)
     seconds = time.process_time() - start
     proved = certify(network).check()

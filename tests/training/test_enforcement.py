@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from smle.assurance import certify, project, verify
-from smle.errors import NotCertifiedError
 from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules import Specification
 from smle.training.enforcement import PDCG, enforcement_of
@@ -54,29 +53,6 @@ def test_an_enforcement_is_for_boxes() -> None:
     network = SafeNetwork(nn.Linear(2, 2), EVERYWHERE)
     with pytest.raises(ValueError, match=r"Expected a BoxNetwork for an enforcement\. Got SafeNetwork"):
         train(network, X, y, loss=squared, options=QUICK, enforcement="pdcg")
-
-
-def test_projection_that_fails_raises_with_the_reason() -> None:
-    network = make_network(BRAKING)
-    enforcement = PDCG(iterations=1)
-    enforcement.start(network)
-    with torch.no_grad():
-        network.heads.raw_weight.mul_(100.0)
-    with pytest.raises(NotCertifiedError, match="left after 1 projections"):
-        enforcement.finish(network)
-
-
-def test_pdcg_restores_its_memory() -> None:
-    network = make_network(BRAKING)
-    one, two = PDCG(memory=4), PDCG(memory=4)
-    for enforcement in (one, two):
-        enforcement.start(network)
-    for step in range(1, 4):
-        one.after_step(network, step)
-    two.load_state(one.state())
-    assert one.state().keys() == two.state().keys() != set()
-    for name, value in one.state().items():
-        np.testing.assert_array_equal(two.state()[name], value)
 
 
 def test_projected_heads_are_not_far() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,7 @@ class BoxNetwork(Float32Only):
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.pinned = False
+        self.training_clip: Callable[..., Tensor] = attentive_clip
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self.box = self._make_box(bounds, embedding, frame)
         self.heads = HeadParameters(
@@ -162,7 +164,9 @@ class BoxNetwork(Float32Only):
             return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
 
         certified, free = self.heads(torch.float32)
-        return self.deployed.outputs(features, z, limits=limits, heads=certified, free=free, clipped_by=attentive_clip)
+        return self.deployed.outputs(
+            features, z, limits=limits, heads=certified, free=free, clipped_by=self.training_clip
+        )
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""

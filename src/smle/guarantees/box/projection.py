@@ -130,8 +130,7 @@ def nearest_safe_head(
     """Return the nearest safe head to a given one; the head itself if it is safe already."""
     if problem.safe(head, margin):
         return HeadResult(head, 0.0, 0.0)
-    layout = problem.layout(head)
-    theta = _parameters(head, layout)
+    theta = head.vector()
     result = safe_head(
         Objective.distance(theta), problem, current=head if start is None else start, margin=margin, rounds=rounds
     )
@@ -183,7 +182,7 @@ def _take_turns(objective: Objective, problem: HeadProblem, *, current: Head, ma
         best = found
         if not problem.several:
             break
-        reference = _head(layout, found.theta, current)
+        reference = Head.from_vector(found.theta, current)
         weights = problem.weights(reference)
     if best is None:
         return HeadResult(None, rounds=solved, reason=reason or "no QP was solved")
@@ -216,7 +215,7 @@ def _optimum(
         if found.status is not Status.OPTIMAL or found.x is None:
             return found, solved
         theta = found.x[: layout.size]
-        head = _head(layout, theta, reference)
+        head = Head.from_vector(theta, reference)
         assumed, needed = problem.numbers(reference).errors, problem.numbers(head).errors
         if (needed <= 1.9 * assumed).all():
             break
@@ -298,16 +297,6 @@ def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) 
     return found if found.x is None else replace(found, x=unit * found.x)
 
 
-def _head(layout: Layout, theta: Array, like: Head) -> Head:
-    W, V, b = layout.unpack(theta)
-    return Head(
-        W.astype(np.float32),
-        b.astype(np.float32),
-        V=None if V is None else V.astype(np.float32),
-        fallback=like.fallback,
-    )
-
-
 def _deploy(
     objective: Objective, problem: HeadProblem, layout: Layout, best: _Optimum, *,
     current: Head, margin: float, solved: int,
@@ -321,20 +310,15 @@ def _deploy(
                 break
         alpha = 1.0 if center is None else 1.0 - min(1.0, 1e-7 * 2.0**step)
         moved = best.theta if center is None else center + alpha * (best.theta - center)
-        head = _head(layout, moved, current)
+        head = Head.from_vector(moved, current)
         if head.fallback is not None and not problem.fallback_safe(head.fallback):
             middle = best.theta if center is None else center
-            head = replace(head, fallback=problem.central_output(_head(layout, middle, current)))
+            head = replace(head, fallback=problem.central_output(Head.from_vector(middle, current)))
         if problem.safe(head, margin):
-            value = objective.value(_parameters(head, layout))
+            value = objective.value(head.vector())
             return HeadResult(head, value, best.value, solved)
     reason = "the rounded optimum could not be proved" if center is not None else "no center is strictly safe"
     return HeadResult(None, optimum=best.value, rounds=solved, reason=reason)
-
-
-def _parameters(head: Head, layout: Layout) -> Array:
-    V = None if head.V is None else head.V.astype(np.float64)
-    return layout.pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
 
 
 def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, near: Array | None = None) -> Array | None:
@@ -354,8 +338,7 @@ def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, nea
     A = sparse.bmat([[safe.A, room, None], [parameters, None, eye], [parameters, None, -eye]], format="csr")
     target = np.zeros(size)
     if near is not None:
-        _, V, b = layout.unpack(near)
-        target = small.pack(np.zeros((layout.outputs, 0)), V, b)
+        target = near.reshape(layout.outputs, -1)[:, layout.width :].reshape(-1)
     row_lower = np.concatenate([safe.row_lower, target, np.full(size, -np.inf)])
     row_upper = np.concatenate([safe.row_upper, np.full(size, np.inf), target])
     lower, upper = np.append(safe.lower, np.zeros(1 + size)), np.append(safe.upper, [scale, *np.full(size, np.inf)])
@@ -370,8 +353,8 @@ def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, nea
         second = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
         found = second if second.status is Status.OPTIMAL and second.x is not None else found
     assert found.x is not None
-    _, V, b = small.unpack(found.x[:size])
-    return layout.pack(np.zeros((layout.outputs, layout.width)), V, b)
+    table = found.x[:size].reshape(layout.outputs, -1)
+    return np.hstack([np.zeros((layout.outputs, layout.width)), table]).reshape(-1)
 
 
 def _requirement_positions(rows: Sequence[RobustRow], layout: Layout) -> npt.NDArray[np.intp]:

@@ -73,11 +73,6 @@ class Layout:
         """Unknowns of the head."""
         return self.outputs * self.stride
 
-    def pack(self, W: Array, V: Array | None, b: Array) -> Array:
-        """Return the parameters as one vector."""
-        parts = [W] if V is None else [W, V]
-        return np.hstack([*parts, b[:, None]]).astype(np.float64).reshape(-1)
-
     def unpack(self, theta: Array) -> tuple[Array, Array | None, Array]:
         """Return (W, V, b)."""
         table = theta[: self.size].reshape(self.outputs, self.stride)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +11,37 @@ from smle.errors import NotCertifiedError
 from smle.guarantees import FrozenHeads, HeadProblem, Holds, NotProved, Unknown, Verdict, Verdicts, verify
 from smle.nn.box_network import BoxNetwork
 
-__all__ = ["Enforcement", "Problems", "require_proved"]
+__all__ = ["Enforcement", "Problems", "Report", "require_proved"]
+
+
+class Report(NamedTuple):
+    """What one run on one head did.
+
+    * `step`: the gradient step after which it ran, 0: at the end. `head`: its number.
+    * `succeeded`: the last search found no counterexample. `iterations`: projections made.
+    * `strength` of the strongest counterexample found, 0: there was none. `seconds` by the clock.
+    """
+
+    step: int
+    head: int
+    succeeded: bool
+    iterations: int
+    strength: float
+    seconds: float
 
 
 class Enforcement:
-    """A way to make the heads of a box network safe. Subclasses are final; `name` is what users choose it by."""
+    """A way to make the heads of a box network safe. Subclasses are final; `name` is what users choose it by.
+
+    `reports`: what was done since the training loop last took them over into `History.projections`.
+    """
 
     name: ClassVar[str]
+    reports: list[Report]
 
     def start(self, network: BoxNetwork) -> None:
         """Get ready for a network."""
+        self.reports = []
 
     def after_step(self, network: BoxNetwork, step: int) -> None:
         """Act after a gradient step; `step` counts from 1."""
