@@ -15,6 +15,7 @@ _HOME = {
     "attack": "smle.attacks",
     "certify": "smle.assurance",
     "correct": "smle.corrected",
+    "counterexample": "smle.attacks",
     "diagnose": "smle.certificates.advice",
     "load": "smle.estimators",
     "project": "smle.assurance",
@@ -28,6 +29,7 @@ __all__ = [
     "attack",
     "certify",
     "correct",
+    "counterexample",
     "diagnose",
     "load",
     "project",
@@ -36,7 +38,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from smle.assurance import certify, project, verify
-    from smle.attacks import attack
+    from smle.attacks import attack, counterexample
     from smle.certificates.advice import diagnose
     from smle.corrected import correct
     from smle.estimators import SafeClassifier, SafeRegressor, load

@@ -15,10 +15,10 @@ from smle.programs import ClipList
 from smle.rules import Specification
 from studies.bench.harness import BenchResult, Table, interleaved, keep_memory, one_thread
 
-__all__ = ["run"]
+__all__ = ["HEADER", "RULES", "run"]
 
 Array = npt.NDArray[np.float32]
-_HEADER = "inputs: {a: [0, 1], b: [0, 1], c: [0, 1]}\noutputs: [y]\nrules:\n"
+HEADER = "inputs: {a: [0, 1], b: [0, 1], c: [0, 1]}\noutputs: [y]\nrules:\n"
 _TEN = (
     "then: y >= -1",
     "when: a <= 0.5, then: y <= 3",
@@ -31,7 +31,7 @@ _TEN = (
     "when: a + b <= 1, then: y <= 2 * c + 1",
     "when: a >= 0.9, then: y >= 0.2 * b - 0.9",
 )
-_RULES: dict[str, tuple[tuple[str, ...], float]] = {
+RULES: dict[str, tuple[tuple[str, ...], float]] = {
     "one constant": (("when: a <= 0.5, then: y <= 0.2",), 1.5),
     "one affine": (("when: a <= 0.5, then: y <= 0.3 * b + 0.1",), 1.9),
     "ten mixed": (_TEN, 2.6),
@@ -52,9 +52,9 @@ def _run(quick: bool) -> BenchResult:
     passed: dict[str, bool] = {}
     sizes = (1, 8, 64, 1024) if quick else tuple(2**i for i in range(14))
     rows: list[tuple[object, ...]] = []
-    for name, (rules, limit) in _RULES.items():
+    for name, (rules, limit) in RULES.items():
         text = "".join(f"  - {{name: r{i}, {rule}}}\n" for i, rule in enumerate(rules))
-        ratios = [_ratio(_program(_HEADER + text), 3, 1, size, quick=quick) for size in sizes]
+        ratios = [_ratio(_program(HEADER + text), 3, 1, size, quick=quick) for size in sizes]
         rows.append((name, *ratios))
         passed[f"{name}: at most {limit}x the model at every size ({max(ratios):.2f}x)"] = max(ratios) <= limit
     few = Table(

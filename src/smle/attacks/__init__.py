@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.attacks.outputs import decisions
-from smle.attacks.subjects import subject_of, usable
+from smle.attacks.strongest import Counterexample, counterexample
+from smle.attacks.subjects import Table, subject_of, usable
 from smle.errors import RuleError
-from smle.guarantees import NotProved, active
+from smle.guarantees import NotProved, broken
 from smle.guarantees import verify as verify_heads
 from smle.rules import Categorical, NumericInput, Specification
 from smle.violations import Attack, Broken, Violation, excess_of, hunt
 
-__all__ = ["Attack", "Violation", "attack"]
+__all__ = ["Attack", "Counterexample", "Violation", "attack", "counterexample"]
 
 FloatArray = npt.NDArray[np.floating]
 _SHRUNK = 200  # inputs that are tried to be put back to a usual value
@@ -115,7 +116,7 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:
-    """Return a violation in the user's words, with inputs that play no part put back to usual values."""
+    """Return a violation in the user's words; inputs that do not halve it when they are usual play no part."""
     rule = spec.rules[found.rule]
     usual = _usual(spec, examples)
     x, y = found.x, found.y
@@ -129,13 +130,14 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
         trial = x.copy()
         trial[columns] = usual[columns]
         X, Y = subject.ask(trial[None])
-        if active(rule, X)[0] and not _holds(spec, found.rule, X, Y):
+        excess = excess_of(rule, X[0], Y[0])[0] if _breaks(spec, found.rule, X, Y) else None
+        if excess is not None and (found.excess is None or 2 * excess >= found.excess):
             x, y = X[0], Y[0]
         else:
             needed.add(item.name)
     needed.update(item.name for item in spec.inputs[_SHRUNK:])
     excess, used = excess_of(rule, x, y)
-    row = subject.table.row(x)
+    row = Table(spec).row(x)
     return Violation(
         rule=rule.name,
         asks=rule.then if rule.when is None else f"{rule.then}, where {rule.when}",
@@ -147,10 +149,8 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
     )
 
 
-def _holds(spec: Specification, rule: int, X: FloatArray, Y: npt.NDArray[np.float64]) -> bool:
-    from smle.guarantees import broken
-
-    return not broken(replace(spec, rules=(spec.rules[rule],)), X, Y)[0, 0]
+def _breaks(spec: Specification, rule: int, X: FloatArray, Y: npt.NDArray[np.float64]) -> bool:
+    return bool(broken(replace(spec, rules=(spec.rules[rule],)), X, Y)[0, 0])
 
 
 def _read_by(spec: Specification, rule: int) -> set[str]:

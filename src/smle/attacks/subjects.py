@@ -116,49 +116,7 @@ class _Tables:
         return None
 
 
-class _Module:
-    """A torch module of features (n, d)."""
-
-    dtype: type[np.floating[Any]] = np.float32
-
-    def __init__(self, module: Any, spec: Specification) -> None:
-        self.table = Table(spec)
-        self._module, self._spec = module, spec
-
-    def _answers(self, features: Any) -> Any:
-        found = self._module(features)
-        width = len(self._spec.targets)
-        return found[..., None] if width == 1 and found.ndim == features.ndim - 1 else found
-
-    def ask(self, X: FloatArray) -> tuple[FloatArray, Doubles]:
-        import torch
-
-        X = np.ascontiguousarray(X, dtype=np.float32)
-        with torch.no_grad():
-            found = self._answers(torch.from_numpy(X).to(_place(self._module)))
-        return X, outputs_of(self._spec, found, len(X))
-
-    def pull(self, X: FloatArray, weights: Doubles) -> Doubles | None:
-        import torch
-
-        place = _place(self._module)
-        features = torch.tensor(np.asarray(X, dtype=np.float32), device=place, requires_grad=True)
-        with torch.enable_grad():
-            found = self._answers(features)
-            if not found.requires_grad:
-                return None
-            total = (found * torch.tensor(weights, dtype=found.dtype, device=place)).sum()
-            (slopes,) = torch.autograd.grad(total, features, allow_unused=True)
-        return None if slopes is None else np.asarray(slopes.cpu().numpy(), dtype=np.float64)
-
-
-def _place(module: Any) -> Any:
-    import torch
-
-    return next((p.device for p in module.parameters()), torch.device("cpu"))
-
-
-def subject_of(model: Any, spec: Specification, examples: Any = None) -> _Tables | _Module:
+def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
     """Return a model as something that can be asked.
 
     Raises:
@@ -167,7 +125,9 @@ def subject_of(model: Any, spec: Specification, examples: Any = None) -> _Tables
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        return _Module(model, spec)
+        from smle.nn.asked import AskedModule
+
+        return AskedModule(model, spec)
     table = Table(spec, examples)
     if isinstance(model, str | os.PathLike):
         return _Tables(table, _of_file(Path(model), spec))

@@ -13,6 +13,7 @@ from smle.errors import DataError, ModelFormatError
 from smle.extras import require
 from smle.tables import column_names, require_columns
 from smle.tables.frames import as_numbers, as_texts
+from smle_check import Tensor
 
 __all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "runtime_errors", "session_of"]
 
@@ -28,13 +29,21 @@ TEXT = "tensor(string)"
 class StoredModel:
     """An ONNX model of a table. It reads columns of its own names or, with one wide input, the inputs of the rules.
 
+    Attributes:
+        onnx: Its bytes.
+        columns: What it reads by name; None: the inputs of the rules.
+        texts: Columns that it reads as text.
+
     Raises:
         ModelFormatError: If onnxruntime cannot load it, or its inputs are no columns of a table.
         MissingDependencyError: If onnxruntime is not installed.
     """
 
+    kind = "estimator"
+
     def __init__(self, data: bytes) -> None:
-        self.data = data
+        self.onnx: bytes | None = data
+        self.tensors: dict[str, Tensor] = {}
         self._session = session_of(data)
         inputs = self._session.get_inputs()
         strange = [item for item in inputs if item.type != TEXT and item.type not in NUMBERS]
@@ -45,17 +54,13 @@ class StoredModel:
         self.outputs = tuple(item.name for item in self._session.get_outputs())
         wide = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
         self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Columns that it reads as text."""
-        return tuple(name for name, kind in self.kinds.items() if kind == TEXT)
+        self.texts = tuple(name for name, kind in self.kinds.items() if kind == TEXT)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"data": self.data}
+        return {"onnx": self.onnx}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["data"])  # type: ignore[misc]
+        self.__init__(state["onnx"])  # type: ignore[misc]
 
     def answers(self, table: Any, encoded: Array) -> Array:
         """Return what it answers to a table, (rows, m); `encoded` holds the inputs of the rules (rows, d).

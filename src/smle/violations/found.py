@@ -20,8 +20,7 @@ class Violation:
     * `answer`: the outputs that the rule reads: numbers, True or False for labels, options by name.
     * `outputs`: all numbers behind the answer: logits for labels, a score per option.
     * `excess`: by how much the rule is broken, exactly, in the units of the comparison that came nearest to hold, as it
-      is written with the coefficient 1 in front of its first output. 0: a limit that is excluded was reached. None: the
-      answer is no finite number.
+      is stated. 0: a limit that is excluded was reached. None: the answer is no finite number.
     """
 
     rule: str

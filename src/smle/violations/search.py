@@ -109,7 +109,7 @@ def excess_of(rule: Rule, x: FloatArray, y: Doubles) -> tuple[Fraction | None, t
         values = [exact(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
         if clause.holds(values, point):
             continue
-        excess = min(literal.excess(values, point) for literal in clause.literals)
+        excess = min(literal.excess(values, point) * literal.scale for literal in clause.literals)
         if worst[0] is None or excess > worst[0]:
             worst = excess, tuple(used)
     pairs = requirement.exclusions

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from scipy import sparse
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows
+from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows, roomy_center
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.proof.verdict import Verdicts
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.regions.cells import Cells
 from smle.rules import Specification
-from smle.solvers import LinearProgram, Matrix, QuadraticProgram, Solution, Status, solve
+from smle.solvers import Matrix, QuadraticProgram, Solution, Status, solve
 
 __all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "project", "safe_head"]
 
@@ -226,10 +226,10 @@ def _optimum(
 def _admissible(problem: HeadProblem, weights: list[Array], current: Head) -> list[Array] | None:
     """Replace weights under which no head is safe by single literals that some output satisfies; None: none found."""
     layout = problem.layout(current)
-    if _center(problem.rows(weights, current), layout, problem) is not None:
+    if _center(problem.rows(weights, current), layout) is not None:
         return weights
     vertices = problem.vertex_weights(current)
-    if vertices is None or _center(problem.rows(vertices, current), layout, problem) is None:
+    if vertices is None or _center(problem.rows(vertices, current), layout) is None:
         return None
     return vertices
 
@@ -305,7 +305,7 @@ def _deploy(
     center = None
     for step in range(-1, 25):
         if step == 0:
-            center = _center(best.rows, layout, problem, best.theta)
+            center = _center(best.rows, layout, best.theta)
             if center is None:
                 break
         alpha = 1.0 if center is None else 1.0 - min(1.0, 1e-7 * 2.0**step)
@@ -321,47 +321,18 @@ def _deploy(
     return HeadResult(None, optimum=best.value, rounds=solved, reason=reason)
 
 
-def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, near: Array | None = None) -> Array | None:
+def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None) -> Array | None:
     """Return parameters with W = 0 that satisfy all rows with room to spare, as a full vector; or None.
 
-    The first LP finds the largest room; with `near`, a second one finds the nearest center that keeps half of it.
+    With `near`: the nearest ones that keep half of the largest room.
     """
     small = Layout(layout.outputs, 0, layout.inputs, layout.passthrough)
-    safe = robust_rows(rows, problem.envelope, small)
-    total, size = safe.A.shape[1], small.size
-    scale = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
-    required = _requirement_positions(rows, small)
-    # Further unknowns: the room t, shared by the rows that state a requirement, and |parameter - near|.
-    room = np.zeros((safe.A.shape[0], 1))
-    room[required] = 1.0
-    parameters, eye = sparse.eye(size, total), sparse.identity(size)
-    A = sparse.bmat([[safe.A, room, None], [parameters, None, eye], [parameters, None, -eye]], format="csr")
-    target = np.zeros(size)
-    if near is not None:
-        target = near.reshape(layout.outputs, -1)[:, layout.width :].reshape(-1)
-    row_lower = np.concatenate([safe.row_lower, target, np.full(size, -np.inf)])
-    row_upper = np.concatenate([safe.row_upper, np.full(size, np.inf), target])
-    lower, upper = np.append(safe.lower, np.zeros(1 + size)), np.append(safe.upper, [scale, *np.full(size, np.inf)])
-    objective = np.zeros(total + 1 + size)
-    objective[total] = -1.0
-    found = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
-    if found.status is not Status.OPTIMAL or found.x is None or not found.x[total] > 0:
+    most = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
+    found = roomy_center(rows, small, room=(0.0, most))
+    if found is None or not found[1] > 0:
         return None
     if near is not None:
-        objective = np.concatenate([np.zeros(total + 1), np.ones(size)])
-        lower[total] = 0.5 * found.x[total]
-        second = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
-        found = second if second.status is Status.OPTIMAL and second.x is not None else found
-    assert found.x is not None
-    table = found.x[:size].reshape(layout.outputs, -1)
+        target = near.reshape(layout.outputs, -1)[:, layout.width :].reshape(-1)
+        found = roomy_center(rows, small, room=(0.5 * found[1], most), near=target) or found
+    table = found[0].reshape(layout.outputs, -1)
     return np.hstack([np.zeros((layout.outputs, layout.width)), table]).reshape(-1)
-
-
-def _requirement_positions(rows: Sequence[RobustRow], layout: Layout) -> npt.NDArray[np.intp]:
-    """Positions of the main row of every requirement in `robust_rows` for a head without embedding."""
-    positions, at = [], 0
-    for row in rows:
-        positions.append(at)
-        _, _, oblique = row.region.tight_box()
-        at += 1 if not layout.passthrough and not len(oblique) else 1 + 3 * layout.inputs
-    return np.array(positions, dtype=np.intp)

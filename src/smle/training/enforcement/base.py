@@ -92,14 +92,8 @@ def require_proved(over: FrozenHeads, network: BoxNetwork, what: str) -> None:
 
 
 def _worst(verdicts: Verdicts, network: BoxNetwork) -> str:
-    rules = network.spec.rules
-    for obligation, verdict in verdicts.failures():
-        return f"rule '{rules[obligation.rule].name}', clause {obligation.clause + 1}: {_text(verdict)}"
-    for block in verdicts.exclusions:
-        if not block.proved.all():
-            broken = int((~block.proved).sum())
-            return f"rule '{rules[block.rule].name}': {broken} of {len(block.margins)} exclusions are not proved"
-    return "no obligation is left open"
+    obligation, verdict = verdicts.failures()[0]
+    return f"rule '{network.spec.rules[obligation.rule].name}', clause {obligation.clause + 1}: {_text(verdict)}"
 
 
 def _text(verdict: Verdict) -> str:
