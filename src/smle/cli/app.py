@@ -35,6 +35,7 @@ __all__ = [
     "REFUTED",
     "RULES",
     "UNDECIDED",
+    "WRONG",
     "Json",
     "app",
     "common",
