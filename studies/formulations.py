@@ -18,8 +18,7 @@ from scipy import sparse
 
 from smle.guarantees.box.counterexample import Counterexample, Search, counterexample_at
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features
-from smle.guarantees.box.robust import Layout
+from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, strongest_counterexample
 from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
 from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
@@ -29,6 +28,9 @@ from studies.scip import solve_miqp
 __all__ = [
     "ReachModel",
     "exclusion_counterexample_milp",
+    "exclusion_sum_ascent",
+    "exclusion_sum_milp",
+    "largest_sum",
     "linear_counterexample_milp",
     "memory_projection_miqp",
     "plain_envelope",
@@ -261,7 +263,7 @@ def linear_counterexample_milp(
     found = model.solve({int(c): 1.0 for c in part}, time_limit=time_limit)
     if found.x is None:
         return Search(None, found.status if found.status is not Status.OPTIMAL else Status.ERROR, found.message)
-    point = counterexample_at(rows, plain_numbers(head), found.x[model.x], found.x[model.z], margin)
+    point = counterexample_at(shifted, plain_numbers(head), found.x[model.x], found.x[model.z])
     # Violations within the solver's tolerance are no counterexamples.
     if point is not None and found.objective <= 1e-9:
         point = None
@@ -300,17 +302,88 @@ def exclusion_counterexample_milp(
     return Search(Counterexample(found.x[model.x], found.x[model.z], strength, (h, k)), found.status, found.message)
 
 
+def exclusion_sum_milp(
+    pairs: Pairs, bounds: Bounds, head: Head, region: Region, *, time_limit: float | None = None
+) -> Search:
+    """Maximize the sum over pairs of I_hk min(y_h, y_k), as the paper's published code does; the text has one pair."""
+    model = ReachModel(bounds, head, region)
+    f, m = len(pairs), len(model.y)
+    reach = np.maximum(np.minimum(model.y_high[pairs[:, 0]], model.y_high[pairs[:, 1]]), 0.0)
+    part = model.variables(np.zeros(f), reach)
+    chosen = model.variables(np.zeros(f), np.ones(f), binary=True)
+    model.rows([(part, np.eye(f)), (chosen, np.diag(-reach))], -np.inf, 0.0)
+    for side in (0, 1):
+        own = np.zeros((f, m))
+        own[np.arange(f), pairs[:, side]] = 1.0
+        drop = np.maximum(-model.y_low[pairs[:, side]], 0.0)
+        model.rows([(part, np.eye(f)), (model.y, -own), (chosen, np.diag(drop))], -np.inf, drop)
+    found = model.solve({int(c): 1.0 for c in part}, time_limit=time_limit)
+    if found.x is None:
+        return Search(None, found.status if found.status is not Status.OPTIMAL else Status.ERROR, found.message)
+    low = np.minimum(*(found.x[model.y[pairs[:, side]]] for side in (0, 1)))
+    strength, worst = float(np.maximum(low, 0.0).sum()), pairs[int(np.argmax(low))]
+    if not strength > 0:
+        return Search(None, found.status, found.message)
+    point = Counterexample(found.x[model.x], found.x[model.z], strength, (int(worst[0]), int(worst[1])))
+    return Search(point, found.status, found.message, strongest=found.status is Status.OPTIMAL)
+
+
+def exclusion_sum_ascent(pairs: Pairs, bounds: Bounds, head: Head, region: Region, start: Array) -> Search:
+    """Look for the same by turns: which pairs are on at z, then the z with the largest sum over these (an LP)."""
+    best: Counterexample | None = None
+    W, b = head.W.astype(np.float64), head.b.astype(np.float64)
+    z = start
+    for _ in range(10):
+        low = np.minimum(*((W @ z + b)[pairs[:, side]] for side in (0, 1)))
+        strength = float(np.maximum(low, 0.0).sum())
+        if best is not None and strength <= best.strength * (1 + 1e-9):
+            break
+        x = best.x if best is not None else (region.domain.low + region.domain.high) / 2
+        worst = pairs[int(np.argmax(low))]
+        best = Counterexample(x, z, strength, (int(worst[0]), int(worst[1])))
+        on = pairs[low > 0]
+        if not len(on):
+            break
+        model = ReachModel(bounds, head, region)
+        part = model.variables(np.full(len(on), -np.inf), np.full(len(on), np.inf))
+        for side in (0, 1):
+            own = np.zeros((len(on), len(b)))
+            own[np.arange(len(on)), on[:, side]] = 1.0
+            model.rows([(part, np.eye(len(on))), (model.y, -own)], -np.inf, 0.0)
+        found = model.solve({int(c): 1.0 for c in part})
+        if found.x is None:
+            break
+        z = found.x[model.z]
+    return Search(best, Status.OPTIMAL, strongest=False)
+
+
+def largest_sum(head: Head, problem: HeadProblem) -> tuple[Search, int]:
+    """Search for a counterexample as the published code does: exclusions by the sum over pairs; by ascent.
+
+    It starts from the best pair, so that a run ends with no counterexample left. For heads that see z alone.
+    """
+    search, p = strongest_counterexample(head, problem)
+    part = problem.parts[p] if problem.parts else None
+    if search.found is None or part is None or not len(part.exclusions):
+        return search, p
+    box = problem.envelope
+    lower, upper = box.lower.astype(np.float32), box.upper.astype(np.float32)
+    bounds: Bounds = ConstantBounds(lower, upper)
+    if box.lower_slope is not None and box.upper_slope is not None:
+        bounds = AffineBounds(lower, box.lower_slope.astype(np.float32), upper, box.upper_slope.astype(np.float32))
+    return exclusion_sum_ascent(part.exclusions, bounds, head, part.region, search.found.z), p
+
+
 def memory_projection_miqp(
-    theta: Array, points: Memory, problem: HeadProblem, *, layout: Layout, like: Head, tolerance: float,
-    big: float, time_limit: float | None = None,
-) -> Solution:  # fmt: skip
+    head: Head, points: Memory, problem: HeadProblem, *, tolerance: float, big: float, time_limit: float | None = None
+) -> Solution:
     """Solve the same problem as the paper's MIQP: `g.y <= right + M (1 - I)`, one of the I of a clause must be 1.
 
     Single literals have no binary. `x` of the solution are the parameters.
     """
-    features = memory_features(points, layout)
-    required = memory_clauses(points, problem, like=like, tolerance=tolerance)
-    size, binaries = layout.size, sum(len(right) for *_, right in required if len(right) > 1)
+    features, theta = memory_features(points, head), head.vector()
+    required = memory_clauses(points, problem, like=head, tolerance=tolerance)
+    size, binaries = len(theta), sum(len(right) for *_, right in required if len(right) > 1)
     rows: list[Array] = []
     lower: list[float] = []
     upper: list[float] = []

@@ -11,6 +11,7 @@ from torch import nn
 import smle
 from smle import Specification, assurance
 from smle.errors import CertificateError, DataError, NotCertifiedError
+from smle.guarantees import Violated
 from smle.nn import SafeNetwork
 from smle.training import train
 from support.sampling import Judge, hard_points
@@ -82,9 +83,19 @@ def _unsafe():
 
 def test_unsafe_heads_are_not_certified_but_can_be_projected():
     network = _unsafe()
-    assert not smle.verify(network).hold
-    with pytest.raises(NotCertifiedError, match=r"not proved.*for example at a="):
+    verdicts = smle.verify(network)
+    assert not verdicts.hold
+    assert network.training
+    real = [v for _, v in verdicts.failures() if isinstance(v, Violated)]
+    assert real, "heads with such weights break a rule at some input"
+    with torch.no_grad():
+        for verdict in real:
+            served = network.eval()(torch.tensor(verdict.x[None])).numpy()
+            assert served[0] == pytest.approx(verdict.y, rel=1e-5)  # last bits differ between batch sizes
+            assert Judge(network.spec).violations(verdict.x[None], served)
+    with pytest.raises(NotCertifiedError, match=r"the model breaks it by .*for example at a=") as refused:
         smle.certify(network)
+    assert refused.value.refuted
     before = network.frozen_heads().heads[0].W.copy()
     safe = smle.project(network)
     assert smle.certify(safe).check()

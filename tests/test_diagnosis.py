@@ -38,11 +38,11 @@ def kinds(*rules: str) -> list[str]:
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        (["0 <= u <= 0.35 * income and u <= 300"], ["learned box"]),  # no room at income 0, and none is needed
-        (["u >= 0 and v >= 0 and u + v <= 0.4 * income"], ["learned box"]),
-        (["cat implies dog", "dog implies cat"], ["learned box"]),
-        (["u >= 0", "u <= 0"], ["learned box"]),
-        (["u <= v", "v <= u"], ["one answer", "learned box"]),
+        (["0 <= u <= 0.35 * income and u <= 300"], []),  # no room at income 0, and none is needed
+        (["u >= 0 and v >= 0 and u + v <= 0.4 * income"], []),
+        (["cat implies dog", "dog implies cat"], []),
+        (["u >= 0", "u <= 0"], []),
+        (["u <= v", "v <= u"], ["one answer"]),
         (["0.1 * income <= u <= 0.35 * income"], ["not proved"]),
         (["0 <= u <= 1"], []),
     ],

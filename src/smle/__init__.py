@@ -12,8 +12,10 @@ _HOME = {
     "SafeClassifier": "smle.estimators",
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
+    "attack": "smle.attacks",
     "certify": "smle.assurance",
     "correct": "smle.corrected",
+    "counterexample": "smle.attacks",
     "diagnose": "smle.certificates.advice",
     "load": "smle.estimators",
     "project": "smle.assurance",
@@ -24,8 +26,10 @@ __all__ = [
     "SafeClassifier",
     "SafeRegressor",
     "Specification",
+    "attack",
     "certify",
     "correct",
+    "counterexample",
     "diagnose",
     "load",
     "project",
@@ -34,6 +38,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from smle.assurance import certify, project, verify
+    from smle.attacks import attack, counterexample
     from smle.certificates.advice import diagnose
     from smle.corrected import correct
     from smle.estimators import SafeClassifier, SafeRegressor, load

@@ -6,7 +6,7 @@ import smle.nn  # noqa: F401  # first: where torch is missing it says what to in
 
 # isort: split
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +14,40 @@ import torch
 from torch import Tensor, nn
 
 import smle_check
+from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
-from smle.certificates.issue import issue
-from smle.errors import NotCertifiedError
+from smle.certificates.issue import issue, require_proved
+from smle.errors import ModelFormatError, NotCertifiedError
 from smle.guarantees import Verdicts
 from smle.guarantees import project as project_heads
 from smle.guarantees import verify as verify_frozen_heads
+from smle.nn.asked import AskedModule
+from smle.nn.backbones import MLP
 from smle.nn.clip import eager
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
-from smle.programs import Program, program_of, served_by
+from smle.programs import Perceptron, Program, program_of
+from smle.rules import Specification
+from smle.violations import replayed
 from smle_check.reading import BACKBONE
 
-__all__ = ["CorrectedNetwork", "DeployedNetwork", "RulesHead", "Seal", "certify", "project", "state_of", "verify"]
+if TYPE_CHECKING:
+    from smle.storage import ModelRecord
+
+__all__ = [
+    "CorrectedNetwork",
+    "DeployedNetwork",
+    "RulesHead",
+    "Seal",
+    "certify",
+    "deployed_head",
+    "network_of",
+    "project",
+    "state_of",
+    "verify",
+]
 
 
 class RulesHead(nn.Module):
@@ -109,25 +128,6 @@ class DeployedNetwork(Float32Only):
         outputs: Tensor = parts["head"].forward(features, z)
         return outputs
 
-    @property
-    def head_count(self) -> int:
-        """How many heads there are, the free one included."""
-        return len(self.head.gate.signatures)
-
-    @torch.inference_mode()
-    def cell_of(self, features: Tensor) -> npt.NDArray[np.int64]:
-        """Return which head serves each row (batch,)."""
-        if self.head.gate.is_trivial:
-            return np.zeros(len(features), dtype=np.int64)
-        return np.asarray(self.head.gate(self.head.domain(features)).numpy(), dtype=np.int64)
-
-    @torch.inference_mode()
-    def clipped(self, features: Tensor) -> npt.NDArray[np.float32]:
-        """Return the share of each row's units that are clipped (batch,)."""
-        z = self.backbone(features.to(torch.float32))
-        lower, upper = self.head.limits(self.head.domain(features).to(torch.float32))
-        return _share(~((z >= lower) & (z <= upper)))
-
 
 class CorrectedNetwork(nn.Module):
     """A torch module with a certified head behind its answers, which obey the rules whatever the module computes.
@@ -151,21 +151,6 @@ class CorrectedNetwork(nn.Module):
         outputs: Tensor = parts["head"].forward(features, answers)
         return outputs
 
-    def answers(self, features: Tensor) -> Tensor:
-        """Return what the module answers by itself (..., m)."""
-        found: Tensor = _computed(self.backbone, self._quick, features, ())
-        return found
-
-    def cell_of(self, features: Tensor) -> npt.NDArray[np.int64]:
-        """Return zeros (batch,)."""
-        return np.zeros(len(features), dtype=np.int64)
-
-    @torch.inference_mode()
-    def explained(self, features: Tensor) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return what the module answers, what is served (batch, m), and by what (batch,): see `served_by`."""
-        answers = _computed(self.backbone, self._quick, features, ()).float().numpy()
-        return answers, *served_by(self.head.program, features.numpy(), answers)
-
 
 def _computed(backbone: nn.Module, quick: Quick | None, features: Tensor, others: tuple[Any, ...]) -> Any:
     """Return what a backbone makes of its further arguments, if there are any, or else of the features."""
@@ -176,11 +161,6 @@ def _computed(backbone: nn.Module, quick: Quick | None, features: Tensor, others
     return backbone(x) if z is None else z
 
 
-def _share(touched: Tensor) -> npt.NDArray[np.float32]:
-    share: npt.NDArray[np.float32] = touched.to(torch.float32).mean(dim=1).numpy()
-    return share
-
-
 def state_of(network: DeployedNetwork | CorrectedNetwork) -> dict[str, npt.NDArray[Any]]:
     """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
     state = {f"{BACKBONE}{name}": value for name, value in network.backbone.state_dict().items()}
@@ -188,6 +168,51 @@ def state_of(network: DeployedNetwork | CorrectedNetwork) -> dict[str, npt.NDArr
         state.update(network.head.state_dict())
     arrays = {name: np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in state.items()}
     return arrays if isinstance(network, DeployedNetwork) else {**arrays, **network.head.arrays()}
+
+
+def network_of(record: ModelRecord, spec: Specification) -> DeployedNetwork | CorrectedNetwork | MLP:
+    """Return a stored network in torch, in eval mode; without rules it is the perceptron alone.
+
+    Raises:
+        ModelFormatError: If there is no network, but an ONNX model, or its numbers do not fit together.
+    """
+    if record.onnx is not None:
+        raise ModelFormatError("Expected the record of a network. Got one of an estimator, which is stored as ONNX.")
+    certificate = record.certificate
+    state = {name: torch.from_numpy(value.copy()) for name, value in record.weights.items()}
+    widths = Perceptron(tensors_of(record.weights)).widths
+    zeros = np.zeros(widths[0])
+    backbone = MLP(widths[1:-1], widths[-1], shift=zeros, scale=zeros).eval().requires_grad_(False)
+    backbone.load_state_dict({k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)})
+    if certificate is None:
+        return backbone
+    if certificate.document["program"]["head"] == "rules":
+        return CorrectedNetwork(backbone, RulesHead(certificate)).eval()
+    return DeployedNetwork(backbone, deployed_head(certificate, spec, state))
+
+
+def deployed_head(certificate: Certificate, spec: Specification, state: dict[str, Tensor]) -> DeployedHead:
+    """Return the box that a certificate states, with the numbers of a model file.
+
+    Raises:
+        ModelFormatError: If these are not the numbers of such a box.
+    """
+    program = certificate.document["program"]
+    try:
+        hidden = sum(name.startswith("bounds.hidden.") and name.endswith(".bias") for name in state)
+        head = DeployedHead(
+            spec,
+            cells_of(certificate, spec),
+            embedding=len(state["bounds.lower"]),
+            affine=program["bounds"] == "affine",
+            hidden=[len(state[f"bounds.hidden.{i}.bias"]) for i in range(hidden)],
+            passthrough="heads.passthrough" in state,
+            nan_safe_clip=program["clip"] == "where",
+        )
+        head.load_state_dict({name: value for name, value in state.items() if not name.startswith(BACKBONE)})
+    except (KeyError, RuntimeError) as error:
+        raise ModelFormatError(f"The numbers of the head do not fit its certificate: {error}") from None
+    return head
 
 
 class Seal:
@@ -250,9 +275,32 @@ def _require_safe_network(network: SafeNetwork) -> None:
 
 
 def verify(network: SafeNetwork) -> Verdicts:
-    """Judge every rule for the network as it would be deployed now."""
+    """Judge every rule for the network as it would be deployed now.
+
+    What is not proved is `NotProved`, with a corner of the box that breaks it; or `Violated`, with an input at which
+    the network itself does. See `smle.attack` and `smle.counterexample`.
+    """
     _require_safe_network(network)
-    return verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
+    verdicts = verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
+    return verdicts if verdicts.hold else _replayed(verdicts, network)
+
+
+def _replayed(verdicts: Verdicts, network: SafeNetwork) -> Verdicts:
+    """Ask the network itself where its heads are not proved."""
+    training = network.training
+    deployed = DeployedNetwork.of(network)
+    if training:
+        network.train()
+
+    def cell_of(X: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+        return np.asarray(deployed.head.cells(torch.tensor(X)).cpu().numpy(), dtype=np.int64)
+
+    asked = AskedModule(deployed, network.spec)
+    try:
+        asked.ask(np.array([[float(end) for end in network.spec.lower]] * 2))
+    except Exception:  # noqa: BLE001  # whatever a backbone raises that reads something else than the features
+        return verdicts
+    return replayed(verdicts, network.spec, asked, cell_of=cell_of)
 
 
 def certify(
@@ -275,7 +323,11 @@ def certify(
     if tensors is None:
         tensors = tensors_of(state_of(deployed))
     over = deployed.head.frozen_heads()
-    return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
+    try:
+        return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
+    except NotCertifiedError:
+        require_proved(verify(network), network.spec)  # names an input at which the network breaks a rule, if any
+        raise
 
 
 def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:

@@ -69,6 +69,20 @@ class ModelRecord:
             files["onnx"] = self.onnx
         return files
 
+    def changed(self) -> list[str]:
+        """Return the parts that are others than those that the certificate binds, by role; all if there is none.
+
+        Raises:
+            NotCertifiedError: If there are two models in front of the head.
+        """
+        binds = {} if self.certificate is None else self.certificate.document["binds"]
+        block = b"" if self.certificate is None else self.certificate.block
+        try:
+            actual = smle_check.bindings(tensors_of(self.weights), block, self.bound_files())
+        except smle_check.Rejected as reason:
+            raise NotCertifiedError(f"{reason}. Nothing was written.") from None
+        return [role for role, digest in actual.items() if binds.get(role) != digest]
+
     @staticmethod
     def description_bytes(description: dict[str, Any]) -> bytes:
         """Return model.json as it is written."""
@@ -209,18 +223,13 @@ def _clean_up(target: Path) -> None:
 
 
 def _require_certified(record: ModelRecord) -> None:
-    """Let nothing out whose rules are not proved for these weights, this description, rules text and ONNX file."""
+    """Raise NotCertifiedError unless the certificate covers exactly what would be written."""
     if record.certificate is None:
         if record.rules is not None and Specification.from_yaml(record.rules + "\n").rules:
             raise NotCertifiedError("The model has rules but no certificate. Nothing was written.")
         return
     _ = record.certificate.proved  # accepted by the exact checker, for the tensors and files that it holds
-    binds = record.certificate.document["binds"]
-    try:
-        actual = smle_check.bindings(tensors_of(record.weights), record.certificate.block, record.bound_files())
-    except smle_check.Rejected as reason:
-        raise NotCertifiedError(f"{reason}. Nothing was written.") from None
-    changed = [role for role, digest in actual.items() if binds[role] != digest]
+    changed = record.changed()
     if changed:
         raise NotCertifiedError(
             f"The certificate is for another state of the model ({', '.join(changed)} changed since). "

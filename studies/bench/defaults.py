@@ -25,14 +25,16 @@ from torch import Tensor, nn
 
 from smle.assurance import RulesHead
 from smle.baselines import violation_rate
+from smle.certificates.rules import certify_rules
 from smle.errors import AccuracyWarning, SmleError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor
 from smle.estimators.comparison import encode_targets
+from smle.estimators.network import Trained, train_network
 from smle.estimators.scores import decided, losses, total_score
 from smle.guarantees import label_columns, nearest_outputs, to_scores
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
-from smle.training import Enforcement, History, TrainingOptions, train
+from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
 from studies.bench.harness import BenchResult, Table
 from studies.experiments.runner import Results, run_jobs
@@ -129,8 +131,7 @@ def _fitted(way: str, problem: Problem, kept: npt.NDArray[np.intp], job: Job) ->
 
 
 def _plain_outputs(model: SafeEstimator, X: Array) -> Array:
-    with torch.inference_mode():
-        return np.asarray(model.network_.backbone(torch.tensor(X, dtype=torch.float32)).numpy().astype(np.float64))
+    return model.deployed_.explained(X, X).answers.astype(np.float64)
 
 
 def _truth(problem: Problem, rows: npt.NDArray[np.intp]) -> Array:
@@ -196,29 +197,31 @@ class _LastThrough(SafeEstimator):
 
     _through = True
 
-    def _rules_head(self, spec: Specification, targets: Array) -> RulesHead | None:
-        self._step = super()._rules_head(spec, targets)
-        return self._step
+    def _trained(
+        self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
+    ) -> Trained:
+        given = self._given()
+        assert given is not None
+        default, scale = self._typical(targets)
+        step = RulesHead(certify_rules(given, default=default, scale=scale))
 
-    def _train(
-        self, network: SafeNetwork, X: Tensor, targets: Array, weight: Array | None, enforcement: Enforcement, seed: int
-    ) -> History:
+        def further(network: SafeNetwork, history: History) -> None:
+            options = TrainingOptions(
+                learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
+                max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
+                validation_share=self.validation_share, schedule="cosine", progress=False,
+            )  # fmt: skip
+            module = _Through(network, step, self._frame(targets)[1]) if self._through else network
+            wanted = torch.tensor(targets, dtype=torch.float32)
+            train(module, torch.tensor(X), wanted, loss=self._loss(targets), options=options, seed=seed)
+            network.eval()
+
         epochs = self.max_epochs
         self.max_epochs = max(1, round((1 - _LAST) * epochs))
-        history = super()._train(network, X, targets, weight, enforcement, seed)
-        self.max_epochs = epochs
-        assert self._step is not None
-        last = max(1, round(_LAST * len(history.loss)))
-        options = TrainingOptions(
-            learning_rate=self.learning_rate / 10, batch_size=self.batch_size, max_epochs=last, patience=None,
-            validation_share=self.validation_share, schedule="cosine", progress=False,
-        )  # fmt: skip
-        module = _Through(network, self._step, self._frame(targets)[1]) if self._through else network
-        train(
-            module, X, torch.tensor(targets, dtype=torch.float32), loss=self._loss(targets), options=options, seed=seed
-        )
-        network.eval()
-        return history
+        try:
+            return train_network(self, spec, X, targets, weight, seed, further=further)
+        finally:
+            self.max_epochs = epochs
 
 
 class _ThroughRegressor(_LastThrough, SafeRegressor):

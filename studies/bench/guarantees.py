@@ -18,7 +18,7 @@ from scipy import sparse
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import pdcg
+from smle.guarantees.box.pdcg import run_pdcg
 from smle.guarantees.box.projection import nearest_safe_head
 from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.exclusions import verify_exclusions
@@ -259,7 +259,7 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
             runs = []
             for anchored, n_xs in ((False, 1), (True, 100)):
                 task = HeadProblem.of(over, spec, cells, 0)
-                runs.append(pdcg(head, task, n_it=100, n_xs=n_xs, anchored=anchored))
+                runs.append(run_pdcg(head, task, n_it=100, n_xs=n_xs, anchored=anchored))
                 clock.append(time.perf_counter())
             ended.append(runs[0].succeeded)
             seconds = np.diff(clock)
@@ -267,7 +267,8 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
             row: list[object] = ["affine" if affine else "constant", n, clauses, seconds[0]]
             for run, spent in zip(runs, seconds[1:], strict=True):
                 iterations = f"{run.iterations}" if run.succeeded else f"not after {run.iterations}"
-                row += [spent / seconds[0], iterations, run.distance / shortest]
+                distance = float(np.linalg.norm(run.head.vector() - head.vector()))
+                row += [spent / seconds[0], iterations, distance / shortest]
             rows.append(tuple(row))
     passed[f"PDCG with a memory of one counterexample converges in all {len(ended)} cases"] = all(ended)
     return Table(
@@ -299,7 +300,7 @@ def _back_ends(quick: bool) -> Table:
             safe = robust_rows(task.rows(task.weights(head), head), task.envelope, layout)
             total = safe.A.shape[1]
             start = np.zeros(total)
-            start[: layout.size] = layout.pack(head.W.astype(np.float64), None, head.b.astype(np.float64))
+            start[: layout.size] = head.vector()
             P = sparse.diags(np.arange(total) < layout.size, format="csr", dtype=float)
             program = QuadraticProgram(P, -start, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
             for backend in BACKENDS[QuadraticProgram]:

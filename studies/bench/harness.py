@@ -13,12 +13,15 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
 
 __all__ = [
     "BenchResult",
@@ -29,6 +32,7 @@ __all__ = [
     "environment",
     "interleaved",
     "keep_memory",
+    "one_thread",
     "write",
 ]
 
@@ -96,8 +100,24 @@ class Timing:
         return statistics.median(self.seconds)
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread, so that its processor time (`time.thread_time`) is what a call costs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def interleaved(
-    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 5, budget: float = 30.0
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 5,
+    budget: float = 30.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time contenders in turns, so that a busy machine slows them all; the first one is the baseline.
 
@@ -115,10 +135,10 @@ def interleaved(
     start = time.perf_counter()
     for turn in range(rounds):
         for name in names if turn % 2 == 0 else reversed(names):
-            before = time.perf_counter()
+            before = clock()
             for _ in range(calls[name]):
                 contenders[name]()
-            seconds[name].append((time.perf_counter() - before) / calls[name])
+            seconds[name].append((clock() - before) / calls[name])
         if time.perf_counter() - start > budget:
             break
     base = seconds[names[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from smle import correct
 from smle.assurance import DeployedNetwork
 from smle.nn.network import SafeNetwork
 from smle.nn.quick import Quick
 from smle.rules import Specification
+from studies.bench.clips import HEADER, RULES
 from studies.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory
 
 __all__ = ["run", "undisturbed"]
@@ -37,6 +40,7 @@ def run(quick: bool = False) -> BenchResult:
         tables = (
             _table("A 128-128-64 backbone", (128, 128), 64, quick=quick, passed=passed),
             _table("The paper's network for 8 inputs and 4 outputs (32-64-32)", (32, 64), 32, quick=quick),
+            _doors(quick, passed),
         )
     finally:
         torch.set_num_threads(threads)
@@ -95,6 +99,51 @@ def _table(
         "network that is deployed runs its backbone without the calls of torch's modules; the plain one is called as "
         "modules are, and once in the same short way.",
     )
+
+
+def _doors(quick: bool, passed: dict[str, bool]) -> Table:
+    """Measure heads of rules behind a torch module, and learned boxes under the same rules beside them."""
+    sizes = (1, 64, 1024) if quick else tuple(2**i for i in range(14))
+    rows: list[tuple[object, ...]] = []
+    for name, (rules, _) in RULES.items():
+        text = "".join(f"  - {{name: r{i}, {rule}}}\n" for i, rule in enumerate(rules))
+        spec = Specification.from_yaml(f"{HEADER}{text}")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            layers: list[nn.Module] = []
+            for inner in (3, 64, 64):
+                layers += [nn.Linear(inner, 64), nn.ReLU()]
+            body, last = nn.Sequential(*layers), nn.Linear(64, 1)
+            boxed = SafeNetwork(body, spec, embedding=64, bounds="fixed" if "affine" not in text else "affine")
+        plain = nn.Sequential(*body, last).eval().requires_grad_(False)
+        contenders = {"plain": plain, "rules": correct(plain, spec).eval(), "box": DeployedNetwork.of(boxed)}
+        found: dict[str, list[float]] = {"rules": [], "box": []}
+        for size in sizes:
+            x = torch.rand(size, 3, generator=torch.Generator().manual_seed(0))
+            calls = {key: _call(network, x) for key, network in contenders.items()}
+            times = interleaved(calls, rounds=20 if quick else 200, budget=5.0, clock=time.thread_time)
+            for key, ratios in found.items():
+                ratios.append(min(times[key].seconds) / min(times["plain"].seconds))
+        rows += [(name, "head of rules", *found["rules"]), (name, "learned box", *found["box"])]
+        large = max(ratio for size, ratio in zip(sizes, found["rules"], strict=True) if size >= 256)
+        passed[f"torch, {name}: below 2x the network from 256 rows on ({large:.2f}x)"] = large < 2
+        slower = [size for size, a, b in zip(sizes, found["rules"], found["box"], strict=True) if a > 1.05 * b]
+        passed[f"torch, {name}: slower than a learned box at no size ({slower or 'none'})"] = not slower
+    return Table(
+        "A 3-64-64-64-1 network in torch, with a head behind it",
+        ("rules", "head", *(f"{size:,}" for size in sizes)),
+        tuple(rows),
+        "Ratio to the network alone by batch size; one thread; the least processor time of rounds taken in turns. The "
+        "head of rules is a program in NumPy behind the module. A learned box takes the place of the last layer.",
+    )
+
+
+def _call(network: nn.Module, x: Tensor) -> Callable[[], Any]:
+    def call() -> Any:
+        with torch.inference_mode():
+            return network(x)
+
+    return call
 
 
 def _torch(network: nn.Module) -> Callable[[Tensor], Any]:

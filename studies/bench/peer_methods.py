@@ -38,7 +38,6 @@ GUARANTEES = {
     "PiShield": "in real arithmetic",
     "HardNet-style": "in real arithmetic",
     "smle, paper preset": "proved for all inputs, rounding included",
-    "smle, gauge": "proved for all inputs, rounding included",
     "smle": "proved for all inputs, rounding included",
 }
 """What each method promises, by its authors' own words; for smle the exact checker's."""
@@ -84,7 +83,7 @@ def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
     if method == "smle":
         return _corrected(case, options, seed)
     if method.startswith("smle"):
-        return _learned(case, _preset(case, settings) if "paper" in method else settings, seed)
+        return _learned(case, _preset(case, settings), seed)
     if method == "preprocess":
         start = time.process_time()
         targets = nearest_outputs(case.task.specification, case.task.X, case.task.y)
@@ -173,7 +172,9 @@ def _preset(case: Case, shared: Settings) -> Settings:
     paper = settings_of(benchmark, "paper", inputs=case.task.X.shape[1], outputs=case.task.y.shape[1])
     # The last epoch is kept, as in the paper: heads are nearly safe only, so the best epoch may be far from safe.
     options = replace(shared.options, keep="last")
-    return replace(paper, backbone=shared.backbone, options=options)
+    # Bounds that move with the inputs where the rules do.
+    linear = paper.linear or case.kind == "input-dependent"
+    return replace(paper, backbone=shared.backbone, options=options, linear=linear)
 
 
 def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:
@@ -189,13 +190,8 @@ def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:
 
 def _learned(case: Case, settings: Settings, seed: int) -> Trained:
     start = time.process_time()
-    if case.kind == "input-dependent":
-        # What SafeRegressor does with the gauge: bounds that move with the inputs, targets that obey.
-        settings = replace(settings, bounds="affine", enforced_share=1.0)
     task = case.task
-    share, targets = settings.enforced_share, task.y
-    if share:
-        targets = share * nearest_outputs(task.specification, task.X, task.y) + (1 - share) * targets
+    targets = nearest_outputs(task.specification, task.X, task.y) if settings.enforced else task.y
     network, _ = train_safe(task, settings, targets, settings.enforcement(), seed=seed)
     seconds = time.process_time() - start
     proved = certify(network).check()

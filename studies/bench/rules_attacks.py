@@ -119,7 +119,7 @@ def corrected(name: str, text: str, estimator: Any, targets: Callable[[Any, Any]
         model.to_onnx(place)
         data = place.read_bytes()
     scale = np.asarray(Y.std(axis=0)).reshape(-1)
-    return Subject(name, spec, model.certificate_, scale, _answers(model.corrected_), data)
+    return Subject(name, spec, model.certificate_, scale, _answers(model.deployed_), data)
 
 
 def _answers(model: Any) -> Callable[[FloatArray], Array]:

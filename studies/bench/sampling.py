@@ -1,4 +1,4 @@
-"""Points that are hard for a guard, and an exact judge of what a model answers there.
+"""An exact judge of what models answer, apart from the one in smle; the points are those that `smle.attack` tries.
 
 The judge screens in float64 with an error bound and decides what is left in rationals, so that its word is exact.
 """
@@ -6,7 +6,7 @@ The judge screens in float64 with an error bound and decides what is left in rat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.rules import Clause, Linear, Literal, Row, Specification
+from smle.violations.points import border_points, corner_points, finished, hard_points, uniform_points
 from smle_check.floats import BINARY32, BINARY64, exact, nearest
 
 __all__ = [
@@ -186,106 +187,3 @@ def _settled(terms: Terms, bound: Fraction, total: Doubles, error: Doubles, *, s
         value = sum(f * above * (bottom // below) for f, (above, below) in zip(factors, ratios, strict=True))
         result[i] = value < limit * bottom if strict else value <= limit * bottom
     return result
-
-
-# --- Points --------------------------------------------------------------------------------------------------
-
-
-def hard_points(
-    spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
-) -> Iterator[FloatArray]:
-    """Yield batches of about `count` points in all: uniform, corners, on facets, a few ulps around them.
-
-    Inputs lie in the domain; of the columns of a categorical input one is 1.
-    """
-    rows = list(regions_of(spec).rows)
-    share = max(1, count // (2 + len(rows)))
-    yield uniform_points(spec, rng, share, dtype=dtype)
-    yield corner_points(spec, rng, share, dtype=dtype)
-    for row in rows:
-        yield border_points(spec, rng, share, row=row, dtype=dtype)
-
-
-def uniform_points(
-    spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
-) -> FloatArray:
-    """Return points (count, d) drawn uniformly from the domain."""
-    lower, upper = _ends(spec)
-    return finished(spec, rng.uniform(lower, upper, (count, len(lower))), dtype)
-
-
-def corner_points(
-    spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
-) -> FloatArray:
-    """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
-    return finished(spec, _snap(regions_of(spec).rows, _corners(spec, rng, count), rng), dtype)
-
-
-def border_points(
-    spec: Specification,
-    rng: np.random.Generator,
-    count: int,
-    *,
-    row: Row,
-    ulps: int = 3,
-    dtype: type[np.floating] = np.float32,
-) -> FloatArray:
-    """Return points on the facet of a row, moved by up to `ulps` numbers of the format to either side."""
-    lower, upper = _ends(spec)
-    inner = rng.uniform(lower, upper, (count, len(lower)))
-    points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(spec, rng, count))
-    others = [r for r in regions_of(spec).rows if r != row and r.is_comparison]
-    cast = finished(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
-    column = row.coefficients[0][0]
-    for _ in range(ulps):
-        side = np.where(rng.random(count) < 0.5, -np.inf, np.inf)
-        moved = np.nextafter(cast[:, column], side.astype(dtype), dtype=dtype)
-        cast[:, column] = np.where(rng.random(count) < 0.5, moved, cast[:, column])
-    return finished(spec, cast, dtype)
-
-
-def _ends(spec: Specification) -> tuple[Doubles, Doubles]:
-    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
-    return lower, upper
-
-
-def _corners(spec: Specification, rng: np.random.Generator, count: int) -> Doubles:
-    lower, upper = _ends(spec)
-    result: Doubles = np.where(rng.random((count, len(lower))) < 0.5, lower, upper)
-    return result
-
-
-def _snap(rows: Sequence[Row], points: Doubles, rng: np.random.Generator) -> Doubles:
-    """Put a random half of the points onto each comparison's constant."""
-    points = points.copy()
-    for row in rows:
-        if row.is_comparison:
-            ((column, sign),) = row.coefficients
-            chosen = rng.random(len(points)) < 0.5
-            points[chosen, column] = float(row.bound * sign)
-    return points
-
-
-def _onto(row: Row, points: Doubles, rng: np.random.Generator, lower: Doubles, upper: Doubles) -> Doubles:
-    """Move points onto the row's facet by changing one coordinate, where the domain allows it."""
-    points = points.copy()
-    columns = [c for c, _ in row.coefficients]
-    weights = np.array([float(v) for _, v in row.coefficients])
-    rest = points[:, columns] @ weights
-    pick = rng.integers(len(columns), size=len(points))
-    for k, column in enumerate(columns):
-        moved = points[:, column] + (float(row.bound) - rest) / weights[k]
-        use = (pick == k) & (moved >= lower[column]) & (moved <= upper[column])
-        points[use, column] = moved[use]
-    return points
-
-
-def finished(spec: Specification, points: FloatArray, dtype: type[np.floating]) -> FloatArray:
-    """Return points cast to a format and put into the domain: clamped, one column of each category 1."""
-    fmt = BINARY32 if dtype == np.float32 else BINARY64
-    lower, upper = (np.array([float(nearest(v, fmt)) for v in e], dtype=dtype) for e in (spec.lower, spec.upper))
-    cast = np.clip(points.astype(dtype), lower, upper)
-    for group in spec.one_hot:
-        winner = cast[:, group].argmax(axis=1)
-        cast[:, group] = np.eye(len(group), dtype=dtype)[winner]
-    return cast

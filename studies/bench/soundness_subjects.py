@@ -192,7 +192,7 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
         model = SafeClassifier(spec, **options).fit(X, (Y > 0).astype(int))
     else:
         model = SafeRegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
-    return Subject(name, "trained", spec, model._cells, model.network_, model.certificate_)
+    return Subject(name, "trained", spec, model.deployed_.cells, model.to_torch(), model.certificate_)
 
 
 def _backbone(spec: Specification, embedding: int) -> nn.Module:

@@ -11,14 +11,12 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses
-from smle.guarantees.box.robust import Layout
+from smle.guarantees.box.pdcg import Memory, memory_clauses, run_pdcg
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.proof.worst_case import Literals
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.solvers import QuadraticProgram, Solution, solve
-from smle.training.enforcement import PDCG
 from studies.bench.harness import BenchResult, Table, interleaved
 from studies.bench.inference import undisturbed
 from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp, memory_projection_miqp
@@ -181,13 +179,11 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
     cases = [("linear", box_rule(4, 4), bounds, 1) for bounds in ("fixed", "affine")]
     cases.append(("exclusions of 6 labels", _labels(6), "fixed", 10))
     for kind, spec, bounds, memory in cases:
-        network, over, problem = _direct(spec, bounds, 16)
+        _, over, problem = _direct(spec, bounds, 16)
         head = over.heads[0]
         assert head is not None
-        enforcement = PDCG(memory=memory)
-        enforcement.start(network)
         contenders = {
-            "ours": _ours(enforcement, head, problem, memory),
+            "ours": _ours(head, problem, memory),
             "paper": _paper(over, head, problem, memory, exclusions=kind != "linear"),
         }
         times = interleaved(contenders, rounds=5 if quick else 15, budget=20.0)
@@ -206,46 +202,42 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
     )
 
 
-def _ours(enforcement: PDCG, head: Head, problem: HeadProblem, memory: int) -> Callable[[], None]:
+def _ours(head: Head, problem: HeadProblem, memory: int) -> Callable[[], None]:
     def iterate() -> None:
-        moved, reason = enforcement.iterate(head, problem, Memory(memory))
-        assert moved is not None, reason
+        assert run_pdcg(head, problem, n_it=1, n_xs=memory).iterations == 1
 
     return iterate
 
 
 def _paper(over: FrozenHeads, head: Head, problem: HeadProblem, memory: int, *, exclusions: bool) -> Callable[[], None]:
     part = problem.parts[0]
-    layout = problem.layout(head)
-    theta = layout.pack(head.W.astype(np.float64), None, head.b.astype(np.float64))
 
     def iterate() -> None:
         if exclusions:
             search = exclusion_counterexample_milp(part.exclusions, over.bounds, head, part.region)
         else:
-            rows = Literals(
-                *(np.concatenate([getattr(a, f) for a in part.literals]) for f in ("g", "s", "h", "strict"))
-            )
+            rows = Literals(*(np.concatenate([getattr(a, f) for a in part.stated]) for f in ("g", "s", "h", "strict")))
             search = linear_counterexample_milp(rows, over.bounds, head, part.region)
         assert search.found is not None, search.message
         points = Memory(memory)
         points.append(search.found.x, search.found.z, 0)
         if exclusions:
-            found = memory_projection_miqp(theta, points, problem, layout=layout, like=head, tolerance=1e-6, big=1e3)
+            found = memory_projection_miqp(head, points, problem, tolerance=1e-6, big=1e3)
         else:
-            found = _memory_qp(theta, points, problem, layout=layout, head=head)
+            found = _memory_qp(head, points, problem)
         assert found.x is not None, found.message
 
     return iterate
 
 
-def _memory_qp(theta: Array, points: Memory, problem: HeadProblem, *, layout: Layout, head: Head) -> Solution:
+def _memory_qp(head: Head, points: Memory, problem: HeadProblem) -> Solution:
     """Solve the paper's QP over the memory, equation polytopes_projection, as it is written."""
     z = points.points[-1][1]
     features = np.append(z, 1.0)
     required = memory_clauses(points, problem, like=head, tolerance=1e-6)
     A = np.vstack([np.einsum("km,s->kms", g, features).reshape(len(g), -1) for _, g, _ in required])
-    size = layout.size
+    theta = head.vector()
+    size = len(theta)
     return solve(
         QuadraticProgram(
             sparse.identity(size, format="csr"), -theta, A, np.full(len(A), -np.inf),

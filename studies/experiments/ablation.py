@@ -8,16 +8,15 @@
 | forecasting | embedding size | its small or large network, constant bounds |
 | forecasting | embedding type | its large network as it is, or with an LSTM first; constant bounds |
 
-As in the paper, synthetic networks are trained on the original targets here, and none is trained without rules first.
-Under the preset `paper` all keep the weights of their last epoch, as its authors do.
-The preset `best` varies its own network instead: half or twice as wide, or with an LSTM first.
+As in the paper, synthetic networks are trained on the original targets here. All else is as in the preset, the first
+phase and the kept epoch included.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from studies.experiments.networks import PaperLayers, Perceptron, Settings
+from studies.experiments.networks import PaperLayers, Settings
 
 __all__ = ["ABLATIONS", "vary"]
 
@@ -44,18 +43,17 @@ def vary(settings: Settings, benchmark: str, study: str) -> Settings:
     """Return the settings of a study, from those of the main experiment.
 
     Raises:
-        ValueError: If the benchmark has no such study.
+        ValueError: If the benchmark has no such study, or the preset does not train the paper's network.
     """
     if study not in ABLATIONS.get(benchmark, {}).values():
         raise ValueError(f"Expected a study of {benchmark}: {_names(benchmark)}. Got '{study}'.")
-    paper = isinstance(settings.backbone, PaperLayers)
-    linear = study == "q3-linear" or (benchmark == "synthetic" and study == "q3-large")
+    if not isinstance(settings.backbone, PaperLayers):
+        raise ValueError("The ablation is about the paper's network. Expected the preset 'paper' or 'published'.")
     return replace(
         settings,
         backbone=_backbone(settings.backbone, study),
-        bounds="affine" if linear else "fixed",
-        enforced_share=0.0 if benchmark == "synthetic" else settings.enforced_share,
-        options=replace(settings.options, warmup_epochs=0, keep="last" if paper else settings.options.keep),
+        linear=study == "q3-linear" or (benchmark == "synthetic" and study == "q3-large"),
+        enforced=benchmark != "synthetic",
     )
 
 
@@ -63,17 +61,9 @@ def _names(benchmark: str) -> str:
     return ", ".join(["main", *dict.fromkeys(ABLATIONS.get(benchmark, {}).values())])
 
 
-def _backbone(backbone: Perceptron | PaperLayers, study: str) -> Perceptron | PaperLayers:
-    if isinstance(backbone, PaperLayers):
-        nm = backbone.embedding
-        small, large = (nm, 2 * nm, nm), (nm, 2 * nm, 3 * nm, 2 * nm, nm)
-        if study in ("q3-small", "q3-large"):
-            return replace(backbone, widths=small if study == "q3-small" else large)
-        return replace(backbone, recurrent=study == "q3-lstm")
-    if study == "q3-lstm":
-        return replace(backbone, recurrent=True)
+def _backbone(backbone: PaperLayers, study: str) -> PaperLayers:
+    nm = backbone.embedding
     if study in ("q3-small", "q3-large"):
-        factor = 0.5 if study == "q3-small" else 2.0
-        hidden = tuple(int(factor * width) for width in backbone.hidden)
-        return replace(backbone, hidden=hidden, embedding=int(factor * backbone.embedding))
-    return backbone
+        small, large = (nm, 2 * nm, nm), (nm, 2 * nm, 3 * nm, 2 * nm, nm)
+        return replace(backbone, widths=small if study == "q3-small" else large)
+    return replace(backbone, recurrent=study == "q3-lstm")

@@ -32,7 +32,7 @@ class Check:
 def checks(rows: Sequence[Row], benchmark: str, preset: str, *, failed: int = 0) -> list[Check]:
     """Return the checks of one benchmark under one preset, of which some jobs may have failed."""
     found = [_proved(rows, failed)]
-    if preset == "paper":
+    if preset != "best":
         found.append(_within_quartiles(rows, benchmark))
         return found
     makers = {

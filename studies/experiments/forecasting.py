@@ -20,19 +20,7 @@ from smle.rules import Specification
 from smle.rules.helpers import bounded_change, rule
 from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
 
-__all__ = [
-    "FILE",
-    "INPUTS",
-    "OUTPUTS",
-    "QUANTILES",
-    "SERIES",
-    "Windows",
-    "load",
-    "read_series",
-    "step_heads",
-    "task_keys",
-    "windows",
-]
+__all__ = ["FILE", "INPUTS", "OUTPUTS", "QUANTILES", "SERIES", "Windows", "load", "read_series", "task_keys", "windows"]
 
 FILE = "m4_selected.csv"
 INPUTS, OUTPUTS = 8, 4
@@ -132,26 +120,6 @@ def load(key: str, series: Mapping[str, Array], *, standin: bool = False) -> Tas
         "forecasting", key, quantile, spec, train.X, train.y, test.X, test.y, partial(_broken, delta),
         last_test=test.last, standin=standin,
     )  # fmt: skip
-
-
-def step_heads(targets: Array, embedding: int) -> tuple[Array, Array]:
-    """Return a head W (4, n), b (4,) over -1 <= z <= 1 that states a forecast as a first value and its steps.
-
-    Unit 0 spans the first values in `targets`, unit k the steps from output k to k + 1; other units start at zero.
-
-    Raises:
-        ValueError: If there are fewer units than outputs.
-    """
-    m = targets.shape[1]
-    if embedding < m:
-        raise ValueError(f"Expected at least {m} embedding units. Got {embedding}.")
-    middle = targets[:, 0].mean()
-    W = np.zeros((m, embedding))
-    W[:, 0] = 1.1 * np.abs(targets[:, 0] - middle).max()
-    for k in range(1, m):
-        # Just inside what is allowed: the targets reach it.
-        W[k:, k] = 0.98 * np.abs(np.diff(targets, axis=1)).max()
-    return W, np.full(m, middle)
 
 
 def _broken(delta: float, X: Array, outputs: Array) -> Flags:

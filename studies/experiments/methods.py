@@ -16,18 +16,19 @@ from smle import correct
 from smle.assurance import DeployedNetwork, certify
 from smle.baselines import violation_rate
 from smle.corrected.network import CorrectedModule
-from smle.guarantees.answers.nearest import nearest_outputs
+from smle.guarantees import Pdcg, nearest_outputs
+from smle.training.options import History
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary
-from studies.experiments.networks import Settings, train_plain, train_safe
-from studies.experiments.pdcg import CountedPDCG
+from studies.experiments.networks import Settings, State, train_plain, train_safe
 from studies.experiments.presets import BENCHMARKS, settings_of
 from studies.experiments.tasks import Array, Task
 
-__all__ = ["METHODS", "Job", "jobs", "load_task", "solve"]
+__all__ = ["METHODS", "Job", "answers", "jobs", "load_task", "projections", "seed_of", "settings_for", "solve"]
 
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 
+_MOST_KEPT = 24
 _CALLS, _BLOCK = 240, 20  # single examples timed per method, and per turn of a method
 
 
@@ -63,8 +64,9 @@ def jobs(
     study: str = "main",
     quick: bool = False,
     data_dir: str | None = None,
+    task: str | None = None,
 ) -> list[Job]:
-    """Return the jobs of a run; `quick` takes few tasks.
+    """Return the jobs of a run, of one task if it is named; `quick` takes few tasks.
 
     Raises:
         ValueError: If a benchmark is unknown.
@@ -74,6 +76,7 @@ def jobs(
         if benchmark not in BENCHMARKS:
             raise ValueError(f"Expected benchmarks among {', '.join(BENCHMARKS)}. Got '{benchmark}'.")
         keys = _quick_keys(benchmark) if quick else _keys(benchmark)
+        keys = [key for key in keys if task in (None, key)]
         found += [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
     return found
 
@@ -122,28 +125,41 @@ class _Method:
     predict: Callable[[Array], Array] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class _Plain:
+    """A plain network, trained on the targets as they are, and what that took."""
+
+    network: nn.Module
+    facts: dict[str, Any]
+
+
 def solve(job: Job) -> list[dict[str, Any]]:
     """Train, judge and time every method on a job's task, in a study of the ablation only `smle`; one row each."""
     task = load_task(job)
-    settings = settings_of(job.benchmark, job.preset, inputs=task.X.shape[1], outputs=task.y.shape[1], quick=job.quick)
-    if job.study != "main":
-        settings = vary(settings, job.benchmark, job.study)
+    settings = settings_for(job, task)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        methods, seed = {}, _seed(job)
+        methods, seed = {}, seed_of(job)
         if job.study == "main":
             methods["oracle"] = _Method(_allowed(task, task.X_test, task.y_test), None, {})
             methods["preprocess"] = _preprocess(task, settings, seed)
-            methods["postprocess"] = _postprocess(task, settings, seed)
-        methods["smle"] = _smle(task, settings, seed)
+            methods["postprocess"], plain = _postprocess(task, settings, seed)
+        methods["smle"] = _corrected(task, plain) if settings.choices is None else _smle(job, task, settings, seed)
         timings = _timings(task, {name: method.answer for name, method in methods.items() if method.answer})
     finally:
         torch.set_num_threads(threads)
-    return [_row(job, task, name, method, timings.get(name, {})) for name, method in methods.items()]
+    kind = "averaged" if settings.choices is None else settings.choices.r2
+    return [_row(job, task, name, method, timings.get(name, {}), kind) for name, method in methods.items()]
 
 
-def _seed(job: Job) -> int:
+def settings_for(job: Job, task: Task) -> Settings:
+    """Return how a job's networks are trained."""
+    settings = settings_of(job.benchmark, job.preset, inputs=task.X.shape[1], outputs=task.y.shape[1], quick=job.quick)
+    return settings if job.study == "main" else vary(settings, job.benchmark, job.study)
+
+
+def seed_of(job: Job) -> int:
     """Return a seed that differs between tasks, so that luck does not repeat itself."""
     text = f"{job.benchmark} {job.task} {job.seed}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
@@ -187,7 +203,7 @@ def _preprocess(task: Task, settings: Settings, seed: int) -> _Method:
     return _Method(predict(task.X_test), network, facts, predict)
 
 
-def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
+def _postprocess(task: Task, settings: Settings, seed: int) -> tuple[_Method, _Plain]:
     clock = _Clock()
     network, epochs = _trained(task, settings, task.y, seed)
     facts = {**clock.stop(), "epochs": epochs}
@@ -201,7 +217,7 @@ def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     def answer(x: Tensor) -> Array:
         return predict(x.numpy())
 
-    return _Method(predict(task.X_test), answer, facts, predict)
+    return _Method(predict(task.X_test), answer, facts, predict), _Plain(network, facts)
 
 
 def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple[nn.Module, int]:
@@ -210,46 +226,105 @@ def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple
     return train_plain(task, replace(settings, options=options), targets, seed=seed)
 
 
-def _smle(task: Task, settings: Settings, seed: int) -> _Method:
+def _corrected(task: Task, plain: _Plain) -> _Method:
+    """Return our default: the plain network that `postprocess` has, too, with the head of rules behind it."""
+    started = time.perf_counter()
+    found: CorrectedModule = correct(plain.network, task.specification, task.X)
+    return _deployed(task, found.eval(), found.certificate_.check(), dict(plain.facts), started)
+
+
+def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
+    """Return the paper's network, trained by Algorithm 2."""
+    handed = _handed_on(job, settings)
     enforcement, clock = settings.enforcement(), _Clock()
-    if settings.corrects:
-        plain, epochs = _trained(task, settings, task.y, seed)
-        facts: dict[str, Any] = {**clock.stop(), "epochs": epochs}
-        started = time.perf_counter()
-        found: CorrectedModule = correct(plain, task.specification, task.X)
-        deployed: nn.Module = found.eval()
-        proved = found.certificate_.check()
-    else:
-        share = settings.enforced_share
-        targets = share * _enforced(task) + (1 - share) * task.y if share else task.y
-        network, epochs = train_safe(task, settings, targets, enforcement, seed=seed)
-        facts = {**clock.stop(), "epochs": epochs}
-        started = time.perf_counter()
-        proved, deployed = certify(network).check(), DeployedNetwork.of(network)
+    targets = _enforced(task) if settings.enforced else task.y
+    network, history = train_safe(task, settings, targets, enforcement, seed=seed, start=handed)
+    _remember(job, settings, network.backbone)
+    facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
+    started = time.perf_counter()
+    return _deployed(task, DeployedNetwork.of(network), certify(network).check(), facts, started)
+
+
+def _deployed(task: Task, network: nn.Module, proved: Sequence[Any], facts: dict[str, Any], started: float) -> _Method:
     facts |= {
         "seconds_certify": time.perf_counter() - started,
         "certified": True,
         "worst_margin": float(min(item.margin for item in proved)),
         "statements": len(proved),
     }
-    if isinstance(enforcement, CountedPDCG):
-        facts |= enforcement.counts.as_row()
 
     def predict(X: Array) -> Array:
-        with torch.inference_mode():
-            return np.asarray(deployed(torch.tensor(X)).numpy().astype(np.float64))
+        return answers(network, X)
 
-    return _Method(predict(task.X_test), deployed, facts, predict)
+    return _Method(predict(task.X_test), network, facts, predict)
 
 
-def _timings(task: Task, answers: dict[str, Callable[[Tensor], Any]]) -> dict[str, dict[str, float]]:
+def answers(network: nn.Module, X: Array) -> Array:
+    """Return what a deployed network answers to inputs, in float64."""
+    with torch.inference_mode():
+        return np.asarray(network(torch.tensor(X)).numpy().astype(np.float64))
+
+
+def projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:
+    """Return what the projections did, within training and at the end.
+
+    `pdcg_success`: the run at the end left no counterexample. `pdcg_iterations`: its projections.
+    `pdcg_counterexamples`: all that were found, training included. `pdcg_final_violation`: strength of the last one, if
+    the run failed.
+    """
+    runs = history.projections
+    within = [succeeded for step, succeeded in zip(runs["step"], runs["succeeded"], strict=True) if step]
+    return {
+        "pdcg_success": all(run.succeeded for run in final),
+        "pdcg_iterations": sum(run.iterations for run in final),
+        "pdcg_counterexamples": sum(strength > 0 for strength in runs["strength"]),
+        "pdcg_final_violation": max((run.strengths[-1] for run in final if not run.succeeded), default=0.0),
+        "pdcg_success_rate": float(np.mean(within)) if within else 1.0,
+        "pdcg_seconds": float(sum(runs["seconds"])),
+    }
+
+
+# --- backbones that are handed on from property to property
+
+_KEPT: dict[tuple[str, str, str, int, bool], State] = {}
+"""The last backbones of this process, by task and property, preset, study and seed."""
+
+
+def _key(job: Job) -> tuple[str, str, str, int, bool]:
+    return job.task, job.preset, job.study, job.seed, job.quick
+
+
+def _handed_on(job: Job, settings: Settings) -> State | None:
+    """Return the backbone as the property before left it, trained here and now if need be; None for the first."""
+    number = int(job.task[-1]) if job.benchmark == "synthetic" else 1
+    if settings.choices is None or settings.choices.first_phase != "handed on" or number == 1:
+        return None
+    before = replace(job, task=f"{job.task[:-1]}{number - 1}")
+    if _key(before) not in _KEPT:
+        task = load_task(before)
+        inner = settings_for(before, task)
+        targets = _enforced(task) if inner.enforced else task.y
+        start = _handed_on(before, inner)
+        network, _ = train_safe(task, inner, targets, inner.enforcement(), seed=seed_of(before), start=start)
+        _remember(before, inner, network.backbone)
+    return _KEPT[_key(before)]
+
+
+def _remember(job: Job, settings: Settings, backbone: nn.Module) -> None:
+    if settings.choices is not None and settings.choices.first_phase == "handed on":
+        _KEPT[_key(job)] = {name: value.detach().clone() for name, value in backbone.state_dict().items()}
+        while len(_KEPT) > _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+
+
+def _timings(task: Task, timed: dict[str, Callable[[Tensor], Any]]) -> dict[str, dict[str, float]]:
     """Time single test examples and the whole test set; methods take turns, so that they share disturbances."""
     rows = torch.tensor(task.X_test, dtype=torch.float32)
-    single: dict[str, list[float]] = {name: [] for name in answers}
-    batch: dict[str, list[float]] = {name: [] for name in answers}
+    single: dict[str, list[float]] = {name: [] for name in timed}
+    batch: dict[str, list[float]] = {name: [] for name in timed}
     with torch.inference_mode():
         for block in range(_CALLS // _BLOCK):
-            for name, answer in answers.items():
+            for name, answer in timed.items():
                 answer(rows[:1])  # what the method before left in the caches is not this method's business
                 for call in range(block * _BLOCK, (block + 1) * _BLOCK):
                     x = rows[call % len(rows)].unsqueeze(0)
@@ -257,7 +332,7 @@ def _timings(task: Task, answers: dict[str, Callable[[Tensor], Any]]) -> dict[st
                     answer(x)
                     single[name].append(time.perf_counter() - started)
         for _ in range(5):
-            for name, answer in answers.items():
+            for name, answer in timed.items():
                 started = time.perf_counter()
                 answer(rows)
                 batch[name].append(time.perf_counter() - started)
@@ -266,11 +341,11 @@ def _timings(task: Task, answers: dict[str, Callable[[Tensor], Any]]) -> dict[st
             "seconds_per_example": float(np.median(single[name])),
             "seconds_per_row_batch": float(np.median(batch[name])) / len(rows),
         }
-        for name in answers
+        for name in timed
     }
 
 
-def _row(job: Job, task: Task, name: str, method: _Method, timing: dict[str, float]) -> dict[str, Any]:
+def _row(job: Job, task: Task, name: str, method: _Method, timing: dict[str, float], kind: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "benchmark": job.benchmark,
         "task": job.task,
@@ -281,11 +356,13 @@ def _row(job: Job, task: Task, name: str, method: _Method, timing: dict[str, flo
         "standin": task.standin,
         "method": name,
         "metric": task.metric,
-        "score": task.score(method.outputs),
+        "score": task.score(method.outputs, kind=kind),
+        "score_pooled": task.score(method.outputs, kind="pooled"),
+        "score_averaged": task.score(method.outputs),
         "violations": float(task.broken(task.X_test, method.outputs).mean()),
         "exact_violations": violation_rate(task.specification, task.X_test, method.outputs),
     }
     for which, (X, truth) in task.further.items():
         predicted = _allowed(task, X, truth) if method.predict is None else method.predict(X)
-        row[f"score_{which}"] = task.score(predicted, truth)
+        row[f"score_{which}"] = task.score(predicted, truth, kind=kind)
     return row | method.facts | timing

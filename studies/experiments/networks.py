@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.search import find_cells
 from smle.nn.backbones import MLP, Standardize
-from smle.nn.gate import Gate
-from smle.nn.head_parameters import DataScale
-from smle.nn.network import SafeNetwork
-from smle.training.enforcement import Enforcement
+from smle.training.enforcement import PDCG
 from smle.training.loop import train
-from smle.training.options import TrainingOptions
-from smle.training.refit import refit_network
+from smle.training.options import History, TrainingOptions
+from studies.experiments.choices import PaperChoices
+from studies.experiments.paper_network import Adversarial, PaperNetwork
 from studies.experiments.tasks import Array, Task
+from studies.formulations import largest_sum
 
-__all__ = ["PaperLayers", "Perceptron", "Settings", "train_plain", "train_safe"]
+__all__ = ["PaperLayers", "Perceptron", "Settings", "State", "safe_network", "train_plain", "train_safe"]
 
-_PRIOR = 4.0  # typical logits are kept within this distance of zero
+State = Mapping[str, Tensor]
+"""Weights of a backbone by name."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +123,38 @@ class _Recurrent(nn.Module):
 class Settings:
     """How one preset trains the networks of one benchmark.
 
-    * `backbone` is shared by all methods; `bounds`, `enforcement` and `refit` are for safe networks.
-    * `options` of training; the last fifth of the rows decides when to stop.
-    * `start(targets, embedding)`: heads W (m, n), b (m,) that safe networks (bounds -1 and 1) start from; None: random.
-    * `scaled`: raw parameters live in units taken from the data. False: in the units of the data, as in the paper.
-    * `enforced_share`: safe networks are trained on this share of the nearest targets that obey the property, and the
-      rest of the original ones; 1 in the paper.
-    * `corrects`: a plain network, trained on the original targets, is made safe by `smle.correct`; nothing else above
-      that concerns safe networks has a meaning then.
+    * `backbone` is shared by all methods. `options` of training; the last fifth of the rows decides when to stop.
+    * `choices`: how the paper's network is trained; None: a plain network, trained on the original targets, is made
+      safe by `smle.correct`, and what follows has no meaning.
+    * `linear`: bounds are linear, not constant. `memory`: counterexamples kept, the paper's n_xs.
+    * `enforced`: the paper's network sees the nearest targets that obey the property, not the original ones.
+    * `scaled`: a plain network is trained on standardized targets. False: on targets as they are, as in the paper.
     """
 
     backbone: Perceptron | PaperLayers
-    bounds: str = "fixed"
-    enforcement: Callable[[], Enforcement]
     options: TrainingOptions = field(default_factory=TrainingOptions)
-    refit: bool = True
-    start: Callable[[Array, int], tuple[Array, Array]] | None = None
+    choices: PaperChoices | None = None
+    linear: bool = False
+    memory: int = 1
+    enforced: bool = True
     scaled: bool = True
-    enforced_share: float = 1.0
-    corrects: bool = False
+
+    def enforcement(self) -> PDCG:
+        """Return what keeps the paper's network safe.
+
+        Raises:
+            ValueError: If the preset trains none.
+        """
+        choices = self.choices
+        if choices is None:
+            raise ValueError("Expected settings of the paper's network. Got those of a plain one, corrected later.")
+        kind = PDCG if choices.after_steps == "projection" else Adversarial
+        found: PDCG = kind(
+            memory=self.memory, keep_memory=choices.keep_memory, anchored=choices.anchored, cost=choices.cost
+        )
+        if choices.pairs == "sum":
+            found.search = largest_sum
+        return found
 
 
 def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) -> tuple[nn.Module, int]:
@@ -170,75 +181,35 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
 
 
 def train_safe(
-    task: Task, settings: Settings, targets: Array, enforcement: Enforcement, *, seed: int
-) -> tuple[SafeNetwork, int]:
-    """Train a safe network; its heads are then proved, or NotCertifiedError is raised. Also return the epochs."""
+    task: Task, settings: Settings, targets: Array, enforcement: PDCG, *, seed: int, start: State | None = None
+) -> tuple[PaperNetwork, History]:
+    """Train the paper's network; its heads are then proved, or NotCertifiedError is raised.
+
+    `start`: the backbone's weights, if it was trained before.
+    """
     (X, y), held = _split(task.X, targets, settings.options.validation_share)
-    loss = _loss(task, _units(task, settings, targets)[1])
-    network = _safe_network(task, settings, targets, gauge=enforcement.gauge, seed=seed)
+    network = safe_network(task, settings, seed=seed)
+    if start is not None:
+        network.backbone.load_state_dict(start)
     history = train(
-        network, X, y.float(), loss=loss, options=settings.options, seed=seed, title="safe",
+        network, X, y.float(), loss=_loss(task), options=settings.options, seed=seed, title="safe",
         enforcement=enforcement, validation=(held[0], held[1].float()),
     )  # fmt: skip
-    if settings.refit:
-        refit_network(network, X, y, loss="logistic" if task.has_labels else "squared", validation=held)
-    return network, len(history.loss)
+    return network, history
 
 
-def _safe_network(task: Task, settings: Settings, targets: Array, *, gauge: bool, seed: int) -> SafeNetwork:
-    spec = task.specification
-    cells = find_cells(spec)
-    d, m = task.X.shape[1], targets.shape[1]
-    frame, prefer = DataScale.identity(d, m), None
-    if settings.scaled:
-        deviation = task.X.std(axis=0)
-        shift, size = _units(task, settings, targets)
-        frame = DataScale(task.X.mean(axis=0), np.where(deviation > 0, deviation, 1.0), shift, np.full(m, size))
-    if gauge:
-        cell = _cells(task.X, Gate(spec, cells))
-        prefer = np.stack(
-            [_typical(task, targets[cell == c] if (cell == c).any() else targets) for c in range(len(cells))]
-        )
+def safe_network(task: Task, settings: Settings, *, seed: int) -> PaperNetwork:
+    """Return the paper's network for a task as it is before training."""
+    assert settings.choices is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = SafeNetwork(
+        return PaperNetwork(
             settings.backbone.build(task.X),
-            spec,
+            task.specification,
             embedding=settings.backbone.embedding,
-            bounds=settings.bounds,
-            gauge=gauge,
-            frame=frame,
-            prefer=prefer,
-            cells=cells,
+            linear=settings.linear,
+            choices=settings.choices,
         )
-        if not settings.scaled:
-            _draw_as_keras(network)
-    if settings.start is not None:
-        W, b = settings.start(targets, settings.backbone.embedding)
-        heads = network.heads.certified
-        network.heads.assign(np.repeat(W[None], heads, axis=0), None, np.repeat(b[None], heads, axis=0))
-    return network
-
-
-@torch.no_grad()
-def _draw_as_keras(network: SafeNetwork) -> None:
-    """Draw all heads anew, in the frame of the data: Glorot uniform, biases zero."""
-    for weight in network.heads.raw_weight:
-        nn.init.xavier_uniform_(weight)
-    nn.init.zeros_(network.heads.raw_bias)
-
-
-def _cells(X: Array, gate: Gate) -> npt.NDArray[np.int64]:
-    """Return the cell of every row."""
-    return np.zeros(len(X), dtype=np.int64) if gate.is_trivial else gate(torch.tensor(X)).numpy()
-
-
-def _typical(task: Task, targets: Array) -> Array:
-    """Return typical outputs (m,): the mean, or the logits of the labels' shares."""
-    if not task.has_labels:
-        return np.asarray(targets.mean(axis=0))
-    share = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
-    return np.asarray(np.clip(np.log(share / (1 - share)), -_PRIOR, _PRIOR))
 
 
 def _units(task: Task, settings: Settings, targets: Array) -> tuple[Array, float]:
@@ -249,15 +220,9 @@ def _units(task: Task, settings: Settings, targets: Array) -> tuple[Array, float
     return targets.mean(axis=0), max(float(np.sqrt(targets.var(axis=0).mean())), 1e-12)
 
 
-def _loss(task: Task, size: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return cross-entropy, or the mean squared error in units of `size`."""
-    if task.has_labels:
-        return nn.functional.binary_cross_entropy_with_logits
-
-    def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
-        return ((predicted - wanted) ** 2).mean() / size**2
-
-    return loss
+def _loss(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return cross-entropy, or the mean squared error."""
+    return nn.functional.binary_cross_entropy_with_logits if task.has_labels else nn.functional.mse_loss
 
 
 def _split(X: Array, y: Array, share: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

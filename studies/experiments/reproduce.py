@@ -6,6 +6,8 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
 
 from smle.errors import DataError
@@ -25,14 +27,15 @@ def reproduce(
     benchmarks: Sequence[str],
     *,
     output: str | Path,
+    presets: Sequence[str],
     data_dir: str | Path | None = None,
-    preset: str = "best",
     seeds: int = 1,
     study: str = "main",
     jobs: int = 1,
     backend: str = "loky",
     address: str | None = None,
     quick: bool = False,
+    task: str | None = None,
     retry_failed: bool = False,
     report_only: bool = False,
     progress: bool | None = None,
@@ -45,14 +48,15 @@ def reproduce(
     Args:
         benchmarks: Which of "synthetic", "forecasting", "classification".
         output: Folder for results, figures and pages.
+        presets: Which of "paper" (the text), "published" (its code) and "best" (this package's default).
         data_dir: Folder of the data; None: SMLE_DATA, the cache, or a download.
-        preset: "paper" or "best".
         seeds: How many; seeds are 0, 1, ...
         study: "main" (Q1 and Q2), "ablation" (Q3) or "all".
         jobs: Jobs at a time; -1: one per core.
         backend: "loky", "ray" or "dask".
         address: Address of a cluster.
         quick: A few tasks on generated stand-ins, few epochs; needs no data.
+        task: One task by its name, for example "n2-medium-P3"; None: all.
         retry_failed: Run jobs again that failed before.
         report_only: Run nothing, write the pages.
         progress: Show a bar; None: on a terminal.
@@ -68,10 +72,10 @@ def reproduce(
     # Workers elsewhere do not share the environment of this process.
     where = data_dir or os.environ.get("SMLE_DATA")
     place = str(Path(where).resolve()) if where else None
-    wanted = make_jobs(benchmarks, preset=preset, seeds=seeds, study=study, quick=quick, data_dir=place)
+    wanted = make_jobs(benchmarks, presets=presets, seeds=seeds, study=study, quick=quick, data_dir=place, task=task)
     if not report_only:
         if not quick:
-            data.prepare(benchmarks, place)
+            data.prepare(sorted({job.benchmark for job in wanted}), place)
         run_jobs(
             wanted,
             methods.solve,
@@ -87,29 +91,37 @@ def reproduce(
 
 
 def make_jobs(
-    benchmarks: Sequence[str], *, preset: str, seeds: int, study: str, quick: bool, data_dir: str | None
-) -> list[methods.Job]:
+    benchmarks: Sequence[str], *, presets: Sequence[str], seeds: int, study: str, quick: bool, data_dir: str | None,
+    task: str | None = None,
+) -> list[methods.Job]:  # fmt: skip
     """Return the jobs of a request.
 
     Raises:
         ValueError: If something is asked for that does not exist.
     """
-    for name, value, known in (("preset", preset, PRESETS), ("study", study, STUDIES)):
+    for name, value, known in (*(("preset", preset, PRESETS) for preset in presets), ("study", study, STUDIES)):
         if value not in known:
             raise ValueError(f"Expected a {name} among {', '.join(known)}. Got '{value}'.")
     if seeds < 1:
         raise ValueError(f"Expected a positive number of seeds. Got {seeds}.")
     found: list[methods.Job] = []
-    for benchmark in benchmarks:
+    for preset, benchmark in product(presets, benchmarks):
         studies = ["main"] if study != "ablation" else []
-        if study != "main":
+        if study != "main" and preset != "best":  # the ablation is about the paper's network
             studies += dict.fromkeys(ABLATIONS.get(benchmark, {}).values())
         for name in studies:
             found += methods.jobs(
-                [benchmark], preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir
+                [benchmark], preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir, task=task
             )
+    if not found and task is not None:
+        names = [job.task for job in methods.jobs(benchmarks, preset="best", seeds=[0], quick=quick)]
+        near = get_close_matches(task, names, n=3, cutoff=0.3) or names[:3]
+        raise ValueError(f"There is no task '{task}' of {', '.join(benchmarks)}. Near: {', '.join(near)}.")
     if not found:
-        raise ValueError(f"There is no {study} of {', '.join(benchmarks)}: the paper has none.")
+        raise ValueError(
+            f"There is no {study} of {', '.join(benchmarks)} under {', '.join(presets)}: the paper varies its own "
+            "network, on synthetic and forecasting tasks."
+        )
     return found
 
 

@@ -14,7 +14,16 @@ from smle.rules import Specification
 from smle.rules.helpers import linear
 from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
 
-__all__ = ["POWERS", "SEEDS", "SyntheticData", "SyntheticProperty", "load", "properties", "synthetic_data"]
+__all__ = [
+    "POWERS",
+    "SEEDS",
+    "SyntheticData",
+    "SyntheticProperty",
+    "half_spaces",
+    "load",
+    "properties",
+    "synthetic_data",
+]
 
 POWERS = {"easy": (1, 2), "medium": (3, 4), "hard": (1, 2, 3, 4)}
 
@@ -80,12 +89,12 @@ def properties() -> list[SyntheticProperty]:
     for (n, task), seeds in SEEDS.items():
         for number, (inside, outside) in enumerate(seeds, start=1):
             m = len(POWERS[task])
-            region, requirement = _half_spaces(inside, n), _half_spaces(outside, m)
+            region, requirement = half_spaces(inside, n), half_spaces(outside, m)
             found.append(SyntheticProperty(n, task, f"P{number}", *region, *requirement))
     return found
 
 
-def _half_spaces(seed: int, columns: int) -> tuple[Array, Array]:
+def half_spaces(seed: int, columns: int) -> tuple[Array, Array]:
     """Draw log2(columns) + 2 half-spaces `A x <= a`, entries uniform in [-1, 1] with two decimals."""
     state = np.random.RandomState(seed)
     rows = columns.bit_length() + 1

@@ -54,19 +54,32 @@ class Task:
         """`accuracy` for labels, `r2` for numbers."""
         return "accuracy" if self.has_labels else "r2"
 
-    def score(self, outputs: Array, truth: Array | None = None) -> float:
-        """Return the paper's score of outputs (numbers or logits), on the test set unless another truth is given."""
+    def score(self, outputs: Array, truth: Array | None = None, *, kind: str = "averaged") -> float:
+        """Return the paper's score of outputs (numbers or logits), on the test set unless another truth is given.
+
+        `kind`: how R2 of several outputs is made one.
+        """
         wanted = self.y_test if truth is None else truth
         if self.has_labels:
             return accuracy(wanted, outputs)
         if truth is None and self.last_test is not None:
-            return r2(wanted + self.last_test, outputs + self.last_test)
-        return r2(wanted, outputs)
+            wanted, outputs = wanted + self.last_test, outputs + self.last_test
+        return r2(wanted, outputs, kind)
 
 
-def r2(truth: Array, predicted: Array) -> float:
-    """Return the mean over outputs of 1 - MSE_j / Var_j."""
-    return float((1.0 - ((truth - predicted) ** 2).mean(axis=0) / truth.var(axis=0)).mean())
+def r2(truth: Array, predicted: Array, kind: str = "averaged") -> float:
+    """Return R2 of several outputs.
+
+    `averaged`: the mean over outputs, as the paper's code has it. `pooled`: one fraction of sums over all outputs, as
+    the formula in its supplement has it. A constant output counts 1 if it is met exactly and 0 otherwise.
+    """
+    error, spread = ((truth - predicted) ** 2).sum(axis=0), ((truth - truth.mean(axis=0)) ** 2).sum(axis=0)
+    constant = (truth == truth[0]).all(axis=0)
+    if kind == "pooled":
+        if constant.all():
+            return float(not error.any())
+        return 1.0 - float(error.sum() / spread.sum())
+    return float(np.where(constant, error == 0, 1.0 - error / np.where(constant, 1.0, spread)).mean())
 
 
 def accuracy(truth: Array, logits: Array) -> float:

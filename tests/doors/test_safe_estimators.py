@@ -184,20 +184,15 @@ def test_large_targets_keep_their_digits(doses):
     assert np.abs(clone(inner).fit(X, y + 1e6).predict(X) - 1e6 - small).max() > 0.2  # every tree is rounded
 
 
-def test_a_model_that_answers_nan_is_replaced_counted_and_warned_of(doses):
+def test_a_model_that_answers_nan_is_replaced_counted_and_warned_of(doses, monkeypatch):
     X, y = doses
     model = SafeRegressor(DOSE, estimator=LinearRegression()).fit(X, y)
     late = X.assign(weight=200.0, age=90.0).head(3)
-    model.corrected_.model = _Broken()
+    monkeypatch.setattr(model.deployed_.front, "answers", lambda X, encoded: np.array([np.nan, 1.0, np.inf]))
     with pytest.warns(UserWarning, match="2 of 3 answers of the model are NaN"):
         answers = model.predict(late)
     assert ((answers >= 0) & (answers <= 2)).all()
     assert model.served_ == {"kept": 1, "moved": 0, "replaced": 2, "safe": 0}
-
-
-class _Broken:
-    def predict(self, X):
-        return np.array([np.nan, 1.0, np.inf])
 
 
 class _Unable(Ridge):

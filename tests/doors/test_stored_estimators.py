@@ -105,7 +105,7 @@ def test_the_stored_form_answers_as_the_estimator(table, name):
     stored = stored_form(model, ONE, frame, np.zeros((len(X), 1)))
     answers, own = stored.answers(X.iloc[:50], np.zeros((50, 1)))[:, 0], model.predict(X.iloc[:50])
     assert np.median(np.abs(answers - own)) <= 1e-4 * own.std()  # numbers are not rounded here: some rows may differ
-    assert "pickle" not in repr(stored.data[:200])
+    assert "pickle" not in repr(stored.onnx[:200])
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")

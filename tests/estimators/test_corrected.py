@@ -7,7 +7,6 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
-import torch
 from sklearn.base import clone
 
 from smle import SafeClassifier, SafeRegressor, Specification, load
@@ -108,8 +107,7 @@ def test_a_moving_limit_that_meets_a_fixed_one_costs_nothing() -> None:
 def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Path) -> None:
     X, y = doses()
     model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
-    with torch.inference_mode():
-        own = model.network_.backbone(torch.tensor(X, dtype=torch.float32)).numpy()
+    own = model.deployed_.front(X)
     served = model.raw_outputs(X).astype(np.float32)
     allowed = ~broken(CAPPED, X, own.astype(np.float64)).any(axis=1)
     assert 0 < (~allowed).sum() < len(X) / 2

@@ -76,9 +76,9 @@ ESTIMATORS = {
 
 
 def record_of(stored: StoredModel, spec: Specification) -> ModelRecord:
-    files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({}), "onnx": stored.data}
+    files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({}), "onnx": stored.onnx}
     certificate = certify_rules(spec, files=files)
-    return ModelRecord(arrays_of(certificate.tensors), {}, spec.to_yaml(), certificate, stored.data)
+    return ModelRecord(arrays_of(certificate.tensors), {}, spec.to_yaml(), certificate, stored.onnx)
 
 
 def stored(name: str, spec: Specification) -> StoredModel:

@@ -89,37 +89,6 @@ def test_hidden_equality():
     assert kinds(diagnose(spec)) == {("no room", ("le", "ge"))}
 
 
-def test_not_representable_by_one_head():
-    text = "inputs: {a: [-1, 1]}\noutputs: [u]\nrules:\n"
-    spec = read(text, "{name: vee, then: u >= a and u >= -a}", "{name: cap, then: u <= a + 0.5 or u <= 0.5 - a}")
-    diagnosis = diagnose(spec)
-    assert kinds(diagnosis) == {("not representable", ("vee", "cap"))}
-    assert diagnosis.contradictory
-
-
-@pytest.mark.parametrize(
-    ("rules", "labels"),
-    [
-        (["'exactly_one(cat, dog, car)'"], "cat, dog, car"),
-        (["'exactly_one(cat, dog, car)'", "'dog implies animal'"], "cat, dog, car"),
-        (["'cat implies dog'", "'dog implies cat'"], "cat, dog"),
-    ],
-)
-def test_constant_answers(rules, labels):
-    text = "inputs: {a: [0, 1]}\nlabels: [cat, dog, car, animal]\nrules:\n"
-    diagnosis = diagnose(read(text, *(f"{{name: r{i}, then: {rule}}}" for i, rule in enumerate(rules))))
-    (finding,) = [f for f in diagnosis.findings if f.kind == "constant answers"]
-    assert f"no label of {labels} can change" in finding.text
-    assert "choices" in finding.text
-    assert not diagnosis.contradictory
-
-
-@pytest.mark.parametrize("rule", ["at_most_one(cat, dog, car)", "dog implies animal", "at_least_one(cat, dog)"])
-def test_answers_that_can_change(rule):
-    text = "inputs: {a: [0, 1]}\nlabels: [cat, dog, car, animal]\nrules:\n"
-    assert diagnose(read(text, f"{{name: r, then: '{rule}'}}")).findings == ()
-
-
 def test_never_active_and_redundant():
     diagnosis = diagnose(
         read(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, pdcg
+from smle.guarantees.box.pdcg import Memory, run_pdcg
 from smle.guarantees.box.projection import project
 from smle.guarantees.box.refitting import Samples, refit
 from smle.guarantees.proof.frozen_heads import ConstantBounds, FrozenHeads, Head
@@ -115,11 +115,11 @@ def test_pdcg_stops_at_its_limits_and_says_so() -> None:
     head = over.heads[0]
     assert head is not None
     problem = HeadProblem.of(over, spec, WHOLE, 0)
-    short = pdcg(head, problem, n_it=1, n_xs=1)
+    short = run_pdcg(head, problem, n_it=1, n_xs=1)
     assert not short.succeeded
     assert short.iterations == 1
     assert "1 iterations" in short.reason
-    full = pdcg(head, problem, n_it=100, n_xs=50)
+    full = run_pdcg(head, problem, n_it=100, n_xs=50)
     assert full.succeeded
     assert len(full.strengths) == full.iterations
     assert problem.safe(full.head)

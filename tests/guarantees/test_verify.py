@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from smle.guarantees import find_cells
 from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
 from smle.guarantees.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
-from smle.guarantees.proof.verify import replay, verify
+from smle.guarantees.proof.verify import verify
 from smle.guarantees.regions.cells import Cells
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
+from smle.violations import replayed
 
 ONE = Fraction(1)
 
@@ -163,15 +166,23 @@ def test_no_verdict_has_a_truth_value() -> None:
             bool(item)
 
 
+def program(value: float) -> SimpleNamespace:
+    """A deployed program that answers one number everywhere."""
+
+    def ask(X):
+        return X, np.full((len(X), 1), value)
+
+    return SimpleNamespace(dtype=np.float32, ask=ask, pull=lambda X, weights: None)
+
+
 def test_replay_tells_violations_from_corners_that_are_never_reached() -> None:
     spec, cells = specification(Clause((at_most("40"),)))
     verdicts = verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, cells)
-    bad = replay(verdicts, spec, lambda x: np.full((len(x), 1), 50.0, dtype=np.float32))
-    verdict = only(bad)
+    verdict = only(replayed(verdicts, spec, program(50.0), search=False))
     assert isinstance(verdict, Violated)
     assert verdict.excess == pytest.approx(10.0)
-    good = replay(verdicts, spec, lambda x: np.full((len(x), 1), 40.0, dtype=np.float32))
-    assert isinstance(only(good), NotProved)
+    assert isinstance(only(replayed(verdicts, spec, program(40.0))), NotProved)
+    assert isinstance(only(replayed(verdicts, spec, program(50.0), cell_of=lambda X: np.ones(len(X)))), NotProved)
 
 
 def test_replay_reads_regions_as_the_guard_does() -> None:
@@ -180,7 +191,34 @@ def test_replay_reads_regions_as_the_guard_does() -> None:
     for x, kind in ((0.7, NotProved), (0.69, Violated)):
         reached = NotProved(np.array([x]), np.array([0.0]), -1.0)
         verdicts = Verdicts(((Obligation(0, 0, 0, None), reached),), ())
-        assert isinstance(only(replay(verdicts, spec, lambda rows: np.ones((len(rows), 1), dtype=np.float32))), kind)
+        assert isinstance(only(replayed(verdicts, spec, program(1.0), search=False)), kind)
+
+
+def test_a_violation_away_from_the_corner_is_searched() -> None:
+    spec = Specification.build(inputs={"x": (0, 1)}, outputs=["y"], rules={"r": "y <= 0"})
+    verdicts = Verdicts(((Obligation(0, 0, 0, None), NotProved(np.array([0.0]), np.array([0.0]), -1.0)),), ())
+    bump = SimpleNamespace(dtype=np.float32, ask=lambda X: (X, np.where(X > 0.6, 1.0, -1.0)), pull=lambda X, w: None)
+    assert isinstance(only(replayed(verdicts, spec, bump, search=False)), NotProved)
+    assert isinstance(only(replayed(verdicts, spec, bump)), Violated)
+
+
+def test_exclusions_that_are_not_proved_are_failures_with_an_input() -> None:
+    spec = Specification.build(
+        inputs={"x": (0, 1)}, labels=["a", "b", "c"], rules={"r": "logit(a) <= 9 and at_most_one(a, b, c)"}
+    )
+    cells = find_cells(spec)
+    head = Head([[1.0], [1.0], [-3.0]], [0.0, 0.5, -0.5])
+    verdicts = verify(one_head(head), spec, cells)
+    ((obligation, verdict),) = verdicts.failures()
+    assert obligation == Obligation(0, 0, 1, 0), "the pair (a, b) follows the one clause"
+    assert isinstance(verdict, NotProved)
+    y = head.W @ verdict.z + head.b
+    assert y[0] >= 0
+    assert y[1] >= 0
+    assert verdict.margin == pytest.approx(-1.0)
+    asked = SimpleNamespace(dtype=np.float32, ask=lambda X: (X, np.ones((len(X), 3))), pull=lambda X, w: None)
+    ((_, real),) = replayed(verdicts, spec, asked).failures()
+    assert isinstance(real, Violated)
 
 
 def test_failures_are_sorted_worst_first() -> None:

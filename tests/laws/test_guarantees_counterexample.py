@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from smle.guarantees.box.counterexample import _ascend, exclusion_counterexample, linear_counterexample
+from smle.guarantees.box import counterexample
+from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import AffineBounds, Head
@@ -15,7 +17,7 @@ from smle.guarantees.proof.verdict import Holds, NotProved
 from smle.guarantees.proof.verify import verify_clauses
 from smle.guarantees.proof.worst_case import Literals, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
-from smle.solvers import LinearProgram, Status, solve
+from smle.solvers import LinearProgram, Solution, Status, solve
 from studies.formulations import (
     exclusion_counterexample_milp,
     linear_counterexample_milp,
@@ -142,19 +144,44 @@ def test_pair_weights_equal_the_lp_of_the_pair() -> None:
             assert -margin == pytest.approx(optimum.value, abs=2e-6)
 
 
-def test_ascent_finds_a_counterexample_whenever_there_is_one() -> None:
-    for seed in range(60):
-        instance = random_instance(seed, n=4, m=3)
+@pytest.mark.parametrize("affine", [False, True])
+def test_many_rows_are_decided_by_the_milp_with_the_same_optimum(affine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = 0
+    for seed in range(15):
+        instance = random_instance(seed, affine=affine, n=4, m=3)
         envelope, region, rows = plain(instance)
         head = instance.over.heads[0]
         assert head is not None
-        support = RegionMaximum(region)
-        exact = linear_counterexample(rows, plain_numbers(head), envelope, support)
-        active = np.arange(len(rows.h))
-        rough = _ascend(rows, plain_numbers(head), envelope, support, margin=0.0, active=active)
-        assert (exact.found is None) == (rough.found is None)
-        if exact.found is not None and rough.found is not None:
-            assert rough.found.strength <= exact.found.strength + 1e-9
+        arguments = rows, plain_numbers(head), envelope, RegionMaximum(region)
+        monkeypatch.setattr(counterexample, "_SUBSET_ROWS", 12)
+        tried = linear_counterexample(*arguments)
+        monkeypatch.setattr(counterexample, "_SUBSET_ROWS", 0)
+        decided = linear_counterexample(*arguments)
+        assert decided.strongest
+        assert (tried.found is None) == (decided.found is None)
+        if tried.found is not None and decided.found is not None:
+            found += 1
+            assert decided.found.strength == pytest.approx(tried.found.strength, rel=1e-9)
+    assert found > 3
+
+
+def test_a_milp_out_of_time_says_that_a_stronger_one_may_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = random_instance(1, n=4, m=3)
+    envelope, region, rows = plain(instance)
+    head = instance.over.heads[0]
+    assert head is not None
+    solved: list[Solution] = []
+
+    def out_of_time(program: object, **options: float) -> Solution:
+        solved.append(replace(solve(program, **options), status=Status.LIMIT))  # type: ignore[arg-type]
+        return solved[-1]
+
+    monkeypatch.setattr(counterexample, "_SUBSET_ROWS", 0)
+    monkeypatch.setattr(counterexample, "solve", out_of_time)
+    search = linear_counterexample(rows, plain_numbers(head), envelope, RegionMaximum(region))
+    assert solved
+    assert search.found is not None
+    assert not search.strongest
 
 
 def enumerate_crossings(literals: Literals, bounds: AffineBounds, head: object, region: Region) -> float:

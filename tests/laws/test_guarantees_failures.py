@@ -10,7 +10,7 @@ import pytest
 import smle.guarantees.proof.clause_lp as clause_lp
 import smle.guarantees.regions.geometry as geometry
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import pdcg
+from smle.guarantees.box.pdcg import run_pdcg
 from smle.guarantees.box.projection import project
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
 from smle.guarantees.proof.verify import verify
@@ -115,7 +115,7 @@ def test_a_failing_qp_gives_a_reason_and_no_head(status: Status, monkeypatch: py
                 assert not projection.succeeded
                 head = instance.over.heads[c]
                 assert head is not None
-                run = pdcg(head, HeadProblem.of(*_unpack(instance), c), n_it=3, n_xs=3)
+                run = run_pdcg(head, HeadProblem.of(*_unpack(instance), c), n_it=3, n_xs=3)
                 if run.succeeded:  # never more than one violated row at a time: that is a formula, not a program
                     heads = tuple(run.head if k == c else other for k, other in enumerate(instance.over.heads))
                     verdicts = verify(replace(instance.over, heads=heads), instance.spec, instance.cells)

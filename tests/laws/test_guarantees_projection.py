@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_projection, pdcg
+from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, memory_projection, run_pdcg
 from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
 from smle.guarantees.box.refitting import Samples, logistic_loss, refit, softmax_loss, squared_error
 from smle.guarantees.box.robust import robust_rows
@@ -37,9 +37,8 @@ def parts(instance: Instance, c: int = 0) -> tuple[Head, HeadProblem]:
     return head, HeadProblem.of(instance.over, instance.spec, instance.cells, c)
 
 
-def theta(head: Head, problem: HeadProblem) -> np.ndarray:
-    V = None if head.V is None else head.V.astype(np.float64)
-    return problem.layout(head).pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
+def moved(before: Head, after: Head) -> float:
+    return float(np.linalg.norm(after.vector() - before.vector()))
 
 
 @MANY
@@ -68,7 +67,7 @@ def test_projection_satisfies_kkt(seeds: range) -> None:
         head, problem = parts(random_instance(seed, affine=bool(seed % 2)))
         weights, layout = problem.weights(head), problem.layout(head)
         safe = robust_rows(problem.rows(weights, head), problem.envelope, layout)
-        start = np.concatenate([theta(head, problem), np.zeros(safe.A.shape[1] - layout.size)])
+        start = np.concatenate([head.vector(), np.zeros(safe.A.shape[1] - layout.size)])
         P = np.diag((np.arange(len(start)) < layout.size).astype(float))
         program = QuadraticProgram(P, -start, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
         found = solve(program)
@@ -93,12 +92,12 @@ def test_projection_is_nearer_than_any_other_safe_head(affine: bool, seeds: rang
         result = nearest_safe_head(head, problem)
         if result.head is None or result.value == 0.0:
             continue
-        start, best = theta(head, problem), theta(result.head, problem)
+        start, best = head.vector(), result.head.vector()
         rng = np.random.default_rng(seed)
         other = safe_head(Objective.distance(rng.normal(size=len(start))), problem, current=head)
         if other.head is None:
             continue
-        direction = theta(other.head, problem) - best
+        direction = other.head.vector() - best
         # Variational inequality of a projection, up to the margin for rounding and float32.
         assert (best - start) @ direction >= -1e-3 * (1 + np.linalg.norm(direction))
 
@@ -109,14 +108,14 @@ def test_projection_is_never_farther_than_pdcg(kind: dict[str, object], seeds: r
     converged = 0
     for seed in seeds:
         head, problem = parts(random_instance(seed, **kind))  # type: ignore[arg-type]
-        run = pdcg(head, problem, n_it=12, n_xs=12)
+        run = run_pdcg(head, problem, n_it=12, n_xs=12)
         if not run.succeeded:
             continue
         converged += 1
         assert problem.safe(run.head)
         result = nearest_safe_head(head, problem, start=run.head)
         assert result.head is not None
-        assert np.sqrt(2 * result.value) <= run.distance + 1e-4 * (1 + run.distance)
+        assert np.sqrt(2 * result.value) <= (1 + 1e-4) * moved(head, run.head) + 1e-4
     assert converged >= len(seeds) // 3
 
 
@@ -125,11 +124,11 @@ def test_pdcg_with_enough_memory_ends_at_the_projection(affine: bool) -> None:
     """Linear rules: when no counterexample is left, the memory's QP is a relaxation with a feasible optimum."""
     for seed in range(10):
         head, problem = parts(random_instance(seed, affine=affine))
-        run = pdcg(head, problem, n_it=100, n_xs=100, anchored=True)
+        run = run_pdcg(head, problem, n_it=100, n_xs=100, anchored=True)
         result = nearest_safe_head(head, problem)
         assert run.succeeded == (result.head is not None)
         if run.succeeded:
-            assert run.distance == pytest.approx(np.sqrt(2 * result.value), rel=1e-3, abs=1e-4)
+            assert moved(head, run.head) == pytest.approx(np.sqrt(2 * result.value), rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("affine", [False, True])
@@ -140,10 +139,10 @@ def test_pdcg_converges_with_one_counterexample_in_memory(affine: bool) -> None:
         head, problem = parts(random_instance(seed, affine=affine))
         if nearest_safe_head(head, problem).head is None:
             continue
-        run = pdcg(head, problem, n_it=200, n_xs=1)
+        run = run_pdcg(head, problem, n_it=200, n_xs=1)
         assert run.succeeded
         assert problem.safe(run.head)
-        ended += pdcg(head, problem, n_it=20, n_xs=1, anchored=True).succeeded
+        ended += run_pdcg(head, problem, n_it=20, n_xs=1, anchored=True).succeeded
     assert ended < 4
 
 
@@ -153,21 +152,53 @@ def test_branching_over_the_memory_equals_the_papers_miqp() -> None:
         head, problem = parts(random_instance(seed, literals=2, n=1, passthrough=False, inputs=False))
         head = Head(head.W, head.b + np.float32(3.0) * np.sign(problem.parts[0].literals[0].g.sum(axis=0)))
         rng = np.random.default_rng(seed)
-        layout, memory = problem.layout(head), Memory(2)
+        memory = Memory(2)
         for _ in range(2):
             x = rng.uniform(-1, 1, size=2)
             lower, upper = problem.envelope.at(x)
             memory.append(x, np.where(rng.random(1) < 0.5, lower, upper), 0)
-        start = theta(head, problem)
-        ours = memory_projection(start, memory, problem, layout=layout, like=head, tolerance=1e-4)
-        theirs = memory_projection_miqp(
-            start, memory, problem, layout=layout, like=head, tolerance=1e-4, big=60.0, time_limit=200
-        )
+        ours = memory_projection(head, memory, problem, like=head, tolerance=1e-4)
+        theirs = memory_projection_miqp(head, memory, problem, tolerance=1e-4, big=60.0, time_limit=200)
         assert ours.status is Status.OPTIMAL
         assert theirs.status is Status.OPTIMAL
         assert ours.objective == pytest.approx(theirs.objective, abs=1e-4)
         compared += ours.objective > 1e-6
     assert compared
+
+
+def test_linear_cost_has_the_optimum_of_all_vertices() -> None:
+    """One point, two rows: the least sum of absolute moves puts each row's move on few coordinates."""
+    compared = 0
+    for seed in range(12):
+        head, problem = parts(random_instance(seed, n=3, passthrough=False, inputs=False))
+        memory = Memory(1)
+        memory.append(np.zeros(2), problem.envelope.at(np.zeros(2))[1], 0)
+        found = memory_projection(head, memory, problem, like=head, tolerance=1e-6, cost="absolute")
+        squared = memory_projection(head, memory, problem, like=head, tolerance=1e-6)
+        assert found.x is not None
+        assert squared.x is not None
+        features = memory_features(memory, head)[0]
+        for _, g, right in memory_clauses(memory, problem, like=head, tolerance=1e-6):
+            assert (g @ (found.x.reshape(len(head.b), -1) @ features) <= right + 1e-7).all()
+        move, other = (np.abs(x - head.vector()).sum() for x in (found.x, squared.x))
+        assert found.objective == pytest.approx(move, abs=1e-9)
+        assert move <= other + 1e-9
+        compared += move < other - 1e-6
+    assert compared
+
+
+@pytest.mark.parametrize("cost", ["squared", "absolute"])
+def test_a_failed_run_hands_over_its_last_head(cost: str) -> None:
+    head, problem = parts(random_instance(0))
+    run = run_pdcg(head, problem, n_it=1, n_xs=1, cost=cost)
+    assert not run.succeeded
+    assert run.reason
+    assert run.iterations == len(run.counterexamples) == 1
+    assert moved(head, run.head) > 0
+    found = run.counterexamples[0]
+    y = run.head.W @ found.z + run.head.b + (0 if run.head.V is None else run.head.V @ found.x)
+    part = problem.parts[0]
+    assert all((rows.g @ y + rows.s @ found.x <= rows.h).all() for rows in part.stated if len(rows.h) == 1)
 
 
 def samples_of(instance: Instance, rows: int, seed: int) -> Samples:

@@ -19,8 +19,6 @@ from smle_check.claims import Unproved
 from smle_check.floats import BINARY32, BINARY64, FORMATS
 from smle_check.heads.candidates import (
     MAX_DEPTH,
-    Facts,
-    Leaf,
     check_tensors,
     checked_of,
     move_forms,
@@ -29,7 +27,8 @@ from smle_check.heads.candidates import (
     rounding,
     threshold,
 )
-from smle_check.heads.clips import Boxes, Clip, Pairs, check_clips, gaps, limits_of, read_clips
+from smle_check.heads.clips import Clip, Pairs, check_clips, gaps, limits_of, read_clips
+from smle_check.heads.known import Boxes, Facts, Leaf
 
 U, TINY, WIDE = Fraction(1, 2**24), Fraction(1, 2**126), Fraction(2**100)
 TEXT = """
@@ -389,3 +388,24 @@ def test_trees_are_not_too_deep():
 def test_formats_are_those_of_the_page():
     assert (BINARY32.unit_roundoff, BINARY32.smallest_normal) == (U, TINY)
     assert (BINARY64.unit_roundoff, BINARY64.smallest_normal) == (Fraction(1, 2**53), Fraction(1, 2**1022))
+
+
+@pytest.mark.parametrize(("end", "factor"), [("0.3", 10), ("0.65", 100)])
+def test_pairs_hold_in_both_formats(end, factor):
+    # The nearest float32 number to 0.3 is above it, the nearest float64 number below; for 0.65 it is the other way.
+    value = int(Fraction(end) * factor)
+    rules = f"  - {{name: a, when: x <= {end}, then: p >= {factor} * x}}\n  - {{name: b, then: p <= {2 * value}}}\n"
+    limited(rules, constant_upper=[float(np.nextafter(np.float32(value), np.float32(99)))])
+    with pytest.raises(Unproved, match="against rule 'b'"):
+        limited(rules, constant_upper=[value])
+
+
+@pytest.mark.parametrize(("end", "factor"), [("0.3", 10), ("0.65", 100)])
+def test_safe_answers_hold_in_both_formats(end, factor):
+    value = int(Fraction(end) * factor)
+    certificate = coupled(f"  - {{name: a, when: x <= {end}, then: p + q >= {factor} * x}}\n")
+    slope = np.zeros((1, 2, 1), dtype=np.float32)
+    above = np.nextafter(np.float32(value), np.float32(99))
+    checked_with(certificate, {"safe.offset": np.float32([[0, above]]), "safe.slope": slope})
+    with pytest.raises(smle_check.Rejected, match="not proved for the safe answer"):
+        checked_with(certificate, {"safe.offset": np.float32([[0, value]]), "safe.slope": slope})

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from smle.certificates.document import tensors_of
 from smle.errors import ModelFormatError
 from smle.nn.backbones import MLP
 from smle.programs.box import Perceptron
 from support.golden_models import built, in_numpy, read
 
 
-def weights_of(backbone: torch.nn.Module) -> dict[str, np.ndarray]:
-    return {f"backbone.{name}": value.numpy() for name, value in backbone.state_dict().items()}
+def perceptron(backbone: torch.nn.Module, **changes: np.ndarray) -> Perceptron:
+    weights = {f"backbone.{name}": value.numpy() for name, value in backbone.state_dict().items()}
+    return Perceptron(tensors_of(weights | changes))
 
 
 @pytest.mark.parametrize("hidden", [(), (5,), (16, 8)])
@@ -22,7 +24,7 @@ def test_a_perceptron_is_that_of_torch(hidden):
     backbone = MLP(hidden, 7, shift=[1.0, -2, 3], scale=[0.5, 2, 1]).requires_grad_(False)
     X = np.random.default_rng(0).normal(size=(50, 3))
     X[0, 0], X[1, 1] = np.nan, 1e300
-    found, wanted = Perceptron(weights_of(backbone))(X), backbone(torch.tensor(X).float()).numpy()
+    found, wanted = perceptron(backbone)(X), backbone(torch.tensor(X).float()).numpy()
     assert found.dtype == np.float32
     assert np.allclose(found, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
     assert not np.allclose(found[2:], wanted[::-1][:-2])
@@ -32,9 +34,9 @@ def test_other_backbones_are_refused():
     backbone = MLP((5,), 7, shift=[1.0], scale=[0.5])
     for change in ({"backbone.9.weight": np.zeros(1)}, {"backbone.1.weight": np.zeros((5, 2))}):
         with pytest.raises(ModelFormatError, match="layers of a perceptron"):
-            Perceptron(weights_of(backbone.requires_grad_(False)) | change)
+            perceptron(backbone.requires_grad_(False), **change)
     with pytest.raises(ModelFormatError, match="layers of a perceptron"):
-        Perceptron({"backbone.weight": np.zeros((1, 1))})
+        Perceptron(tensors_of({"backbone.weight": np.zeros((1, 1))}))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float16, ">f8"])

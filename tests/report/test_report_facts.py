@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from smle.certificates.agreement import cells_of
+from smle.programs import frozen_heads_of
 from smle.report import svg
 from smle.report.data_view import accuracy_view
 from smle.report.measured import measure
@@ -44,7 +44,7 @@ def case(request, braking_model, labels, dose, choice):
     model = {"braking": braking_model, "labels": labels[0], "dose": dose[0], "choice": choice[0]}[request.param]
     certificate, spec = model.certificate_, model.specification_
     cells = cells_of(certificate, spec)
-    over = model.network_.head.frozen_heads()
+    over = frozen_heads_of(model.record().weights)
     witnesses = Witnesses(certificate, spec, cells=cells, over=over)
     return SimpleNamespace(model=model, certificate=certificate, spec=spec, cells=cells, over=over, witnesses=witnesses)
 
@@ -105,17 +105,16 @@ def test_ranges_hold_what_the_model_outputs(case):
     X = rng.uniform(low, high, (400, len(low)))
     for group in case.spec.one_hot:
         X[:, list(group)] = np.eye(len(group))[rng.integers(0, len(group), len(X))]
-    head = case.model.network_.head
-    with torch.no_grad():
-        cells = head.gate(head.domain(torch.tensor(X))).numpy()
-        z = torch.tensor(rng.normal(0, 50, (400, head.bounds.lower.shape[0])), dtype=torch.float32)
-        for y in (case.model.network_(torch.tensor(X)).numpy(), head(torch.tensor(X), z).numpy()):
-            for item in ranges:
-                for part in item.ranges:
-                    values = y[cells == part.cell, item.output]
-                    if part.reach is not None and len(values):
-                        assert part.reach[0] <= values.min()
-                        assert values.max() <= part.reach[1]
+    served = case.model.deployed_
+    cells = served.head.cell_of(X)
+    z = rng.normal(0, 50, (400, served.head.units)).astype(np.float32)
+    for y in (served.explained(X, X).served, served.head(X, z)):
+        for item in ranges:
+            for part in item.ranges:
+                values = y[cells == part.cell, item.output]
+                if part.reach is not None and len(values):
+                    assert part.reach[0] <= values.min()
+                    assert values.max() <= part.reach[1]
     for item in ranges:
         for part in item.ranges:
             for limit in part.limits:

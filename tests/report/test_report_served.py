@@ -9,10 +9,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from smle import SafeRegressor, Specification
+from smle.corrected import serving
 from smle.errors import AccuracyWarning
 from smle.guarantees import broken
 from smle.monitor import Usage, compare
-from smle.programs import WAYS, Corrections
+from smle.programs import WAYS, Corrections, served_by
 from smle.report import write_report
 from smle.tables import encode_inputs
 
@@ -116,9 +117,9 @@ def test_the_page_shows_every_count(loan, tmp_path):
 
 def test_answers_that_are_nan_are_replaced_and_have_no_score(loan, tmp_path, monkeypatch):
     table = table_of(400, seed=1)
-    answers = loan.corrected_._answers(table, encode_inputs(loan.specification_, table))
+    answers = loan.deployed_.front.answers(table, encode_inputs(loan.specification_, table))
     answers[7, 0], answers[8, 1] = np.nan, np.inf
-    monkeypatch.setattr(loan.corrected_, "_answers", lambda X, encoded: answers)
+    monkeypatch.setattr(loan.deployed_.front, "answers", lambda X, encoded: answers)
     assert loan.usage(table).head.ways["replaced"] == 2
     page = page_of(loan, tmp_path, table)
     assert "2 replaced (NaN or infinite)" in page
@@ -127,19 +128,18 @@ def test_answers_that_are_nan_are_replaced_and_have_no_score(loan, tmp_path, mon
 
 def test_safe_answers_are_counted_and_warned_of(loan, tmp_path, monkeypatch):
     table = table_of(400, seed=1)
-    original = loan.corrected_._served
 
-    def often(encoded, answers):
-        served, by = original(encoded, answers)
+    def often(program, encoded, answers):
+        served, by = served_by(program, encoded, answers)
         by[:3] = 2
         return served, by
 
-    monkeypatch.setattr(loan.corrected_, "_served", often)
+    monkeypatch.setattr(serving, "served_by", often)
     counts = loan.usage(table).head
     assert counts.ways["safe"] == 3
     assert "3 of 400 rows (0.75%), more than a tenth of a percent" in counts.concern
     assert "3 of 400 rows (0.75%)" in page_of(loan, tmp_path, table)
-    loan.corrected_.served_ = dict.fromkeys(WAYS, 0)
+    loan.deployed_.served_ = dict.fromkeys(WAYS, 0)
     with pytest.warns(UserWarning, match="The stored safe answer served 3 of"):
         loan.predict(table)
     monkeypatch.undo()

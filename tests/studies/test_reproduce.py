@@ -36,7 +36,7 @@ def pretended(drawn, monkeypatch):
 
 
 def test_pages_show_results_failures_and_origin(tmp_path, drawn):
-    folder = reproduce(["synthetic"], output=tmp_path / "out", quick=True)
+    folder = reproduce(["synthetic"], presets=["best"], output=tmp_path / "out", quick=True)
     text = (folder / "synthetic.md").read_text()
     assert "| synthetic_n2-hard-P5_best_main_seed0_quick | RuntimeError: no convergence \\| here |" in text
     assert "(quick run)" in text.splitlines()[0]
@@ -56,8 +56,8 @@ def test_pages_show_results_failures_and_origin(tmp_path, drawn):
 
 
 def test_presets_and_seeds_gather_in_one_folder(tmp_path, pretended):
-    reproduce(["synthetic"], output=tmp_path, quick=True, seeds=2)
-    reproduce(["synthetic"], output=tmp_path, quick=True, preset="paper")
+    reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True, seeds=2)
+    reproduce(["synthetic"], output=tmp_path, quick=True, presets=["paper"])
     text = (tmp_path / "synthetic.md").read_text()
     assert "## Preset `best`" in text
     assert "## Preset `paper`" in text
@@ -66,25 +66,25 @@ def test_presets_and_seeds_gather_in_one_folder(tmp_path, pretended):
 
 
 def test_a_page_of_an_unfinished_run_says_so(tmp_path, pretended):
-    reproduce(["synthetic"], output=tmp_path, quick=True)
+    reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True)
     assert "NOT COMPLETE" not in (tmp_path / "synthetic.md").read_text()
     (tmp_path / "jobs" / "synthetic_n2-easy-P1_best_main_seed0_quick.json").unlink()
-    reproduce(["synthetic"], output=tmp_path, quick=True, report_only=True)
+    reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True, report_only=True)
     assert "NOT COMPLETE: 2 of 3 jobs of preset best, main, seed 0" in (tmp_path / "synthetic.md").read_text()
 
 
 def test_quick_results_do_not_mix_with_full_ones(tmp_path, pretended, monkeypatch):
-    reproduce(["synthetic"], output=tmp_path, quick=True)
+    reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True)
     keys = methods._quick_keys("synthetic")
     monkeypatch.setattr(methods, "_keys", lambda benchmark: keys)
-    reproduce(["synthetic"], output=tmp_path)
+    reproduce(["synthetic"], presets=["best"], output=tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())["synthetic"]
     assert summary["failed"] == []
     assert summary["presets"]["best"]["models"] == 3
 
 
 def test_the_place_of_the_data_is_not_published(tmp_path, pretended):
-    reproduce(["synthetic"], output=tmp_path / "out", quick=True, data_dir=tmp_path / "secret-place")
+    reproduce(["synthetic"], presets=["best"], output=tmp_path / "out", quick=True, data_dir=tmp_path / "secret-place")
     for path in (tmp_path / "out").rglob("*"):
         if path.is_file():
             assert b"secret-place" not in path.read_bytes()
@@ -92,28 +92,48 @@ def test_the_place_of_the_data_is_not_published(tmp_path, pretended):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"preset": "worst"}, "paper, best"), ({"study": "q9"}, "main, ablation, all"), ({"seeds": 0}, "positive")],
+    [
+        ({"presets": ["worst"]}, "paper, published, best"),
+        ({"study": "q9"}, "main, ablation, all"),
+        ({"seeds": 0}, "positive"),
+    ],
 )
 def test_wrong_requests_are_refused(change, message):
-    request = {"preset": "best", "seeds": 1, "study": "main", "quick": False, "data_dir": None}
+    request = {"presets": ["best"], "seeds": 1, "study": "main", "quick": False, "data_dir": None}
     with pytest.raises(ValueError, match=message):
         make_jobs(["synthetic"], **(request | change))
 
 
 def test_the_paper_s_numbers_of_jobs():
-    request = {"preset": "best", "seeds": 2, "study": "main", "quick": False, "data_dir": None}
+    request = {"presets": ["best"], "seeds": 2, "study": "main", "quick": False, "data_dir": None}
     sizes = {name: len(make_jobs([name], **request)) for name in ("synthetic", "forecasting", "classification")}
     assert sizes == {"synthetic": 2 * 54, "forecasting": 2 * 75, "classification": 2 * 15}
 
 
 def test_the_ablation_has_one_job_per_task_and_study():
-    request = {"preset": "paper", "seeds": 1, "quick": False, "data_dir": None}
+    request = {"presets": ["paper"], "seeds": 1, "quick": False, "data_dir": None}
     jobs = make_jobs(["synthetic", "forecasting"], study="ablation", **request)
     assert "main" not in {job.study for job in jobs}
     assert len(jobs) == 3 * 54 + 4 * 75  # variants that are the same network are trained once
     assert len(make_jobs(["synthetic"], study="all", **request)) == 4 * 54
-    with pytest.raises(ValueError, match="the paper has none"):
+    with pytest.raises(ValueError, match="on synthetic and forecasting tasks"):
         make_jobs(["classification"], study="ablation", **request)
+
+
+def test_one_task_of_all_presets_by_its_name():
+    request = {"presets": ["paper", "published", "best"], "seeds": 1, "study": "main", "quick": False, "data_dir": None}
+    jobs = make_jobs(["synthetic", "forecasting"], task="n2-medium-P3", **request)
+    assert [(job.benchmark, job.task, job.preset) for job in jobs] == [
+        ("synthetic", "n2-medium-P3", preset) for preset in ("paper", "published", "best")
+    ]
+    with pytest.raises(ValueError, match=r"There is no task 'n2-medum-P3'.*n2-medium-P3"):
+        make_jobs(["synthetic"], task="n2-medum-P3", **request)
+
+
+def test_a_preset_must_be_named(tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", "synthetic", "--quick", "-o", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "--preset" in result.stderr
 
 
 def test_every_variant_of_the_paper_has_a_study():
@@ -123,12 +143,12 @@ def test_every_variant_of_the_paper_has_a_study():
 
 def test_a_report_of_nothing_is_refused(tmp_path):
     with pytest.raises(DataError, match="no results"):
-        reproduce(["synthetic"], output=tmp_path, report_only=True)
+        reproduce(["synthetic"], presets=["best"], output=tmp_path, report_only=True)
 
 
 def test_missing_data_are_named_before_anything_runs(tmp_path):
     result = CliRunner().invoke(
-        app, ["reproduce", "forecasting", "--data-dir", str(tmp_path), "-o", str(tmp_path / "o")]
+        app, ["reproduce", "forecasting", "--preset", "best", "--data-dir", str(tmp_path), "-o", str(tmp_path / "o")]
     )
     assert result.exit_code == 2
     assert "m4_selected.csv" in result.stderr
@@ -136,7 +156,7 @@ def test_missing_data_are_named_before_anything_runs(tmp_path):
 
 
 def test_command_prints_medians_and_json(tmp_path, pretended):
-    arguments = ["reproduce", "synthetic", "--quick", "-o", str(tmp_path)]
+    arguments = ["reproduce", "synthetic", "--preset", "best", "--quick", "-o", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
     assert "certified: 2 of 2 models" in result.stdout
@@ -146,7 +166,7 @@ def test_command_prints_medians_and_json(tmp_path, pretended):
 
 
 def test_command_prints_the_ablation(tmp_path, pretended):
-    arguments = ["reproduce", "synthetic", "--quick", "--study", "ablation", "-o", str(tmp_path)]
+    arguments = ["reproduce", "synthetic", "--preset", "paper", "--quick", "--study", "ablation", "-o", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
     assert "constant" in result.stdout
@@ -158,7 +178,7 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(methods, "solve", interrupt)
-    result = CliRunner().invoke(app, ["reproduce", "synthetic", "--quick", "-o", str(tmp_path)])
+    result = CliRunner().invoke(app, ["reproduce", "synthetic", "--preset", "best", "--quick", "-o", str(tmp_path)])
     assert result.exit_code == 130
     assert "run the same command again to go on" in result.stderr
 
@@ -166,7 +186,7 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path, monkeypatch):
 @pytest.mark.audit
 def test_quick_run_needs_no_data_and_certifies_every_model(tmp_path, monkeypatch):
     monkeypatch.delenv("SMLE_DATA", raising=False)
-    reproduce(["synthetic", "forecasting", "classification"], output=tmp_path, quick=True)
+    reproduce(["synthetic", "forecasting", "classification"], presets=["best"], output=tmp_path, quick=True)
     summary = json.loads((tmp_path / "summary.json").read_text())
     for name, entry in summary.items():
         assert entry["failed"] == []

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import smle
 from smle.baselines import oracle
-from studies.experiments import classification, data, forecasting, standins, synthetic
+from smle.estimators.scores import losses
+from smle.guarantees.advice.costs import lost_scores
+from studies.experiments import classification, data, forecasting, selection, standins, synthetic
 from studies.experiments.tasks import accuracy, r2
 
 needs_data = pytest.mark.skipif("SMLE_DATA" not in os.environ, reason="needs the data: set SMLE_DATA to their folder")
@@ -140,15 +143,34 @@ def test_scores_by_hand():
     assert accuracy(labels, np.array([[0.0, -1.0], [2.0, -3.0]])) == 0.75  # a logit of 0 predicts the label
 
 
-def test_step_heads_allow_every_step_of_the_targets_and_no_more():
-    task = forecasting.load("Standin-S2-1.00", standins.series(), standin=True)
-    W, b = forecasting.step_heads(task.y, 6)
-    largest = np.abs(np.diff(task.y, axis=1)).max()
-    corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * 6)).reshape(6, -1).T
-    outputs = corners @ W.T + b
-    assert np.abs(np.diff(outputs, axis=1)).max() == pytest.approx(0.98 * largest)
-    assert outputs[:, 0].max() >= task.y[:, 0].max()
-    assert outputs[:, 0].min() <= task.y[:, 0].min()
-    assert not task.broken(task.X_test[: len(outputs)], outputs[: len(task.X_test)]).any()
-    with pytest.raises(ValueError, match="at least 4"):
-        forecasting.step_heads(task.y, 3)
+# --- selection
+
+
+def test_a_pool_holds_the_papers_properties_and_is_graded_by_the_oracle():
+    seeds = synthetic.SEEDS[2, "easy"]
+    drawn = selection.pool(2, "easy", sorted({i for i, _ in seeds[:3]}), sorted({o for _, o in seeds[:3]}))
+    paper = {item.key: item for item in synthetic.properties()}
+    for number, (inner, outer) in enumerate(seeds[:3], start=1):
+        (member,) = (item for item in drawn if item.name == f"{inner}-{outer}")
+        np.testing.assert_array_equal(member.R, paper[f"n2-easy-P{number}"].R)
+        np.testing.assert_array_equal(member.Q, paper[f"n2-easy-P{number}"].Q)
+    graded = selection.graded(drawn)
+    scores = [score for _, score in graded]
+    assert scores == sorted(scores, reverse=True)
+    place = {item.name: score for item, score in graded}
+    assert place["48-74"] == pytest.approx(0.999661, abs=1e-6)
+    picked = selection.chosen(graded, count=2)
+    assert len(picked) == 2
+    assert picked[0][1] > picked[1][1]
+
+
+def test_constant_targets_score_alike_everywhere():
+    spec = smle.Specification.from_yaml("inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 2}]")
+    truth = np.full((5, 1), 3.0)
+    for answer, wanted in ((3.0, 1.0), (2.0, 0.0)):
+        outputs = np.full((5, 1), answer)
+        assert r2(truth, outputs) == r2(truth, outputs, "pooled") == wanted
+        assert 1 - losses(spec, truth, outputs).mean() == wanted
+        ((_, lost, by_row),) = lost_scores(spec, truth, outputs)
+        assert 1 - lost == pytest.approx(wanted)
+        assert len(by_row) == 5

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from smle.assurance import certify, verify
-from smle.errors import NotCertifiedError
 from smle.rules import Specification
 from smle.training.enforcement import PDCG, Enforcement, ExactProjection, GaugeEnforcement, enforcement_of
 from smle.training.loop import TrainingOptions, train
@@ -61,29 +60,6 @@ def test_wrong_kind_of_heads_is_refused(name: str, gauge: bool) -> None:
     X, y = make_rows(EVERYWHERE, 20)
     with pytest.raises(ValueError, match=f"gauge={not gauge}"):
         train(make_network(EVERYWHERE, gauge=gauge), X, y, loss=squared, options=QUICK, enforcement=name)
-
-
-def test_projection_that_fails_raises_with_the_reason() -> None:
-    network = make_network(BRAKING, gauge=False)
-    enforcement = PDCG(iterations=1)
-    enforcement.start(network)
-    with torch.no_grad():
-        network.heads.raw_weight.mul_(100.0)
-    with pytest.raises(NotCertifiedError, match="left after 1 projections"):
-        enforcement.finish(network)
-
-
-def test_pdcg_restores_its_memory() -> None:
-    network = make_network(BRAKING, gauge=False)
-    one, two = PDCG(memory=4), PDCG(memory=4)
-    for enforcement in (one, two):
-        enforcement.start(network)
-    for step in range(1, 4):
-        one.after_step(network, step)
-    two.load_state(one.state())
-    assert one.state().keys() == two.state().keys() != set()
-    for name, value in one.state().items():
-        np.testing.assert_array_equal(two.state()[name], value)
 
 
 def test_projected_heads_are_not_far() -> None:

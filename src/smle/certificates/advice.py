@@ -1,4 +1,4 @@
-"""Rules before anyone trains: what is found in them, less what only networks with a learned box have to mind."""
+"""Rules before anyone trains: what is found in them, and whether the head of rules can be proved."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from smle.rules import Rule, Specification
 
 __all__ = ["diagnose"]
 
-_BOX = frozenset({"no room", "not representable", "constant answers"})
-"""Kinds of findings that the head of rules may not have to mind."""
-
 
 def diagnose(specification: Specification | str | PathLike[str], X: Any = None, y: Any = None) -> Diagnosis:
     """Check rules before anyone trains: empty regions, contradictions with a witness, rules that say nothing new.
@@ -31,38 +28,28 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
         y: Table with the output columns, or None.
     """
     found = diagnose_rules(specification, X, y)
-    doubts = [finding for finding in found.findings if finding.kind in _BOX]
-    if not doubts:
+    spec, doubts = found.spec, [finding for finding in found.findings if finding.kind == "no room"]
+    others = tuple(finding for finding in found.findings if finding.kind != "no room")
+    if not spec.rules or any(finding.severe for finding in others):
         return found
-    others = tuple(finding for finding in found.findings if finding.kind not in _BOX)
     try:
-        certify_rules(found.spec)
+        certify_rules(spec)
     except (ContradictionError, NotCertifiedError, RuleError) as error:
-        if any(finding.severe for finding in others):
-            return found
-        names = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules))
+        moving = tuple(rule.name for rule in spec.rules if any(literal.inputs for literal in _literals([rule])))
+        names = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules)) or moving
+        cells = tuple(replace(cell, status="unknown") if cell.status == "fine" else cell for cell in found.cells)
         kind = "contradiction" if isinstance(error, ContradictionError) else "not proved"
-        return replace(found, findings=(*others, Finding(kind, names, str(error))))
-    pinned = tuple(_stored(finding) for finding in doubts if _pins(found.spec, finding))
-    box = tuple(dict.fromkeys(name for finding in doubts for name in finding.rules))
-    note = Finding(
-        "learned box", box,
-        "The rules can be proved behind any model. A network with a learned box (enforcement 'gauge', 'pdcg' or "
-        f"'exact') cannot serve {', '.join(repr(name) for name in box)} well.",
-    )  # fmt: skip
-    cells = tuple(replace(cell, status="fine") if cell.status in _BOX else cell for cell in found.cells)
-    return replace(found, findings=(*others, *pinned, note), cells=cells)
+        return replace(found, findings=(*others, Finding(kind, names, str(error))), cells=cells)
+    pinned = tuple(_stored(finding) for finding in doubts if _pins(spec, finding))
+    cells = tuple(replace(cell, status="fine") if cell.status == "no room" else cell for cell in found.cells)
+    return replace(found, findings=(*others, *pinned), cells=cells)
 
 
 def _pins(spec: Specification, finding: Finding) -> bool:
     """Whether rules pin a combination of several outputs, at all inputs where they apply."""
     rules = [rule for rule in spec.rules if rule.name in finding.rules]
     literals = list(_literals(rules))
-    return (
-        finding.kind == "no room"
-        and not any(literal.inputs for literal in literals)
-        and any(len(literal.outputs) > 1 for literal in literals)
-    )
+    return not any(literal.inputs for literal in literals) and any(len(literal.outputs) > 1 for literal in literals)
 
 
 def _literals(rules: Iterable[Rule]) -> Iterable[Any]:

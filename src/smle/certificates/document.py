@@ -151,9 +151,12 @@ def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, smle_check.Ten
 
 
 def arrays_of(tensors: dict[str, smle_check.Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Return tensors of the checker as arrays of their own; those of types that NumPy does not have are left out."""
+    """Return tensors of the checker as arrays; those of types that NumPy does not have are left out.
+
+    They show the very bytes that the checker reads, and nothing can be written into them.
+    """
     return {
-        name: np.frombuffer(tensor.data, dtype=f"<{_TYPES[tensor.dtype]}").reshape(tensor.shape).copy()
+        name: np.frombuffer(tensor.data, dtype=f"<{_TYPES[tensor.dtype]}").reshape(tensor.shape)
         for name, tensor in tensors.items()
         if tensor.dtype in _TYPES
     }

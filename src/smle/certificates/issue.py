@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +24,6 @@ from smle.guarantees import (
     Leaf,
     NetworkBounds,
     NotProved,
-    Obligation,
     PairValues,
     Unknown,
     Verdict,
@@ -37,7 +35,7 @@ from smle.guarantees import (
 from smle.rules import Choice, Label, Linear, Literal, Specification
 from smle_check.reading import BACKBONE
 
-__all__ = ["compiled", "issue", "rebind", "sealed"]
+__all__ = ["compiled", "issue", "rebind", "require_proved", "sealed"]
 
 _MANY_PAIRS = 1_000
 """Beyond this many exclusions, weights are stored per label."""
@@ -60,7 +58,7 @@ def issue(
         NotCertifiedError: If a rule cannot be proved; the message names it and says by how much it is missed.
     """
     verdicts = verify(over, spec, cells)
-    _require_proved(verdicts, spec)
+    require_proved(verdicts, spec)
     block = bytearray()
     specification = compiled(spec, cells, block)
     if isinstance(over.bounds, NetworkBounds):
@@ -305,20 +303,19 @@ def _weights_of_labels(item: ExclusionVerdicts, values: PairValues, block: bytea
     return result
 
 
-def _require_proved(verdicts: Verdicts, spec: Specification) -> None:
-    failures: Iterable[tuple[Obligation, Verdict]] = verdicts.failures()
-    for obligation, verdict in failures:
-        rule = spec.rules[obligation.rule]
-        message = f"Rule '{rule.name}' is not proved: {_reason(verdict, spec)}"
-        raise NotCertifiedError(message, refuted=isinstance(verdict, Violated))
-    for block in verdicts.exclusions:
-        missed = ~block.proved
-        if missed.any():
-            h, k = block.pairs[missed][0]
-            raise NotCertifiedError(
-                f"Rule '{spec.rules[block.rule].name}' is not proved for {int(missed.sum())} of {len(missed)} pairs, "
-                f"for example '{spec.targets[h]}' and '{spec.targets[k]}'."
-            )
+def require_proved(verdicts: Verdicts, spec: Specification) -> None:
+    """Raise NotCertifiedError with the worst failure if an obligation is not proved; a real violation comes first."""
+    if verdicts.hold:
+        return
+    failures = verdicts.failures()
+    obligation, verdict = next((f for f in failures if isinstance(f[1], Violated)), failures[0])
+    rule = spec.rules[obligation.rule]
+    pair = obligation.clause - len(rule.requirement.clauses)
+    which = f"Rule '{rule.name}'"
+    if pair >= 0:
+        h, k = rule.requirement.exclusions[pair]
+        which += f" ('{spec.targets[h]}' and '{spec.targets[k]}' never together)"
+    raise NotCertifiedError(f"{which} is not proved: {_reason(verdict, spec)}", refuted=isinstance(verdict, Violated))
 
 
 def _reason(verdict: Verdict, spec: Specification) -> str:

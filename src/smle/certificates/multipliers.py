@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from smle.guarantees import ExactInfeasible, ExactOptimal, maximize
-from smle_check.heads.candidates import Form
+from smle_check.heads.known import Form
 
 __all__ = ["best_multipliers"]
 

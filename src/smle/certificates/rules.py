@@ -43,8 +43,9 @@ from smle_check.floats import (
     round_up,
 )
 from smle_check.guard import guard_tensors
-from smle_check.heads.candidates import Checked, Facts, Leaf, check_tensors, checked_of, gated_regions
-from smle_check.heads.clips import STAGES, WIDE, Boxes, Clip, Limit, Pairs, gaps, limits_of
+from smle_check.heads.candidates import Checked, check_tensors, checked_of, gated_regions
+from smle_check.heads.clips import STAGES, WIDE, Clip, Limit, Pairs, gaps, limits_of
+from smle_check.heads.known import Boxes, Facts, Leaf
 
 __all__ = ["certify_rules"]
 
@@ -389,7 +390,7 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False)
     low, high = boxes.sides(ends, BINARY64)
     d = len(boxes.spec.inputs)
     facts = Facts(boxes, leaf)
-    rows = [row for r in facts.rows(None, None) if (row := _fact(facts, r, enlarged=enlarged))]
+    rows = [facts.row(r, not enlarged, BINARY64) for r in facts.rows(None, None)]
     generator = np.random.default_rng(0)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
@@ -400,16 +401,6 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False)
         )  # fmt: skip
         if isinstance(found, ExactOptimal):
             yield found.x
-
-
-def _fact(facts: Facts, r: int, *, enlarged: bool) -> tuple[dict[int, Fraction], Fraction] | None:
-    """Return an oblique row of a leaf: as stated, so that the input found is where the rules apply, or enlarged."""
-    rows = facts.spec.rows
-    if r >= len(rows):
-        return facts.complement(r - len(rows))
-    if len(rows[r].terms) == 1:
-        return None
-    return rows[r].terms, rows[r].compared[BINARY64][0] if enlarged else rows[r].bound
 
 
 def listed(names: list[str], most: int = 5) -> str:

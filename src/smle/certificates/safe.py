@@ -19,8 +19,9 @@ from smle.certificates.multipliers import best_multipliers
 from smle.solvers import LinearProgram, MixedIntegerProgram, solve
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
-from smle_check.heads.candidates import ROOT, Checked, Facts, Form, Leaf, Safe, move_forms, rounding, without_zeros
-from smle_check.heads.clips import Boxes, Clip
+from smle_check.heads.candidates import Checked, Safe, move_forms, rounding, without_zeros
+from smle_check.heads.clips import Clip
+from smle_check.heads.known import ROOT, Boxes, Facts, Form, Leaf
 from smle_check.specification import Literal, exclusion
 
 __all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
@@ -236,7 +237,7 @@ class _Search:
             np.array([float(side[k]) for k in range(len(self.middle))]) for side in self.boxes.sides(ends, BINARY64)
         )
         facts = Facts(self.boxes, leaf)
-        rows = [_row(facts, r, as_stated, BINARY64) for r, as_stated in facts.rows(stated, seen).items()]
+        rows = [facts.row(r, as_stated, BINARY64) for r, as_stated in facts.rows(stated, seen).items()]
         rows = [row for row in rows if len(row[0]) > 1]
         A, b = np.zeros((len(rows), len(self.middle))), np.zeros(len(rows))
         for i, (terms, bound) in enumerate(rows):
@@ -474,16 +475,6 @@ def _float32(value: float) -> Fraction:
     return Fraction(single) if abs(single) >= TINY else Fraction(0)
 
 
-def _row(facts: Facts, r: int, as_stated: bool, fmt: Any) -> tuple[Form, Fraction]:
-    """Return a row of the facts by its number."""
-    if r >= len(facts.spec.rows):
-        found = facts.complement(r - len(facts.spec.rows))
-        assert found is not None
-        return found
-    row = facts.spec.rows[r]
-    return row.terms, row.bound if as_stated and len(row.terms) > 1 else row.compared[fmt][0]
-
-
 def _multipliers(
     facts: Facts, form: Form, constant: Fraction, stated: int | None, seen: int | None
 ) -> Iterator[list[list[Any]]]:
@@ -493,7 +484,7 @@ def _multipliers(
         ends = facts.boxes.meeting(regions, fmt, facts.leaf.off)
         if ends is None:
             continue
-        rows = {r: _row(facts, r, as_stated, fmt) for r, as_stated in facts.rows(stated, seen).items()}
+        rows = {r: facts.row(r, as_stated, fmt) for r, as_stated in facts.rows(stated, seen).items()}
         rows = {r: row for r, row in sorted(rows.items()) if len(row[0]) > 1}
         low, high = ([side[k] for k in range(len(facts.spec.inputs))] for side in facts.boxes.sides(ends, fmt))
         weights, _ = best_multipliers(form, constant, rows, low, high)

@@ -22,7 +22,9 @@ def demo(
     """
     with reported():
         from smle.demo import run_demo
+        from smle.extras import require
 
+        require("torch", "The demo, which trains networks,")
         result = run_demo(output, seed=seed)
         assert result.model.certificate_ is not None
         proved = result.model.certificate_.proved

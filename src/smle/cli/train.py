@@ -267,13 +267,13 @@ class _Run:
         return [] if file is None else [file, file.with_name(file.name + ".plain")]
 
     def _require_checkpoint(self, output: Path) -> None:
-        from smle.storage import require_writable
-        from smle.training.checkpoints import is_checkpoint
-
         if self.checkpoint is None:
             if self.resume:
                 raise ValueError("--resume needs --checkpoint FILE: the file that the interrupted run wrote to.")
             return
+        from smle.storage import require_writable
+        from smle.training.checkpoints import is_checkpoint
+
         if self.checkpoint.is_dir():
             raise ValueError(f"--checkpoint: expected a file. Got the folder '{self.checkpoint}'.")
         if output.resolve() in (place := self.checkpoint.resolve(), *place.parents):

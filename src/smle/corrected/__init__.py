@@ -19,25 +19,25 @@ import numpy as np
 import numpy.typing as npt
 
 import smle
-from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
-from smle.corrected.answers import answers_of, stored_form
-from smle.corrected.model import WIDE, Answered, CorrectedModel, count_ways
+from smle.corrected.answers import PythonModel, answers_of, stored_form
+from smle.corrected.model import CorrectedModel
+from smle.corrected.serving import Answered, Front, ServedModel
 from smle.errors import ModelFormatError, SmleError
 from smle.export.stored import StoredModel
 from smle.programs import program_of
 from smle.rules import Specification
-from smle.storage import FORMAT, VERSION, ModelRecord
+from smle.storage import FORMAT, VERSION
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
 
 __all__ = [
     "Answered",
     "CorrectedModel",
+    "ServedModel",
     "answers_of",
     "certify_rules",
     "correct",
-    "count_ways",
     "program_of",
     "stored_form",
 ]
@@ -84,21 +84,20 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
             f"{f'the class {model.__name__}' if isinstance(model, type) else type(model).__name__}."
         )
     _require_fitted(model)
-    served, unstored = model, "a function in Python has no form that can be stored"
+    front: Front = PythonModel(model, specification, "a function in Python has no form that can be stored")
     if hasattr(model, "predict"):
-        served, unstored = _stored(model, specification, examples)
-    corrected = CorrectedModel(served, specification, None, unstored=unstored)
-    default, scale = (None, None) if examples is None else _typical(corrected, examples)
-    certificate = certify_rules(specification, default=default, scale=scale) if specification.rules else None
-    description: dict[str, Any] = {}
-    if isinstance(served, StoredModel):
-        description = _description(specification, model, served)
-        if certificate is not None:
-            record = ModelRecord({}, description, specification.to_yaml(), None, served.data)
-            certificate = rebind(certificate, record.bound_files())
-    elif certificate is not None:
-        certificate = rebind(certificate, {"rules": specification.to_yaml().encode()})
-    return CorrectedModel(served, specification, certificate, description=description, unstored=unstored)
+        front = _stored(model, specification, examples)
+    elif isinstance(model, StoredModel):
+        front = model
+    default, scale = (None, None) if examples is None else _typical(front, specification, examples)
+    certificate = None
+    if specification.rules:
+        files = {"rules": specification.to_yaml().encode()}
+        certificate = certify_rules(specification, default=default, scale=scale, files=files)
+    corrected = CorrectedModel(front, specification, certificate)
+    if isinstance(front, StoredModel):
+        corrected.describe(_description(specification, model, front))
+    return corrected
 
 
 def _file(path: Path) -> bytes:
@@ -116,26 +115,27 @@ def _require_fitted(model: Any) -> None:
         check_is_fitted(model)
 
 
-def _stored(model: Any, spec: Specification, examples: Any) -> tuple[Any, str]:
-    """Return the form of an estimator to serve: its stored one, or it itself, and why it cannot be stored then."""
+def _stored(model: Any, spec: Specification, examples: Any) -> Front:
+    """Return the form of an estimator to serve: its stored one, or it itself, with the reason why it has none."""
     if examples is None:
-        return model, "pass examples, a table on which its stored form is compared with it"
+        reason = "pass examples, a table on which its stored form is compared with it"
+        return PythonModel(model, spec, reason)
     if spec.output_kind == "mixed":
-        return model, "its outputs are of several kinds"
+        return PythonModel(model, spec, "its outputs are of several kinds")
     encoded = encode_inputs(spec, examples)
     try:
         frame = frame_of(examples, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
-        return stored_form(model, spec, frame, encoded, table=examples), ""
+        return stored_form(model, spec, frame, encoded, table=examples)
     except (SmleError, AttributeError, KeyError, TypeError, ValueError) as error:  # it is served as it is
-        return model, " ".join(str(error).split())
+        return PythonModel(model, spec, " ".join(str(error).split()))
 
 
-def _typical(model: CorrectedModel, examples: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _typical(
+    front: Front, spec: Specification, examples: Any
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the median and the spread of the answers to examples, (m,) each."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        answers = model.answered(examples, "clip").answers.astype(np.float64)
-    finite = np.where(np.abs(answers) <= WIDE, answers, np.nan)
+    found = CorrectedModel(front, spec, None).explained(examples, encode_inputs(spec, examples))
+    finite = np.where(found.replaced, np.nan, found.answers.astype(np.float64))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanmedian(finite, axis=0)), np.nan_to_num(np.nanstd(finite, axis=0))

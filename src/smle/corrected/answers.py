@@ -14,11 +14,12 @@ from smle.export.scores import NumberScores, scores_of
 from smle.export.stored import StoredModel
 from smle.rules import Choice, Number, Specification
 from smle.tables import column_names
+from smle_check import Tensor
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["answers_of", "decided", "stored_form"]
+__all__ = ["PythonModel", "answers_of", "decided", "stored_form"]
 
 Array = npt.NDArray[Any]
 _AGREES = 1e-5  # of the spread of the answers
@@ -82,6 +83,33 @@ def _example(found: Any) -> str:
         except OverflowError:
             return "a whole number beyond all floats"
     return type(found).__name__
+
+
+class PythonModel:
+    """A model that lives in Python alone: an estimator that has no stored form, or a function of a table.
+
+    Attributes:
+        model: What was given.
+        unstored: Why it cannot be stored.
+    """
+
+    kind = "function"
+    onnx = None
+    columns = None
+    texts = ()
+
+    def __init__(self, model: Any, spec: Specification, unstored: str) -> None:
+        self.model, self.unstored, self._spec = model, unstored, spec
+        self.tensors: dict[str, Tensor] = {}
+
+    def answers(self, table: Any, encoded: Array) -> Any:
+        """Return what it answers to a table."""
+        if not hasattr(self.model, "predict"):
+            return self.model(table)
+        if self._spec.output_kind == "mixed":
+            return self.model.predict(table)
+        scores = scores_of(self._spec, self.model)
+        return scores.answers(scores.predicted(self.model, table))
 
 
 # --- the stored form of an estimator

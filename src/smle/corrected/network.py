@@ -212,7 +212,7 @@ def load_network(
     if verify:
         certificate.check()
         require_same_rules(certificate, spec)
-    state = {name: torch.from_numpy(value) for name, value in record.weights.items()}
+    state = {name: torch.from_numpy(value.copy()) for name, value in record.weights.items()}
     own = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
     program = certificate.document["program"]
     try:

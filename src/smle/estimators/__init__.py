@@ -7,8 +7,6 @@ import warnings
 from os import PathLike
 from typing import Any
 
-import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
-from smle.corrected.network import KINDS, load_network
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
@@ -30,6 +28,7 @@ __all__ = [
     "without_rules",
 ]
 
+_MODULES = ("CorrectedModule", "SafeNetwork")  # kinds of folders that need a torch module
 _KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
 
 
@@ -52,11 +51,13 @@ def load(
         raise ValueError("require_certificate=True needs verify=True: a certificate that is not checked says nothing.")
     if backbone is not None:
         record = read_record(folder)
-        if record.description.get("kind") not in KINDS:
+        if record.description.get("kind") not in _MODULES:
             raise ModelFormatError(
                 f"Expected a folder of a torch module for backbone=. Got '{os.fspath(folder)}', the folder of a "
                 f"{record.description.get('kind')}, which needs none. Call smle.load(folder)."
             )
+        from smle.corrected.network import load_network
+
         return load_network(record, backbone, verify=verify)
     model = read_model(folder, verify=verify)
     if not model.specification_.rules:
@@ -72,7 +73,7 @@ def read_model(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstim
     """Do what `load` does, for callers who see to models without rules themselves."""
     record = read_record(folder)
     kind = _KINDS.get(str(record.description.get("kind")))
-    if record.description.get("kind") in KINDS:
+    if record.description.get("kind") in _MODULES:
         raise ModelFormatError(
             f"'{os.fspath(folder)}' holds the numbers of a torch module ({record.description.get('backbone')}), and no "
             "code. Bring the module: smle.load(folder, backbone=module). Only exported ONNX files run without it."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import replace
 from os import PathLike
@@ -10,41 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
 from sklearn.utils.validation import _check_sample_weight
 
-from smle.assurance import RulesHead, certify
-from smle.certificates.agreement import cells_of, require_kind, require_same_rules
+from smle.certificates.agreement import require_kind
 from smle.certificates.rules import certify_rules
-from smle.corrected import CorrectedModel
-from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
+from smle.corrected import ServedModel
+from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError
 from smle.estimators.comparison import compare_held_out
 from smle.estimators.description import describe, short_history
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inner import fit_inner
-from smle.estimators.inputs import plain_table, spread
+from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
-from smle.estimators.rebuild import architecture_of, folded, rebuild
-from smle.guarantees import Cells, conflicts_explained, find_cells, regions_of, require_units
+from smle.guarantees import conflicts_explained, require_units
 from smle.monitor import Usage
-from smle.nn.backbones import MLP
-from smle.nn.gate import Gate
-from smle.nn.head_parameters import DataScale
-from smle.nn.network import SafeNetwork, moves_with_inputs
-from smle.nn.precision import float32_by_default
+from smle.programs import Perceptron
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
-from smle.training.batches import split_rows
-from smle.training.enforcement import Enforcement, enforcement_of
-from smle.training.loop import History, TrainingOptions, train
-from smle.training.refit import refit_network
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from smle.estimators.network import Trained
+    from smle.training.enforcement import Enforcement
+    from smle.training.options import History
 
 __all__ = ["SafeEstimator", "without_rules"]
 
@@ -240,8 +232,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         elif params:
             raise TypeError(f"Without an estimator, fit takes no argument '{next(iter(params))}'.")
         else:
-            with float32_by_default():
-                fitted._fit(X, y, sample_weight)
+            fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         head = Usage.from_json(self.description_["training"]).head
         for concern in (self.description_["scores"].get("concern"), "" if head is None else head.concern):
@@ -260,43 +251,42 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         require_in_domain(spec, encoded, "training rows")
         require_units(spec, encoded, targets)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        corrects = self.enforcement == "correct"
         with conflicts_explained(spec):
-            head = self._rules_head(spec, targets)  # before training: what cannot be proved is refused at once
-            network = self._trained(spec, encoded, targets, weight, seed)
-        self.specification_ = spec
+            certificate = None
+            if corrects and spec.rules:  # before training: what cannot be proved is refused at once
+                default, scale = self._typical(targets)
+                certificate = certify_rules(spec, default=default, scale=scale)
+            learned = without_rules(spec) if corrects else spec
+            trained = self._trained(learned, encoded, targets, weight, seed)
+        self.history_ = trained.history
         self.n_features_in_ = len(spec.inputs)
         if column_names(X) is not None:
             self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
-        if head is None:
-            self._deploy(network)
-        else:
-            self._deploy_behind(folded(network), head)
-        self.description_ = {**self._describe(encoded, targets, seed), **self._facts()}
-        self._hold(None)
-        if spec.rules:
-            if self.compare:
-                scores = compare_held_out(self, encoded, targets, weight, share=self.validation_share, seed=seed)
-                self.description_["scores"] = scores
-            self._hold(certify(network, files=self._bound_files()) if head is None else self._bound(head))
-
-    def _rules_head(self, spec: Specification, targets: Array) -> RulesHead | None:
-        """Return the proved step behind the answers of a network that is trained without rules; None: learned heads."""
-        if self.enforcement != "correct" or not spec.rules:
-            return None
-        default, scale = self._typical(targets)
-        return RulesHead(certify_rules(spec, default=default, scale=scale))
+        front = Perceptron(trained.tensors)
+        self.deployed_ = ServedModel(front, spec, trained.certificate or certificate)
+        description = describe(
+            spec,
+            encoded,
+            targets,
+            kind=type(self).__name__,
+            architecture={"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]},
+            seed=seed,
+            history=short_history(self.history_),
+            usage=self.deployed_.usage(encoded, encoded),
+        )
+        self.deployed_.description_ = {**description, **self._facts()}
+        if spec.rules and self.compare:
+            scores = compare_held_out(self, encoded, targets, weight, held=trained.held, seed=seed)
+            self.deployed_.description_["scores"] = scores
+        self.deployed_.describe(self.description_)
 
     def _trained(
         self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
-    ) -> SafeNetwork:
-        """Return a trained network: with heads that obey the rules, or plain if answers are corrected behind it."""
-        plain = self.enforcement == "correct"
-        spec = without_rules(spec) if plain else spec
-        enforced = self._enforce(spec, X, targets) if self.enforce_targets and spec.rules else targets
-        enforcement = enforcement_of("gauge" if plain else self.enforcement)
-        network = self._network(spec, find_cells(spec), X, enforced, seed, gauge=enforcement.gauge)
-        self.history_ = self._train(network, torch.tensor(X), enforced, weight, enforcement, seed)
-        return network
+    ) -> Trained:
+        from smle.estimators.network import train_network
+
+        return train_network(self, spec, X, targets, weight, seed)
 
     def _encoded(
         self, spec: Specification, X: Any, y: Any, sample_weight: Any
@@ -316,113 +306,12 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
         return encoded, targets, weight
 
-    def _train(
-        self,
-        network: SafeNetwork,
-        X: torch.Tensor,
-        targets: Array,
-        weight: Array | None,
-        enforcement: Enforcement,
-        seed: int,
-    ) -> History:
-        """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
-        options = TrainingOptions(
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            max_epochs=self.max_epochs,
-            patience=self.patience,
-            validation_share=self.validation_share,
-            schedule=self.schedule,
-            final_epochs=self.max_epochs // 4 if self.final_epochs is None else self.final_epochs,
-            final_below=self._small_loss(targets) if self.final_epochs is None else math.inf,
-            progress=self.progress,
-        )
-        history = train(
-            network,
-            X,
-            torch.tensor(targets, dtype=torch.float32),
-            loss=self._loss(targets),
-            options=options,
-            seed=seed,
-            title="training" if network.spec.rules or self.enforcement == "correct" else "baseline",
-            enforcement=enforcement if network.spec.rules else None,
-            sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
-            checkpoint=self.checkpoint,
-        )
-        if self.refit and network.spec.rules:
-            wanted = torch.tensor(targets)
-            kept, held = split_rows(len(X), share=self.validation_share, seed=seed)
-            refit_network(
-                network,
-                X[kept],
-                wanted[kept],
-                loss=self._refit_loss(),
-                sample_weight=None if weight is None else weight[kept.numpy()],
-                validation=(X[held], wanted[held]),
-            )
-        return history
-
     def _given(self) -> Specification | None:
         """Return the specification that was given, read if it is a file or a text."""
         given = self.specification
         return given if given is None or isinstance(given, Specification) else Specification.from_yaml(given)
 
-    def _network(
-        self, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array, seed: int, *, gauge: bool
-    ) -> SafeNetwork:
-        shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
-        frame = DataScale(shift, scale, *self._frame(targets))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            backbone = MLP(self.hidden, self.embedding, shift=shift, scale=scale)
-            return SafeNetwork(
-                backbone,
-                spec,
-                embedding=self.embedding,
-                bounds=self._bounds(spec),
-                gate=self.gate,
-                gauge=gauge,
-                frame=frame,
-                prefer=self._preferred(spec, cells, X, targets),
-                cells=cells,
-            )
-
-    def _bounds(self, spec: Specification) -> str:
-        if self.bounds != "auto":
-            return self.bounds
-        return "affine" if moves_with_inputs(spec) else "fixed"
-
-    def _preferred(self, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
-        """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-        gate = Gate(spec, cells)
-        cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
-        typical = np.tile(self._as_outputs(targets), (len(cells), 1))
-        for c in np.unique(cell):
-            typical[c] = self._as_outputs(targets[cell == c])
-        return typical
-
-    def _describe(self, X: npt.NDArray[Any], targets: Array, seed: int) -> dict[str, Any]:
-        spec = self.specification_
-        return describe(
-            spec,
-            X,
-            targets,
-            kind=type(self).__name__,
-            architecture={"backbone": "mlp", "hidden": list(self.hidden), "embedding": self._units},
-            seed=seed,
-            history=short_history(self.history_),
-            usage=self.usage_of(X),
-        )
-
     # --- from what is stored
-
-    def with_specification(self, spec: Specification) -> Self:
-        """Return an unfitted estimator of the same shape for other rules over the same columns."""
-        other = type(self)(spec, hidden=tuple(self.hidden), embedding=self._units, bounds=self.bounds)
-        other.specification_, other.n_features_in_ = spec, self.n_features_in_
-        other._read_outputs(spec, None)
-        other._restore(self.description_)
-        return other
 
     @classmethod
     def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:
@@ -433,45 +322,18 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise ModelFormatError("The model folder has no rules.yaml, which also states inputs and outputs.")
         spec = Specification.from_yaml(record.rules + "\n")
         require_kind(record.description, spec)
-        architecture = record.description.get("architecture")
-        if record.onnx is not None or (isinstance(architecture, dict) and architecture.get("backbone") == "onnx"):
-            return cls._from_onnx(record, spec, verify=verify)
-        architecture = architecture_of(record.description)
-        model = cls(spec, hidden=tuple(architecture["hidden"]), embedding=architecture["embedding"])
-        model.specification_, model.description_ = spec, record.description
-        model.n_features_in_ = len(spec.inputs)
-        model._restore(record.description)
-        checked = None
-        if spec.rules:
-            certificate = record.certificate
-            if certificate is None:
-                raise NotCertifiedError("The model folder has rules but no certificate.json.")
-            if verify:
-                certificate.check()
-                require_same_rules(certificate, spec)
-                checked = certificate
-            is_box = certificate.document["program"]["head"] == "box"
-            model._cells = cells_of(certificate, spec) if is_box else regions_of(spec)
-        else:
-            if record.certificate is not None:
-                raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
-            model._cells = find_cells(spec)
-        with float32_by_default():
-            model.network_ = rebuild(spec, model._cells, architecture, record)
-        model._hold(checked)
+        model = cls(spec)
+        model._deploy(ServedModel.from_record(record, spec, verify=verify))
         return model
 
-    @classmethod
-    def _from_onnx(cls, record: ModelRecord, spec: Specification, *, verify: bool) -> Self:
-        """Rebuild a model that was fitted around an estimator: the stored form is what is served."""
-        model = cls(spec)
-        corrected = CorrectedModel.from_record(record, spec, verify=verify)
-        model.specification_, model.description_, model.corrected_ = spec, record.description, corrected
-        columns = corrected.model.columns or tuple(item.name for item in spec.inputs)
-        model.n_features_in_ = len(columns)
-        model._restore(record.description)
-        model._hold(corrected.certificate_ if verify else None)
-        return model
+    def _deploy(self, served: ServedModel) -> None:
+        """Take over a model that was fitted elsewhere, and how its outputs are read."""
+        front = served.front
+        self.deployed_ = served
+        self.n_features_in_ = len(front.columns or self.specification_.inputs)
+        if isinstance(front, Perceptron):
+            self.hidden, self.embedding = tuple(front.widths[1:-1]), front.widths[-1]
+        self._restore(self.description_)
 
 
 def without_rules(spec: Specification) -> Specification:

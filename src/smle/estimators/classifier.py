@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
@@ -73,13 +72,13 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
             return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
         """
-        found = self._outputs(X, out_of_domain)
+        found = self._outputs(X, out_of_domain, taps=return_info)
         outputs = found.served
         if self._choice is None:
             result: npt.NDArray[Any] = (outputs >= 0).astype(np.int64)
         else:
             result = self._values[(outputs * self._sign).argmax(axis=1)]
-        return (result, self._information(found)) if return_info else result
+        return (result, found.information(self.specification_)) if return_info else result
 
     def predict_proba(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
         """Return probabilities (rows, m), columns as in `classes_`. `>= 0.5` and argmax always agree with `predict`."""
@@ -163,6 +162,8 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         return np.asarray(np.clip(logits, -_PRIOR, _PRIOR))
 
     def _loss(self, targets: Array) -> Any:
+        import torch
+
         if self._choice is None:
             return partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="none")
         sign = self._sign

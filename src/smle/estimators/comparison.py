@@ -17,7 +17,6 @@ from smle.estimators.scores import decided, losses, metric_of, output_entries, s
 from smle.guarantees import broken, label_columns, nearest_outputs, to_scores
 from smle.rules import Choice, Specification
 from smle.tables import encode_choices, encode_inputs, encode_numbers
-from smle.training.batches import split_rows
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
@@ -146,7 +145,7 @@ def compare_models(
         outputs["plain"] = plain.raw_outputs(X)
         seconds["plain"] = plain.history_.seconds
     elif safe.has_head_of_rules:
-        outputs["plain"], kind = safe.own_answers(X), "estimator" if safe.is_corrected else "network"
+        outputs["plain"], kind = safe.own_answers(X), safe.deployed_.front.kind
     started = time.monotonic()
     found = compare(spec, encoded, truth, outputs, plain=kind)
     if "plain" in outputs:
@@ -155,7 +154,13 @@ def compare_models(
 
 
 def compare_held_out(
-    safe: SafeEstimator, X: npt.NDArray[Any], targets: Array, weight: Array | None, *, share: float, seed: int
+    safe: SafeEstimator,
+    X: npt.NDArray[Any],
+    targets: Array,
+    weight: Array | None,
+    *,
+    held: npt.NDArray[np.int64],
+    seed: int,
 ) -> dict[str, Any]:
     """Return what `compare_models` returns, for the rows that `fit` held out and a quick plain model.
 
@@ -164,11 +169,12 @@ def compare_held_out(
     spec = safe.specification_
     first = spec.outputs[0]
     truth = _winning(first, targets) if isinstance(first, Choice) else targets
-    kept, held = (rows.numpy() for rows in split_rows(len(X), share=share, seed=seed))
+    kept = np.setdiff1d(np.arange(len(X)), held)
     held = np.sort(held[:_ROWS])
     started = time.monotonic()
     quick = QuickModel.fit(spec, X[kept], truth[kept], weight=None if weight is None else weight[kept], seed=seed)
-    outputs = {"safe": safe._answered(X[held]).served.astype(np.float64), "plain": quick.raw_outputs(X[held])}
+    served = safe.deployed_.explained(X[held], X[held]).served
+    outputs = {"safe": served.astype(np.float64), "plain": quick.raw_outputs(X[held])}
     trained = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a search did not end: it only makes the comparison milder

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from smle.assurance import CorrectedNetwork
 from smle.estimators.scores import columns_of, metric_of, sides_of, total_score
 from smle.guarantees import binding_rules, broken, to_scores
+from smle.programs import Box
 from smle.rules import Specification
 
 if TYPE_CHECKING:
@@ -155,8 +154,8 @@ def _balanced(side: npt.NDArray[np.int64], weight: Array) -> Array:
 def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
     """Return where most is lost, the likely cause, and a remedy."""
     spec = found.spec
-    cell = model.network_.cell_of(torch.tensor(found.X))
-    cells = model._cells
+    head, cells = model.deployed_.head, model.deployed_.cells
+    cell = head.cell_of(found.X) if isinstance(head, Box) else np.zeros(len(found.X), dtype=np.intp)
     lost = np.bincount(cell, weights=gap.share, minlength=len(cells))
     worst = int(lost.argmax())
     rules = _rules_of(model, worst)
@@ -166,7 +165,7 @@ def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
         part = min(1.0, lost[worst] / gap.share.sum())
         text = f"{part:.0%} of the loss is {_place(model, worst)} ({(cell == worst).mean():.0%} of the rows). "
     causes = [*_structural(found, model, concerned), *_of_training(model, worst, len(cells))]
-    if not causes and isinstance(model.network_, CorrectedNetwork):
+    if not causes and not model.deployed_.is_box:
         causes = [
             "the network itself, for its answers are moved only where they break a rule. Change its size, epochs or "
             "learning rate, or give it more rows"
@@ -193,7 +192,7 @@ def _place(model: FittedModel, cell: int) -> str:
 
 def _rules_of(model: FittedModel, cell: int) -> list[int]:
     """Return the rules that bind in all of a cell."""
-    cells = model._cells
+    cells = model.deployed_.cells
     bound = binding_rules(cells, model.specification_, cell)
     return sorted({rule for rule, region in bound if region is None or not cells.regions[region]})
 
@@ -213,9 +212,10 @@ def _named(spec: Specification, rules: Sequence[int]) -> str:
 
 def _structural(found: Compared, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
     """Yield causes that lie in the form of learned heads. Corrected answers have none: all that is allowed serves."""
-    if isinstance(model.network_, CorrectedNetwork):
+    if not model.deployed_.is_box:
         return
-    if model.network_.head.gate.is_trivial and any(model._cells.regions):
+    cells = model.deployed_.cells
+    if not cells.gated and any(cells.regions):
         yield "one head serves all regions (gate=False). Train with gate=True"
     if rules:
         yield (

@@ -6,18 +6,19 @@ import math
 import platform
 import sys
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 import smle
 from smle.monitor import Usage
 from smle.rules import Specification
 from smle.storage import FORMAT, VERSION
 from smle.tables import table_digest
-from smle.training.options import History
+
+if TYPE_CHECKING:
+    from smle.training.options import History
 
 __all__ = ["describe", "short_history"]
 
@@ -37,6 +38,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return the description of a model that was fitted to encoded rows and targets."""
     versions = {"smle": smle.__version__, "python": platform.python_version()}
+    used = {name: str(sys.modules[name].__version__) for name in ("torch",) if name in sys.modules}
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -51,7 +53,7 @@ def describe(
             "seed": seed,
             "command": " ".join(sys.argv)[:1000],
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": {**versions, "torch": torch.__version__, "numpy": np.__version__},
+            "versions": {**versions, **used, "numpy": np.__version__},
         },
         "history": history,
         "training": usage.to_json(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,22 +13,20 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.metadata_routing import process_routing
 
-from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
-from smle.corrected import CorrectedModel, program_of, stored_form
+from smle.corrected import ServedModel, program_of, stored_form
 from smle.errors import DataError
 from smle.estimators.description import describe
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import require_parameters
 from smle.guarantees import require_units
-from smle.monitor import Edges, Usage
 from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
 
-__all__ = ["fit_inner", "usage_of"]
+__all__ = ["fit_inner"]
 
 Array = npt.NDArray[Any]
 
@@ -64,20 +61,23 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     inner, classes = _fitted(model, frame, model._inner_targets(targets), routed)
     seconds = time.monotonic() - started
     stored = stored_form(inner, spec, frame, encoded, classes=classes)
-    model.specification_, model.estimator_ = spec, inner
+    model.estimator_ = inner
     model.n_features_in_ = len(frame.columns)
     if column_names(X) is not None:
         model.feature_names_in_ = np.asarray(frame.columns, dtype=object)
-    corrected = CorrectedModel(stored, spec, certificate)
-    usage = usage_of(corrected, frame)
+    model.deployed_ = ServedModel(stored, spec, certificate)
     architecture = {"backbone": "onnx", "estimator": _title(inner), "columns": list(stored.columns or ())}
-    model.description_ = {
-        **describe(spec, encoded, targets, kind=type(model).__name__, architecture=architecture, seed=None,
-                   history={"seconds": round(seconds, 3)}, usage=usage),
-        **model._facts(),
-    }  # fmt: skip
-    model.corrected_ = corrected
-    model._hold(None if certificate is None else rebind(certificate, model._bound_files()))
+    description = describe(
+        spec,
+        encoded,
+        targets,
+        kind=type(model).__name__,
+        architecture=architecture,
+        seed=None,
+        history={"seconds": round(seconds, 3)},
+        usage=model.deployed_.usage(frame, encoded),
+    )
+    model.deployed_.describe({**description, **model._facts()})
 
 
 def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, Any]) -> tuple[Any, list[Any] | None]:
@@ -142,13 +142,3 @@ def _title(estimator: Any) -> str:
         return _title(estimator.regressor)
     inside = getattr(estimator, "estimator", None)
     return type(estimator).__name__ if inside is None else f"{type(estimator).__name__}({_title(inside)})"
-
-
-def usage_of(corrected: CorrectedModel, table: Any, edges: Edges | None = None) -> Usage:
-    """Count over the rows of a table which rules are on, what lies outside, and what the head does."""
-    totals = dict(corrected.served_)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # counted here
-        found = corrected.answered(table, "clip")
-    corrected.served_.update(totals)  # nobody was served
-    return found.usage(corrected.specification_, edges)

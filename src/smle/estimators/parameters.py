@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
-from smle.training.enforcement import Enforcement
 
 __all__ = ["require_parameters"]
 
@@ -38,6 +37,11 @@ def _estimator(value: Any) -> bool:
     return not isinstance(value, type) and all(hasattr(value, name) for name in ("fit", "predict", "get_params"))
 
 
+def _enforcement(value: Any) -> bool:
+    training = sys.modules.get("smle.training.enforcement")  # whoever has such an object has loaded it
+    return training is not None and isinstance(value, training.Enforcement)
+
+
 _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "estimator": (lambda v: v is None or _estimator(v), "an estimator (not its class) or None"),
     "hidden": (_widths, "a tuple of positive whole numbers"),
@@ -51,7 +55,7 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule": (lambda v: v is None or _named("plateau", "cosine")(v), "'plateau', 'cosine' or None"),
     "final_epochs": (lambda v: v is None or (_number(v) and v == 0) or _whole(v), "a whole number from 0 on or None"),
     "enforcement": (
-        lambda v: isinstance(v, Enforcement) or _named("gauge", "pdcg", "exact", "correct")(v),
+        lambda v: _named("gauge", "pdcg", "exact", "correct")(v) or _enforcement(v),
         "'gauge', 'pdcg', 'exact', 'correct' or an Enforcement",
     ),
     "refit": (_flag, "True or False"),

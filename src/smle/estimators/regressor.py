@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import get_tags
 
@@ -48,10 +47,10 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`. The rules are
                 guaranteed inside; outside they hold at the clamped input.
         """
-        found = self._outputs(X, out_of_domain)
+        found = self._outputs(X, out_of_domain, taps=return_info)
         result = found.served.astype(np.float64)
         result = result[:, 0] if self._flat and result.shape[1] == 1 else result
-        return (result, self._information(found)) if return_info else result
+        return (result, found.information(self.specification_)) if return_info else result
 
     def _read_outputs(self, spec: Specification, y: Any) -> None:
         if spec.output_kind != "numbers":
@@ -92,6 +91,8 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         return mean
 
     def _loss(self, targets: Array) -> Any:
+        import torch
+
         scale = torch.as_tensor(spread(targets), dtype=torch.float32)
 
         def loss(predicted: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -100,9 +101,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         return loss
 
     def _small_loss(self, targets: Array) -> float:
-        mean = torch.tensor(targets.mean(axis=0), dtype=torch.float32)
-        constant = self._loss(targets)(mean, torch.tensor(targets, dtype=torch.float32)).mean()
-        return _NOISE * float(constant)
+        return _NOISE * float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
 
     def _refit_loss(self) -> Any:
         return "squared"

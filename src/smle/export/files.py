@@ -15,6 +15,7 @@ from safetensors.numpy import save as serialize
 import smle_check
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.gate import domain_arrays
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
@@ -54,11 +55,24 @@ def write_onnx(
         RuleError: If names of the rules cannot be used in the graph.
     """
     spec = Specification.from_yaml((record.rules or "") + "\n")
+    if record.certificate is not None:
+        _require_same_weights(record, record.certificate)
     if record.onnx is not None:
         part = onnx_backbone(record.onnx if backbone is None else backbone, columns=inputs_of(spec))
     else:
         part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
     write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
+
+
+def _require_same_weights(record: ModelRecord, certificate: Certificate) -> None:
+    """Raise NotCertifiedError if head or backbone are others than those that were certified."""
+    bound = [role for role in ("head", "backbone") if certificate.document["binds"][role] is not None]
+    changed = [role for role in record.changed() if role in bound]
+    if changed:
+        raise NotCertifiedError(
+            f"The weights were changed after they were certified ({', '.join(changed)}). Nothing was written. Load or "
+            "fit the model again."
+        )
 
 
 def check_onnx(path: FilePath) -> smle_check.OnnxResult:
@@ -143,6 +157,7 @@ def write_certified(
     interface = interface_of(spec, monitor=monitor)
     tensors = _head(tensors_of(weights))
     if not spec.rules:
+        tensors |= tensors_of(domain_arrays(spec))  # for `in_domain`
         data = graph_model(interface, plain_program(interface, tensors), backbone, []).SerializeToString(
             deterministic=True
         )
@@ -156,7 +171,6 @@ def write_certified(
         raise NotCertifiedError(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
-    _require_float32(tensors)
     proposals, count = proposals_of(certificate) if "check.range" in tensors else (None, 1)
     program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
@@ -167,15 +181,6 @@ def write_certified(
     except smle_check.Rejected as reason:
         raise CertificateError(f"The exported model was not accepted: {reason}") from None
     _replace({path: data, companion(path): sealed})
-
-
-def _require_float32(tensors: dict[str, smle_check.Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype != "F32" and name.startswith(("bounds.", "heads.", "free.")):
-            raise CertificateError(
-                f"Expected the certified head in float32. Got '{name}' as {tensor.dtype}. Other precisions have no "
-                "certificate; the backbone may be exported in any of them (backbone=...)."
-            )
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from smle.errors import DataError, ModelFormatError
 from smle.extras import require
 from smle.tables import column_names, require_columns
 from smle.tables.frames import as_numbers, as_texts
+from smle_check import Tensor
 
 __all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "runtime_errors", "session_of"]
 
@@ -28,13 +29,21 @@ TEXT = "tensor(string)"
 class StoredModel:
     """An ONNX model of a table. It reads columns of its own names or, with one wide input, the inputs of the rules.
 
+    Attributes:
+        onnx: Its bytes.
+        columns: What it reads by name; None: the inputs of the rules.
+        texts: Columns that it reads as text.
+
     Raises:
         ModelFormatError: If onnxruntime cannot load it, or its inputs are no columns of a table.
         MissingDependencyError: If onnxruntime is not installed.
     """
 
+    kind = "estimator"
+
     def __init__(self, data: bytes) -> None:
-        self.data = data
+        self.onnx: bytes | None = data
+        self.tensors: dict[str, Tensor] = {}
         self._session = session_of(data)
         inputs = self._session.get_inputs()
         strange = [item for item in inputs if item.type != TEXT and item.type not in NUMBERS]
@@ -42,19 +51,16 @@ class StoredModel:
             listed = ", ".join(f"{item.name}: {item.type}" for item in strange) or "none"
             raise ModelFormatError(f"Expected an ONNX model whose inputs are numbers or text. Got {listed}.")
         self.kinds = {item.name: item.type for item in inputs}
+        self.outputs = tuple(item.name for item in self._session.get_outputs())
         wide = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
         self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Columns that it reads as text."""
-        return tuple(name for name, kind in self.kinds.items() if kind == TEXT)
+        self.texts = tuple(name for name, kind in self.kinds.items() if kind == TEXT)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"data": self.data}
+        return {"onnx": self.onnx}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["data"])  # type: ignore[misc]
+        self.__init__(state["onnx"])  # type: ignore[misc]
 
     def answers(self, table: Any, encoded: Array) -> Array:
         """Return what it answers to a table, (rows, m); `encoded` holds the inputs of the rules (rows, d).
@@ -67,6 +73,17 @@ class StoredModel:
         starts = range(0, max(len(encoded), 1), _CHUNK)
         parts = [self._run({name: column[i : i + _CHUNK] for name, column in feed.items()}) for i in starts]
         return np.concatenate(parts)
+
+    def named(self, names: Sequence[str], table: Any) -> dict[str, Array]:
+        """Return some of its outputs by name, to a table with the columns of all its inputs.
+
+        Raises:
+            DataError: If a column is missing or holds something else.
+            ModelFormatError: If the model fails.
+        """
+        with runtime_errors():
+            found = self._session.run(list(names), columns_of(table, self.kinds))
+        return dict(zip(names, map(np.asarray, found), strict=True))
 
     def _feed(self, table: Any, encoded: Array) -> dict[str, Array]:
         if self.columns is None:

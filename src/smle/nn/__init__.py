@@ -2,7 +2,7 @@
 
 from smle.extras import require
 
-require("torch", "What works with networks (training, model folders, reports, monitoring)")
+require("torch", "What trains networks, or runs them in torch,")
 
 from smle.nn.backbones import CNN, LSTM, MLP, Standardize, Transformer  # noqa: E402
 from smle.nn.head_parameters import DataScale  # noqa: E402

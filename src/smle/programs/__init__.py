@@ -1,5 +1,6 @@
 """Interpreters of the deployed programs, without torch."""
 
+from smle.programs.box import Box, Perceptron, frozen_heads_of
 from smle.programs.candidates import Candidates
 from smle.programs.clip_list import ClipList
 from smle.programs.head import Program, program_of
@@ -8,13 +9,16 @@ from smle.programs.served import MUCH, WAYS, Corrections, Moves, Parts, alternat
 __all__ = [
     "MUCH",
     "WAYS",
+    "Box",
     "Candidates",
     "ClipList",
     "Corrections",
     "Moves",
     "Parts",
+    "Perceptron",
     "Program",
     "alternatives_of",
+    "frozen_heads_of",
     "program_of",
     "served_by",
     "ways_of",

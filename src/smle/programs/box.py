@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import smle_check
+from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
-from smle_check.program import Gate, Op, Step, Table, prepared, run
+from smle.guarantees import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
+from smle_check.program import Gate, Op, Step, Table, box, needed, prepared, run
+from smle_check.reading import BACKBONE
 
-__all__ = ["Box", "Perceptron"]
+__all__ = ["Box", "Perceptron", "frozen_heads_of"]
 
 Array = npt.NDArray[Any]
 Made = Callable[..., Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_ZERO = np.float32(0)
 _FEW_HEADS = 2  # are all computed, and each row picks its own
 _MOST_BITS = 62  # of a number that stands for them
+_ROWS = 1024  # per pass through the layers of a network, so that its values stay in the cache
 
 
 class Box:
@@ -27,24 +33,74 @@ class Box:
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array]) -> None:
-        self._ops, self._tensors = ops, tensors
-        self._steps: dict[np.dtype[Any], list[Step]] = {}
+        self.ops, self._tensors = ops, tensors
+        self._steps: dict[tuple[str | None, str], list[Step]] = {}
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> Box:
+        """Return the program that the certificate of a box speaks of.
+
+        Raises:
+            ModelFormatError: If tensors are missing.
+        """
+        document, arrays = certificate.document, arrays_of(certificate.tensors)
+        spec = smle_check.Specification(document["specification"], certificate.block)
+        stated = document["program"]
+        ops = box(spec, document["gate"]["regions"], stated["clip"], stated["bounds"], arrays)
+        made = {op.out for op in ops} | {"features", "answer"}
+        for name in {name for op in ops for name in op.args if name is not None and name not in made}:
+            for fmt in ("float32", "float64"):
+                if name.replace("_F", f"_{fmt}") not in arrays:
+                    raise ModelFormatError(f"model.safetensors: expected '{name}', a tensor of the head. Got none.")
+        return cls(ops, arrays)
+
+    @property
+    def heads(self) -> int:
+        """How many heads there are, the free one included."""
+        return len(self._tensors["heads.weight"]) + ("free.weight" in self._tensors)
+
+    @property
+    def units(self) -> int:
+        """Width of the embedding."""
+        return len(self._tensors["bounds.lower"])
 
     def __call__(self, features: Array, embedding: Array) -> Array:
         """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64."""
-        return self.values(features, embedding)[self._ops[-1].out]  # type: ignore[no-any-return]
+        return self.values(features, embedding)[self.ops[-1].out]  # type: ignore[no-any-return]
 
-    def values(self, features: Array, embedding: Array) -> dict[str, Any]:
-        """Return what each operation makes, by its name: `bits`, `cell` and `clipped` among them."""
+    def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
+        """Return what each operation makes, by its name: `bits`, `cell` and `clipped` among them.
+
+        Operations that a `wanted` value does not need are left out.
+        """
         if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
             raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
-        steps = self._steps.get(features.dtype)
+        key = wanted, features.dtype.name
+        steps = self._steps.get(key)
         if steps is None:
-            steps = self._steps[features.dtype] = prepared(self._ops, self._tensors, TABLE, features.dtype.name)
+            ops = self.ops if wanted is None else needed(self.ops, (wanted,))
+            steps = self._steps[key] = prepared(ops, self._tensors, TABLE, features.dtype.name)
         env = {"features": features, "answer": np.asarray(embedding, dtype=_FLOAT32)}
         with np.errstate(invalid="ignore", over="ignore"):
             run(steps, env)
         return env
+
+    def cell_of(self, features: Array) -> npt.NDArray[np.intp]:
+        """Return which head serves each row (batch,)."""
+        if not any(op.out == "cell" for op in self.ops):
+            return np.zeros(len(features), dtype=np.intp)
+        nothing = np.zeros((len(features), 0), dtype=_FLOAT32)
+        return self.values(features, nothing, "cell")["cell"]  # type: ignore[no-any-return]
+
+    def bits_of(self, features: Array) -> npt.NDArray[np.bool_]:
+        """Return which regions of the gate each row lies in (batch, regions)."""
+        nothing = np.zeros((len(features), 0), dtype=_FLOAT32)
+        return self.values(features, nothing, "bits")["bits"]  # type: ignore[no-any-return]
+
+    def clipped_share(self, features: Array, embedding: Array) -> npt.NDArray[np.float32]:
+        """Return the share of each row's units that are moved into the box (batch,); NaN is."""
+        inside = self.values(features, embedding, "clipped")["clipped"]
+        return (inside != embedding).mean(axis=1, dtype=_FLOAT32)  # type: ignore[no-any-return]
 
 
 def _clamp(op: Op, x: None, lower: Array, upper: Array) -> Made:
@@ -101,7 +157,7 @@ def _cell(op: Op, bits: None, signatures: Array) -> Made:
 
 
 def _hidden(op: Op, v: None, weight: Array, bias: Array) -> Made:
-    return lambda v: np.maximum(v @ weight.T + bias, _FLOAT32.type(0))
+    return lambda v: np.maximum(v @ weight.T + bias, _ZERO)
 
 
 def _affine(op: Op, v: None, slope: Array, offset: Array) -> Made:
@@ -176,29 +232,84 @@ TABLE: Table = {
 
 
 class Perceptron:
-    """The backbone of stored networks: (x - shift) / scale, ReLU layers, a linear layer."""
+    """The backbone of stored networks: (x - shift) / scale, ReLU layers, a linear layer.
 
-    def __init__(self, weights: Mapping[str, Array]) -> None:
-        own = {name.removeprefix("backbone."): value for name, value in weights.items() if name.startswith("backbone.")}
+    Attributes:
+        tensors: The weights `backbone.*` as they are stored. Nothing can be written into them.
+        widths: Of the inputs, the hidden layers and the answer.
+    """
+
+    kind = "network"
+    onnx = None
+    columns = None
+    texts = ()
+
+    def __init__(self, tensors: Mapping[str, smle_check.Tensor]) -> None:
+        self.tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(BACKBONE)}
+        own = {name.removeprefix(BACKBONE): value for name, value in arrays_of(self.tensors).items()}
         count = (len(own) - 2) // 2
         try:
             self._shift, self._scale = own.pop("0.shift"), own.pop("0.scale")
-            self._layers = [(own.pop(f"{2 * i + 1}.weight"), own.pop(f"{2 * i + 1}.bias")) for i in range(count)]
-            width = len(self._shift)
-            for weight, bias in self._layers:
-                if weight.shape != (len(bias), width):
+            layers = [(own.pop(f"{2 * i + 1}.weight"), own.pop(f"{2 * i + 1}.bias")) for i in range(count)]
+            self.widths = [len(self._shift)]
+            for weight, bias in layers:
+                if weight.shape != (len(bias), self.widths[-1]) or weight.dtype != _FLOAT32:
                     raise KeyError
-                width = len(bias)
-            if own or not self._layers:
+                self.widths.append(len(bias))
+            if own or not layers or self._shift.shape != self._scale.shape or self._shift.dtype != _FLOAT32:
                 raise KeyError
         except (KeyError, TypeError):
             raise ModelFormatError("model.safetensors: expected the layers of a perceptron as the backbone.") from None
+        *self._hidden, self._last = [(weight.T, bias) for weight, bias in layers]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Perceptron, (self.tensors,)
+
+    @property
+    def layers(self) -> list[tuple[Array, Array]]:
+        """Weight (out, in) and bias (out,) of each layer, behind `scaling`."""
+        return [(weight.T, bias) for weight, bias in (*self._hidden, self._last)]
+
+    @property
+    def scaling(self) -> tuple[Array, Array]:
+        """Shift and scale of the inputs."""
+        return self._shift, self._scale
+
+    def answers(self, table: Any, encoded: Array) -> Array:
+        """Return what it makes of encoded rows, (rows, n) in float32; it reads nothing else of a table."""
+        return self(encoded)
 
     def __call__(self, features: Array) -> Array:
-        """Return the embedding (batch, n) in float32."""
+        """Return the embedding, or the answers, (batch, n) in float32."""
         with np.errstate(all="ignore"):
-            x = (features.astype(_FLOAT32, copy=False) - self._shift) / self._scale
-            for weight, bias in self._layers[:-1]:
-                x = np.maximum(x @ weight.T + bias, _FLOAT32.type(0))
-            weight, bias = self._layers[-1]
-            return x @ weight.T + bias
+            if len(features) <= _ROWS:
+                return self._passed(features)
+            parts = [self._passed(features[i : i + _ROWS]) for i in range(0, len(features), _ROWS)]
+        return np.concatenate(parts)
+
+    def _passed(self, features: Array) -> Array:
+        x = features.astype(_FLOAT32)
+        x -= self._shift
+        x /= self._scale
+        for weight, bias in self._hidden:
+            x = x @ weight
+            x += bias
+            np.maximum(x, _ZERO, out=x)
+        weight, bias = self._last
+        answer: Array = x @ weight
+        answer += bias
+        return answer
+
+
+def frozen_heads_of(tensors: Mapping[str, Array]) -> FrozenHeads:
+    """Return what the stored heads behind a box can reach."""
+    box = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
+    bounds: Bounds
+    if "hidden.0.weight" in box:
+        bounds = NetworkBounds.of_stored(box)
+    else:
+        bounds = AffineBounds(**box) if "lower_slope" in box else ConstantBounds(**box)
+    names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
+    own = {field: tensors[f"heads.{name}"] for name, field in names.items() if f"heads.{name}" in tensors}
+    heads = [Head(**{field: value[c] for field, value in own.items()}) for c in range(len(own["W"]))]
+    return FrozenHeads(bounds, (*heads, None) if "free.weight" in tensors else tuple(heads))

@@ -7,16 +7,21 @@ from typing import Any
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
+from smle.programs.box import Box
 from smle.programs.candidates import Candidates
 from smle.programs.clip_list import ClipList
 
 __all__ = ["Program", "program_of"]
 
 Array = npt.NDArray[Any]
-Program = ClipList | Candidates
-"""From encoded inputs (n, d), float32 or float64, and a model's answers (n, m) to what is served, in float32."""
+Program = ClipList | Candidates | Box
+"""From encoded inputs (n, d), float32 or float64, and a model's answers to what is served, (n, m) in float32.
+
+Answers are (n, m) in front of a head of rules, the embedding (n, units) in front of a box."""
 
 
 def program_of(certificate: Certificate) -> Program:
-    """Return the program that a certificate of the head of rules speaks of."""
+    """Return the program that a certificate speaks of."""
+    if certificate.document["program"]["head"] == "box":
+        return Box.of(certificate)
     return Candidates(certificate) if "check.range" in certificate.tensors else ClipList(certificate)

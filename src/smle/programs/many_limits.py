@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _PARTS = 1024  # of the range of an input
 _BLOCK = 1024  # rows
+_LARGE = 1 << 20  # places of a table that float32 tells apart well
 
 
 class _Range(NamedTuple):
@@ -123,7 +124,11 @@ class Pairs:
         fine = (width >= 2.0**-100) & (width <= 2.0**100)  # others have one part
         self.origin = np.where(fine, self.lower, kind(0))
         self.scale = np.where(fine, kind(_PARTS) / np.where(fine, width, kind(1)), kind(0))
-        self.bases = np.arange(len(width), dtype=np.intp)[:, None] * (_PARTS + 2)
+        bases = np.arange(len(width))[:, None] * (_PARTS + 2)
+        # Half a part more: rounding then never leads to the part before an input's first, and one on either side is
+        # listed anyway. Where numbers are too large for that in the format, they are subtracted first.
+        self.offset = (bases + 0.5 - self.origin.astype(_FLOAT64) * self.scale).astype(kind)
+        self.bases = bases if np.abs(self.origin * self.scale).max() > _PARTS or bases.max() > _LARGE else None
         lists: list[list[int]] = [[] for _ in range(len(width) * (_PARTS + 2))]
         for j, box in sparse.items():
             parts = {
@@ -184,8 +189,11 @@ class Pairs:
 
     def active(self, x: Array, holds: Array, batch: int) -> tuple[Array, Array]:
         """Return the pairs of a row and a limit that is active there."""
-        entries = ((x - self.origin) * self.scale).astype(np.intp)
-        entries += self.bases
+        if self.bases is None:
+            entries = (x * self.scale + self.offset).astype(np.int32)
+        else:
+            entries = ((x - self.origin) * self.scale).astype(np.intp)
+            entries += self.bases
         place = np.flatnonzero(self.any.take(entries))
         entry = entries.ravel().take(place)
         limit = self.first.take(entry)

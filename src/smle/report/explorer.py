@@ -1,7 +1,8 @@
 """Data for the slice explorer: the deployed program for a browser, or a grid of its answers.
 
-A multi-layer perceptron is embedded as its float32 numbers (base64) and evaluated in the page in double arithmetic.
-Other backbones, and networks that would make the page large, are evaluated here on slices through one input.
+A network is embedded as its float32 numbers (base64), its head as the kernel's list of operations, and both are
+evaluated in the page in double arithmetic. Networks that would make the page large are evaluated here, on slices
+through one input or two.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import nn
 
-from smle.assurance import DeployedNetwork
-from smle.guarantees import Cells
-from smle.nn.backbones import MLP, Standardize
-from smle.nn.head import DeployedHead
+from smle.certificates.document import Certificate, arrays_of
+from smle.corrected import ServedModel
+from smle.programs import Box, Perceptron
 from smle.rules import Categorical, Choice, Clause, Label, Row, Specification
+from smle_check.program import Gate, Op
 
-__all__ = ["NUMBERS", "backbone_data", "described", "explorer_data"]
+__all__ = ["NUMBERS", "backbone_data", "described", "explorer_data", "operation"]
 
 NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base64
 _LITERALS = 3_000  # literals and excluded pairs, over all rules
@@ -29,12 +28,16 @@ _ONE, _TWO = 8, 4  # inputs with a grid along them, alone and in pairs
 _POINTS, _SIDE = 61, 25
 
 
-def explorer_data(
-    network: DeployedNetwork, spec: Specification, cells: Cells, *, medians: dict[str, float]
-) -> dict[str, Any]:
-    """Return what the page needs to draw slices, as plain data. `medians`: where to start, by input column."""
+def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str, Any] | None:
+    """Return what the page needs to draw slices through a network behind a box, or without rules, as plain data.
+
+    `medians`: where to start, by input column. None: there is no network, but an estimator without rules.
+    """
+    cells, front = model.cells, model.front
+    if not isinstance(front, Perceptron):
+        return None
     data = {
-        **described(spec, medians),
+        **described(model.specification_, medians),
         "gated": [list(cells.rules[region]) for region in cells.gated],
         "ungated": [
             {"rows": [_row(cells.rows[row]) for row in rows], "rules": list(cells.rules[region])}
@@ -42,14 +45,12 @@ def explorer_data(
             if region not in cells.gated
         ],
     }
-    numbers = sum(value.numel() for value in network.state_dict().values())
-    if not isinstance(network.backbone, MLP):
-        reason = "the backbone is not a multi-layer perceptron"
-    elif numbers > NUMBERS:
-        reason = "the backbone is too large to embed"
-    else:
-        return {**data, "program": _program(network.backbone, network.head)}
-    return {**data, "grid": {"reason": reason, **_grid(network, data)}}
+    proof = model.proof
+    numbers = sum(value.size for value in arrays_of(front.tensors if proof is None else proof.tensors).values())
+    if numbers > NUMBERS:
+        return {**data, "grid": {"reason": "the network is too large to embed", **_grid(model, data)}}
+    box = {} if proof is None or not isinstance(model.head, Box) else {"box": _box(model.head, proof)}
+    return {**data, "network": backbone_data(front), **box}
 
 
 def described(spec: Specification, medians: dict[str, float]) -> dict[str, Any]:
@@ -144,54 +145,44 @@ def _clause(clause: Clause) -> list[dict[str, Any]]:
     ]
 
 
-def _pack(values: torch.Tensor | npt.NDArray[Any] | None) -> dict[str, Any] | None:
+def _pack(values: npt.NDArray[Any]) -> dict[str, Any]:
     """Return an array as its shape and base64 of little-endian float32."""
-    if values is None:
-        return None
-    array = np.asarray(values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values)
-    text = base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode("ascii")
-    return {"shape": list(array.shape), "data": text}
+    text = base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
+    return {"shape": list(values.shape), "data": text}
 
 
-def backbone_data(backbone: MLP) -> dict[str, Any]:
+def backbone_data(network: Perceptron) -> dict[str, Any]:
     """Return the numbers of a multi-layer perceptron."""
-    standardize = backbone[0]
-    assert isinstance(standardize, Standardize)
-    layers = [module for module in backbone if isinstance(module, nn.Linear)]
+    shift, scale = network.scaling
+    layers = [{"weight": _pack(weight), "bias": _pack(bias)} for weight, bias in network.layers]
+    return {"shift": _pack(shift), "scale": _pack(scale), "layers": layers}
+
+
+def _box(head: Box, certificate: Certificate) -> dict[str, Any]:
+    """Return the operations of a box and its numbers, which are packed if they are float32."""
+    arrays = arrays_of(certificate.tensors)
+    names = {name.replace("_F", "_float64") for op in head.ops for name in op.args if name is not None}
+    tensors = {name: arrays[name] for name in sorted(names | {"bounds.lower"}) if name in arrays}
     return {
-        "shift": _pack(standardize.shift),
-        "scale": _pack(standardize.scale),
-        "layers": [{"weight": _pack(layer.weight), "bias": _pack(layer.bias)} for layer in layers],
+        "ops": [operation(op) for op in head.ops],
+        "tensors": {n: _pack(v) if v.dtype == np.float32 else v.tolist() for n, v in tensors.items()},
     }
 
 
-def _program(backbone: MLP, head: DeployedHead) -> dict[str, Any]:
-    gate, bounds, heads, free = head.gate, head.bounds, head.heads, head.free
-    return {
-        **backbone_data(backbone),
-        "domain": {"low": head.domain.lower_float64.tolist(), "high": head.domain.upper_float64.tolist()},
-        "gate": {
-            "columns": gate.columns.tolist(),
-            "negative": gate.negative.tolist(),
-            "strict": gate.strict.tolist(),
-            "constants": gate.constants_float64.tolist(),
-            "comparison_regions": gate.comparison_regions.tolist(),
-            "coefficients": gate.coefficients.tolist(),
-            "thresholds": gate.thresholds.tolist(),
-            "oblique_regions": gate.oblique_regions.tolist(),
-            "signatures": gate.signatures.tolist(),
-            "most_constrained": gate.most_constrained,
-        },
-        "bounds": {
-            **{name: _pack(value) for name, value in bounds.named_buffers(recurse=False)},
-            "hidden": [{name: _pack(value) for name, value in layer.named_buffers()} for layer in bounds.hidden],
-        },
-        "heads": {name: _pack(getattr(heads, name)) for name in ("weight", "bias", "passthrough")},
-        "free": None if free is None else {"weight": _pack(free.weight), "bias": _pack(free.bias)},
-    }
+def operation(op: Op) -> dict[str, Any]:
+    """Return an operation for features in float64, as plain data."""
+    fixed = op.fixed
+    args = [None if name is None else name.replace("_F", "_float64") for name in op.args]
+    if isinstance(fixed, Gate):
+        plain: Any = {"comparisons": [list(c) for c in fixed.comparisons], "members": [list(m) for m in fixed.members]}
+    elif fixed is None or isinstance(fixed, str):
+        plain = fixed
+    else:
+        plain = {"bits": list(fixed.bits), "outputs": list(fixed.outputs)}
+    return {"kind": op.kind, "out": op.out, "args": args, "fixed": plain}
 
 
-def _grid(network: DeployedNetwork, data: dict[str, Any]) -> dict[str, Any]:
+def _grid(model: ServedModel, data: dict[str, Any]) -> dict[str, Any]:
     """Return answers along single inputs and pairs of them; all other inputs stay at their start."""
     inputs = data["inputs"]
     width = sum(len(item["columns"]) for item in inputs)
@@ -204,7 +195,7 @@ def _grid(network: DeployedNetwork, data: dict[str, Any]) -> dict[str, Any]:
     for i in range(min(_TWO, len(inputs))):
         for j in range(i):
             slices.append(([j, i], [_ticks(inputs[j], _SIDE), _ticks(inputs[i], _SIDE)]))
-    return {"slices": [_slice(network, inputs, start, axes, ticks) for axes, ticks in slices], "outputs": _OUTPUTS}
+    return {"slices": [_slice(model, inputs, start, axes, ticks) for axes, ticks in slices], "outputs": _OUTPUTS}
 
 
 def _ticks(item: dict[str, Any], count: int) -> list[float]:
@@ -223,19 +214,14 @@ def _place(x: npt.NDArray[Any], item: dict[str, Any], value: float) -> None:
 
 
 def _slice(
-    network: DeployedNetwork,
-    inputs: list[dict[str, Any]],
-    start: npt.NDArray[Any],
-    axes: list[int],
-    ticks: list[list[float]],
+    model: ServedModel, inputs: list[dict[str, Any]], start: npt.NDArray[Any], axes: list[int], ticks: list[list[float]]
 ) -> dict[str, Any]:
     points = np.stack(np.meshgrid(*ticks, indexing="ij"), axis=-1).reshape(-1, len(axes))
     X = np.tile(start, (len(points), 1))
     for row, point in zip(X, points, strict=True):
         for axis, value in zip(axes, point, strict=True):
             _place(row, inputs[axis], value)
-    features = torch.tensor(X)
-    with torch.inference_mode():
-        y = network(features)[:, :_OUTPUTS]
-        bits = network.head.gate.active(network.head.domain(features))
-    return {"axes": axes, "ticks": ticks, "y": _pack(y), "active": bits.to(torch.uint8).tolist()}
+    y, bits = model.explained(X, X).served[:, :_OUTPUTS], np.zeros((len(X), 0), dtype=np.int64)
+    if isinstance(model.head, Box) and model.cells.gated:
+        bits = model.head.bits_of(X).astype(np.int64)
+    return {"axes": axes, "ticks": ticks, "y": _pack(y), "active": bits.tolist()}

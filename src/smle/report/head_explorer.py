@@ -12,22 +12,22 @@ import numpy as np
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.nn.backbones import MLP
-from smle.report.explorer import NUMBERS, backbone_data, described
+from smle.programs import Perceptron
+from smle.report.explorer import NUMBERS, backbone_data, described, operation
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
-from smle_check.program import Gate, Op, clip_list
+from smle_check.program import clip_list
 
 __all__ = ["head_explorer_data"]
 
 
 def head_explorer_data(
-    certificate: Certificate, spec: Specification, backbone: object, *, medians: dict[str, float]
+    certificate: Certificate, spec: Specification, front: object, *, medians: dict[str, float]
 ) -> dict[str, Any] | None:
     """Return what the page needs, as plain data; None where it would be too large.
 
-    `backbone` is embedded if it is a multi-layer perceptron and not too large; else readers enter what it answers.
+    What is in front is embedded if it is a network and not too large; else readers enter what it answers.
     """
     document = certificate.document
     exact = smle_check.Specification(document["specification"], certificate.block)
@@ -44,7 +44,7 @@ def head_explorer_data(
         return None
     place = {region: i for i, region in enumerate(regions)}
     head = {
-        "ops": [_operation(op) for op in ops],
+        "ops": [operation(op) for op in ops],
         "tensors": {name: values.tolist() for name, values in tensors.items()},
         "where": [[place[region] for region in rule.regions] for rule in exact.rules],
         "place": place,
@@ -53,19 +53,9 @@ def head_explorer_data(
     }
     start = [float(f"{value:.6g}") for value in arrays["clips.default"].tolist()]
     data = {**described(spec, medians), "head": head, "answers": start}
-    if isinstance(backbone, MLP) and size + sum(v.numel() for v in backbone.state_dict().values()) <= NUMBERS:
-        data["network"] = backbone_data(backbone)
+    if isinstance(front, Perceptron) and size + sum(v.size for v in arrays_of(front.tensors).values()) <= NUMBERS:
+        data["network"] = backbone_data(front)
     return data
-
-
-def _operation(op: Op) -> dict[str, Any]:
-    fixed = op.fixed
-    args = [None if name is None else name.replace("_F", "_float64") for name in op.args]
-    if isinstance(fixed, Gate):
-        plain: Any = {"comparisons": [list(c) for c in fixed.comparisons], "members": [list(m) for m in fixed.members]}
-    else:
-        plain = None if fixed is None else {"bits": list(fixed.bits), "outputs": list(fixed.outputs)}
-    return {"kind": op.kind, "out": op.out, "args": args, "fixed": plain}
 
 
 def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from smle.assurance import DeployedNetwork
 from smle.errors import DataError
 from smle.estimators import SafeEstimator
 from smle.estimators.comparison import compare
@@ -81,7 +79,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     targets = _targets(spec, table)
     rows = _rows(table, np.asarray(kept))
     X, targets = X[kept], None if targets is None else targets[kept]
-    found = model.answered(rows)
+    found = model.answered(rows, taps=True)
     Y = found.served.astype(np.float64)
     head, own = None, None
     if model.has_head_of_rules:
@@ -96,9 +94,9 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         answers["plain"] = own
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
-    cell_of, heads = np.zeros(len(X), dtype=np.int64), 0
-    if isinstance(network := getattr(model, "network_", None), DeployedNetwork):
-        cell_of, heads = network.cell_of(torch.tensor(X)), network.head_count
+    cell_of, heads = np.zeros(len(X), dtype=np.intp), 0
+    if found.cell is not None:
+        cell_of, heads = found.cell, len(model.deployed_.cells)
     scored = _scored(model, X, targets, answers)
     return Measured(
         rows=len(inside),

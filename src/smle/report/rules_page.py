@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from smle.guarantees import Diagnosis, Finding, RuleCost, score_text
+from smle.guarantees import Diagnosis, RuleCost, score_text
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.sentences import words
@@ -33,13 +33,11 @@ _CATEGORIES = 8
 _WORDS = {
     "contradiction": "contradicts",
     "no room": "no room",
-    "not representable": "not representable",
     "not proved": "not proved",
     "never active": "never active",
     "redundant": "redundant",
     "partly empty": "partly empty",
     "one answer": "one answer",
-    "constant answers": "one answer",
 }
 
 
@@ -75,7 +73,7 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
     matrix = _matrix(found)
     view = {
         "verdict": _verdict(found),
-        "findings": [(f.severe, f.text) for f in sorted(_told(found), key=lambda f: not f.severe)],
+        "findings": [(f.severe, f.text) for f in sorted(found.findings, key=lambda f: not f.severe)],
         "untested": [item.text for item in found.untested],
         "subtitle": f"{_count(len(spec.rules), 'rule')}, {_count(len(spec.inputs), 'input')}, "
         f"{_count(len(spec.outputs), 'output')}",
@@ -98,11 +96,6 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
         ("inputs", "Inputs", True),
     ]
     return view | {"contents": [(anchor, title) for anchor, title, there in entries if there]}
-
-
-def _told(found: Diagnosis) -> list[Finding]:
-    """Return the findings for people who do not ask how a model is made."""
-    return [finding for finding in found.findings if finding.kind != "learned box"]
 
 
 def _verdict(found: Diagnosis) -> dict[str, Any]:

@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 
-import smle_check
-from smle.assurance import DeployedNetwork, state_of
-from smle.certificates.agreement import cells_of
-from smle.certificates.document import tensors_of
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
 from smle.guarantees import Cells, binding_rules, find_cells
+from smle.programs import frozen_heads_of
 from smle.report import view as views
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import CellNames, accuracy_view, cell_name, data_view
@@ -159,12 +156,6 @@ def _changed(model: SafeEstimator, record: ModelRecord) -> str:
     """Return what of a model in memory is not what its certificate speaks of, or nothing."""
     if record.certificate is None:
         return ""
-    certified = smle_check.weights_digest(record.certificate.tensors)
-    if model.is_corrected:
-        if record.certificate.files.get("onnx") != record.onnx:
-            return "The model in front of the head was"
-    elif smle_check.weights_digest(tensors_of(state_of(model.network_))) != certified:
-        return "The network was"
     if record.certificate.files.get("model") != ModelRecord.description_bytes(record.description):
         return "The description was"
     if record.certificate.files.get("rules") != (record.rules or "").encode():
@@ -198,20 +189,17 @@ def _view(
         medians = training_of(description).medians if measured is None else measured.medians
         assert record is not None
         assert record.certificate is not None
-        backbone = None if model.is_corrected else model.network_.backbone
-        explorer = head_explorer_data(record.certificate, spec, backbone, medians=medians)
+        explorer = head_explorer_data(record.certificate, spec, model.deployed_.front, medians=medians)
         view["explorer_note"] = _HEAD_NOTE
         view |= data_view(description, spec, CellNames((), ()), measured)
         view["accuracy"] = accuracy_view(description, measured)
     elif model is not None and spec is not None:
-        cells = _cells(record, spec)
+        cells = model.deployed_.cells if spec.rules else find_cells(spec)
         named = _cell_names(cells, spec)
-        network = model.network_
-        assert isinstance(network, DeployedNetwork)
         if judgement.verdict == PROVED:
             assert record is not None
             assert record.certificate is not None
-            over = network.head.frozen_heads()
+            over = frozen_heads_of(record.weights)
             verdicts = rule_verdicts(judgement.proved, record.certificate, spec, cells=cells, over=over)
             stated = list(keyed(judgement.proved, record.certificate, spec, cells=cells))
             view |= views.statements_view(stated, Reader(spec, cells))
@@ -222,8 +210,8 @@ def _view(
         view |= data_view(description, spec, named, measured)
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
-        explorer = explorer_data(network, spec, cells, medians=medians)
-        view["explorer_note"] = _explorer_note(explorer)
+        explorer = explorer_data(model.deployed_, medians=medians)
+        view["explorer_note"] = "" if explorer is None else _explorer_note(explorer)
     if spec is not None:
         view |= views.rules_view(spec, verdicts, measured)
         view |= views.guarantee_view(spec)
@@ -232,12 +220,6 @@ def _view(
     view |= card_view(description, record) | files_view(record, judgement, place)
     view["contents"] = _contents(view, explorer)
     return view, explorer
-
-
-def _cells(record: ModelRecord | None, spec: Specification) -> Cells:
-    if record is None or record.certificate is None:
-        return find_cells(spec)
-    return cells_of(record.certificate, spec)
 
 
 def _cell_names(cells: Cells, spec: Specification) -> CellNames:
@@ -268,7 +250,7 @@ _HEAD_NOTE = (
 
 
 def _explorer_note(explorer: Mapping[str, Any]) -> str:
-    if "program" in explorer:
+    if "network" in explorer:
         return "It is drawn in your browser, in double arithmetic, from the embedded float32 weights."
     reason = explorer["grid"]["reason"]
     return f"Values were computed on a grid when the report was written, because {reason}; other inputs stay fixed."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -258,7 +259,7 @@ def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
     singles = {clause[0] for clause in terms if len(clause) == 1 and not clause[0].strict}
     for atom in singles:
         other = complement(atom)
-        if other._replace(strict=False) in singles:
+        if replace(other, strict=False) in singles:
             targets = list(names.targets)
             fixed = " and ".join(f"'{targets[i]}'" for i, _ in atom.outputs[:3])
             raise RuleError(
@@ -268,4 +269,4 @@ def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
 
 
 def _literal(atom: Atom) -> Literal:
-    return Literal(atom.outputs, atom.inputs, atom.bound, atom.strict)
+    return Literal(atom.outputs, atom.inputs, atom.bound, atom.strict, atom.scale)

@@ -17,12 +17,16 @@ __all__ = ["CNF", "Clause", "Literal", "unique_pairs"]
 
 @dataclass(frozen=True)
 class Literal:
-    """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients."""
+    """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients.
+
+    Times `scale` it is the row that the user stated; literals that differ in nothing else are equal.
+    """
 
     outputs: Linear
     inputs: Linear
     bound: Fraction
     strict: bool = False
+    scale: Fraction = field(default=Fraction(1), compare=False)
 
     def __post_init__(self) -> None:
         if not self.outputs:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations
 from typing import NamedTuple
@@ -48,13 +49,18 @@ _MAX_SIZE = 200_000
 _OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
 
 
-class Atom(NamedTuple):
-    """`outputs . y + inputs . x <= bound` (`<` if strict), scaled so that the first coefficient is 1 or -1."""
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """`outputs . y + inputs . x <= bound` (`<` if strict), scaled so that the first coefficient is 1 or -1.
+
+    Times `scale` it is what the user stated; atoms that differ in nothing else are equal.
+    """
 
     outputs: Linear
     inputs: Linear
     bound: Fraction
     strict: bool
+    scale: Fraction = field(default=Fraction(1), compare=False)
 
 
 class All(NamedTuple):
@@ -302,13 +308,13 @@ def _atom(form: Affine, strict: bool) -> Formula:
         outputs = tuple((i, v / scale) for i, v in outputs)
         inputs = tuple((i, v / scale) for i, v in inputs)
         bound /= scale
-    return Atom(outputs, inputs, bound, strict)
+    return Atom(outputs, inputs, bound, strict, scale)
 
 
 def complement(atom: Atom) -> Atom:
     """Return the negation of an atom."""
     outputs = tuple((i, -v) for i, v in atom.outputs)
-    return Atom(outputs, tuple((i, -v) for i, v in atom.inputs), -atom.bound, not atom.strict)
+    return Atom(outputs, tuple((i, -v) for i, v in atom.inputs), -atom.bound, not atom.strict, atom.scale)
 
 
 def _among(group: Categorical | Choice, chosen: set[int], names: Vocabulary, positive: bool) -> Formula:

@@ -138,6 +138,13 @@ class _Run:
             "%s: %d epochs (%s), best %d, validation loss %.6g, %.1f s", self.title, len(self.history.loss),
             self.history.stopped, self.history.best_epoch + 1, self.history.best, self.history.seconds,
         )  # fmt: skip
+        projected = self.history.projections
+        if projected:
+            _LOG.info(
+                "%s: %d projections in %.1f s; %.0f %% of the runs found no counterexample, the strongest had %.3g",
+                self.title, sum(projected["iterations"]), sum(projected["seconds"]), 100 * self.history.success_rate,
+                max(projected["strength"]),
+            )  # fmt: skip
         return self.history
 
     def new_phase(self) -> None:
@@ -232,7 +239,17 @@ class _Run:
             return
         if self.group.is_first:
             action(self.network, *arguments)
+            self.take_reports()
         self.group.broadcast(self.network.heads)
+
+    def take_reports(self) -> None:
+        """Move what the enforcement reports into the history."""
+        if self.enforcement is None:
+            return
+        for report in self.enforcement.reports:
+            for name, value in report._asdict().items():
+                self.history.projections.setdefault(name, []).append(value)
+        self.enforcement.reports.clear()
 
     @torch.no_grad()
     def evaluate(self, data: Batches) -> float:
@@ -302,6 +319,7 @@ class _Run:
                 self.enforcement.finish(network)
             except NotCertifiedError as error:
                 message = str(error)
+            self.take_reports()
         message = self.group.failures(message)
         if message:
             raise NotCertifiedError(message)

@@ -117,6 +117,8 @@ class History:
     * `final_epochs`: how many of them, the last, were on all rows; what is called validation loss there is no longer
       one of rows held out.
     * `stopped`: what ended the search for the best epoch: `patience`, `max_epochs` or `callback`.
+    * `projections`: what an enforcement that projects did, run by run, as columns `step` (0: the run at the end),
+      `head`, `succeeded`, `iterations`, `strength` of the strongest counterexample and `seconds`.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -129,6 +131,13 @@ class History:
     best_epoch: int = 0
     seconds: float = 0.0
     stopped: str = ""
+    projections: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def success_rate(self) -> float:
+        """Share of runs of a projection that found nothing left to do; NaN: there were none."""
+        succeeded = self.projections.get("succeeded", [])
+        return sum(succeeded) / len(succeeded) if succeeded else math.nan
 
     @property
     def best(self) -> float:

@@ -16,15 +16,25 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY64, FORMATS, TINY, U, coefficient, error64, threshold_below
+from smle_check.floats import BINARY64, TINY, U, coefficient, error64, threshold_below
 from smle_check.guard import guard_tensors, packed
-from smle_check.heads.clips import WIDE, Boxes, Clip, Limit, check_clips, is_limit, limits_of, names_of, read_clips
-from smle_check.kernel import bounded, multipliers_of
-from smle_check.reading import Rejected, Tensor, fields, index, items, require, values
+from smle_check.heads.clips import (
+    WIDE,
+    Clip,
+    Limit,
+    by_side,
+    check_clips,
+    is_limit,
+    limits_of,
+    names_of,
+    read_clips,
+    read_proofs,
+)
+from smle_check.heads.known import ROOT, Facts, Form, Leaf
+from smle_check.reading import Rejected, Tensor, fields, index, require, values
 from smle_check.specification import Literal, Specification
 
 MAX_LEAVES, MAX_DEPTH, MAX_CHECKED, MAX_WORK = 1_000, 64, 200_000, 300_000_000
-Form = dict[int, Fraction]
 
 
 class Clause(NamedTuple):
@@ -113,16 +123,6 @@ def check_tensors(spec: Specification, checked: Checked, ranges: list[Fraction])
 # --- Safe answers ------------------------------------------------------------------------------------------------
 
 
-class Leaf(NamedTuple):
-    """A leaf of the tree: the bits on its path, by region."""
-
-    on: tuple[int, ...]
-    off: tuple[int, ...]
-
-
-ROOT = Leaf((), ())
-
-
 def read_tree(data: Any, gated: list[int], leaf: Leaf = ROOT) -> list[Leaf]:
     """Read a tree: null is a leaf, [region, tree where its bit is on, tree where it is off] a branch."""
     if data is None:
@@ -136,54 +136,6 @@ def read_tree(data: Any, gated: list[int], leaf: Leaf = ROOT) -> list[Leaf]:
     found += read_tree(data[2], gated, leaf._replace(off=(*leaf.off, region)))
     require(len(found) <= MAX_LEAVES, "tree: too many leaves")
     return found
-
-
-class Facts:
-    """What is known of x in a leaf, where further regions hold: the maximum of affine functions there."""
-
-    def __init__(self, boxes: Boxes, leaf: Leaf) -> None:
-        self.boxes, self.spec, self.leaf = boxes, boxes.spec, leaf
-
-    def complement(self, region: int) -> tuple[Form, Fraction] | None:
-        """Return a row that holds outside of a region that is one oblique row: there x is outside it as stated."""
-        rows = [self.spec.rows[r] for r in self.spec.regions[region]]
-        if len(rows) != 1 or len(rows[0].terms) == 1:
-            return None
-        return {k: -v for k, v in rows[0].terms.items()}, -rows[0].bound
-
-    def rows(self, stated: int | None, seen: int | None) -> dict[int, bool]:
-        """Return the rows that hold, by number, and whether as stated (else as the gate sees them).
-
-        Numbers from len(rows) on are the outsides of regions.
-        """
-        spec, found = self.spec, dict.fromkeys(range(self.spec.stated, len(self.spec.rows)), False)
-        regions = [*self.leaf.on, *(() if seen is None else (seen,))]
-        found |= {r: False for region in regions for r in spec.regions[region]}
-        found |= dict.fromkeys(spec.regions[stated] if stated is not None else (), True)
-        return found | {len(spec.rows) + g: True for g in self.leaf.off if self.complement(g) is not None}
-
-    def most(
-        self, form: Form, constant: Fraction, stated: int | None, seen: int | None, mu_data: Any
-    ) -> Fraction | None:
-        """Bound form.x + constant where a region holds as stated and another as the gate sees it; None: nowhere."""
-        spec, known = self.spec, self.rows(stated, seen) if mu_data else {}
-        mu = multipliers_of(mu_data, set(known), "mu") if mu_data else {}
-        regions = {*self.leaf.on, *(g for g in (stated, seen) if g is not None)}
-        found = []
-        for fmt in FORMATS:
-            ends = self.boxes.meeting(sorted(regions), fmt, self.leaf.off)
-            if ends is None:
-                continue
-            rows: list[tuple[Form, Fraction]] = []
-            for r in mu:
-                if r >= len(spec.rows):
-                    rows.append(self.complement(r - len(spec.rows)) or ({}, Fraction(0)))
-                else:
-                    row = spec.rows[r]
-                    as_stated = len(row.terms) > 1 and known[r]
-                    rows.append((row.terms, row.bound if as_stated else row.compared[fmt][0]))
-            found.append(constant + bounded(form, rows, list(mu.values()), *self.boxes.sides(ends, fmt)))
-        return max(found, default=None)
 
 
 class Answer(NamedTuple):
@@ -224,9 +176,7 @@ class Safe:
     def __init__(self, facts: Facts, clips: list[Clip], stored: list[tuple[Form, Fraction]], moves: dict[int, Any]):
         self.facts, self.spec = facts, facts.spec
         self.answers: list[Answer] = []
-        sides: dict[tuple[int, int], list[int]] = {}
-        for j, clip in enumerate(clips):
-            sides.setdefault((clip.limit.output, clip.limit.side), []).append(j)
+        sides = by_side(clips)
         for i, (slope, offset) in enumerate(stored):
             own, ways = rounding(self.spec, slope, offset), []
             for side in (1, -1):
@@ -259,7 +209,7 @@ class Safe:
         """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
         return self.facts.most(*self.form(literal), region, None, mu)
 
-    def clause(self, clause: list[Literal], region: int, proof: tuple[Any, Any] | None) -> None:
+    def clause(self, clause: list[Literal], region: int, proof: list[Any] | None) -> None:
         """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without."""
         chosen = clause if proof is None else [clause[index(proof[0], len(clause), "literal")]]
         short = []
@@ -334,9 +284,10 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     found = read_tree(tree, gated)
     work = sum(len(spec.rules[c.rule].regions) for c in checked.clauses) + len(clips)
     require(work * len(found) * (len(spec.rows) + len(spec.inputs)) <= MAX_WORK, "tree: too many obligations")
-    stored, proofs, own = read_safe(spec, tensors, len(found)), read_safe_proofs(leaves), read_moves(moves)
+    stored, own = read_safe(spec, tensors, len(found)), read_proofs(moves, "leaf clip", "mu")
+    proofs = read_proofs(leaves, "leaf rule region clause", "literal mu")
     for number, leaf in enumerate(found):
-        moved = {j: own.pop((number, j)) for j in range(len(clips)) if (number, j) in own}
+        moved = {j: own.pop((number, j))[0] for j in range(len(clips)) if (number, j) in own}
         safe = Safe(Facts(pairs.boxes, leaf), clips, stored[number], moved)
         check_leaf(safe, number, checked, proofs)
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
@@ -350,7 +301,7 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     return settled
 
 
-def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int, ...], tuple[Any, Any]]) -> None:
+def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int, ...], list[Any]]) -> None:
     """Check every clause and every exclusion for the safe answer of one leaf; remove the proofs that were used."""
     spec, off = safe.spec, set(safe.facts.leaf.off)
     for rule, c, _ in checked.clauses:
@@ -375,25 +326,3 @@ def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int
                     obligation = Obligation(number, rule, tuple(spec.regions[region]), None)
                     names = " and ".join(repr(spec.outputs[label]) for label in pair)
                     raise Unproved(obligation, f"the safe answer may have both {names}")
-
-
-def read_safe_proofs(data: Any) -> dict[tuple[int, ...], tuple[Any, Any]]:
-    """Index the proofs of safe answers by (leaf, rule, region, clause): a literal and multipliers."""
-    proofs: dict[tuple[int, ...], tuple[Any, Any]] = {}
-    for entry in items(data, "proofs"):
-        *key, literal, mu = fields(entry, "leaf rule region clause literal mu", "proof")
-        require(all(type(part) is int for part in key), "proof: malformed key")
-        require(tuple(key) not in proofs, f"proof {key}: given twice")
-        proofs[tuple(key)] = literal, items(mu, "mu")
-    return proofs
-
-
-def read_moves(data: Any) -> dict[tuple[int, int], Any]:
-    """Index the multipliers for how far clips move safe answers by (leaf, clip)."""
-    moves: dict[tuple[int, int], Any] = {}
-    for entry in items(data, "proofs"):
-        leaf, clip, mu = fields(entry, "leaf clip mu", "proof")
-        require(type(leaf) is int and type(clip) is int, "proof: malformed key")
-        require((leaf, clip) not in moves, f"proof {(leaf, clip)}: given twice")
-        moves[leaf, clip] = items(mu, "mu")
-    return moves

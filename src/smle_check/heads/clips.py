@@ -11,22 +11,21 @@ its own, so that rules may overlap in any number:
 The final value is q or one clip's value, and only a later clip of the other side can undo a rule: pairs suffice.
 """
 
-from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.claims import Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import FORMATS, TINY, Binary, U, above, below, error64
-from smle_check.kernel import bounded, multipliers_of
-from smle_check.reading import Rejected, Tensor, fields, index, items, require, values
+from smle_check.floats import FORMATS, TINY, U, error64
+from smle_check.heads.known import Boxes, Facts, Form
+from smle_check.kernel import bounded
+from smle_check.reading import Rejected, Tensor, fields, items, require, values
 from smle_check.specification import Literal, Specification
 
 WIDE = Fraction(2) ** 100
 MAX_LIMITS, MAX_PAIRS = 100_000, 5_000_000
 STAGES = ("affine_lower", "affine_upper", "constant_lower", "constant_upper")
-Ends = dict[int, tuple[Fraction, Fraction]]  # of some inputs; the others have their whole range
 
 
 class Limit(NamedTuple):
@@ -37,7 +36,7 @@ class Limit(NamedTuple):
     region: int
     output: int
     side: int
-    slope: dict[int, Fraction]
+    slope: Form
     offset: Fraction
     strict: bool
 
@@ -51,7 +50,7 @@ class Clip(NamedTuple):
     """A limit with the numbers that are deployed for it: slope.x + offset, computed with at most this error."""
 
     limit: Limit
-    slope: dict[int, Fraction]
+    slope: Form
     offset: Fraction
     error: Fraction
 
@@ -77,72 +76,7 @@ def limits_of(spec: Specification) -> list[Limit]:
     return sorted(found, key=lambda limit: STAGES.index(limit.stage))  # a stable sort: rules keep their order
 
 
-class Boxes:
-    """The ranges that comparisons of a region, or of two, leave to inputs of a format; each region is read once."""
-
-    def __init__(self, spec: Specification) -> None:
-        self.spec = spec
-        self.domain = {fmt: [dict(enumerate(side)) for side in spec.passed[fmt]] for fmt in FORMATS}
-        self.known: dict[tuple[int, Binary], Ends] = {}
-
-    def of(self, region: int, fmt: Binary) -> Ends:
-        """Return the ranges that the comparisons of one region leave; low > high where that is none."""
-        if (region, fmt) in self.known:
-            return self.known[region, fmt]
-        low, high = self.spec.passed[fmt]
-        ends: Ends = {}
-        for row in (self.spec.rows[r] for r in self.spec.regions[region] if len(self.spec.rows[r].terms) == 1):
-            ((k, sign),) = row.terms.items()
-            bound, strict = row.compared[fmt]
-            a, b = ends.get(k, (low[k], high[k]))
-            if sign > 0:
-                ends[k] = a, min(b, below(bound, fmt) if strict else bound)
-            else:
-                ends[k] = max(a, above(-bound, fmt) if strict else -bound), b
-        self.known[region, fmt] = ends
-        return ends
-
-    def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Ends | None:
-        """Return the ranges where some regions meet, outside of others; None: no input is there.
-
-        Regions of one comparison have an outside that is a range; of others nothing is used here.
-        """
-        ends: Ends = {}
-        for own in [*(self.of(region, fmt) for region in regions), *(self.beyond(region, fmt) for region in outside)]:
-            for k, (low, high) in own.items():
-                a, b = ends.get(k, (low, high))
-                ends[k] = max(a, low), min(b, high)
-                if ends[k][0] > ends[k][1]:
-                    return None
-        for group in self.spec.groups:  # exactly one is 1, the others 0
-            own = {k: ends.get(k, (Fraction(0), Fraction(1))) for k in group}
-            ones = [k for k in group if own[k][0] > 0]
-            if len(ones) > 1 or all(b < 1 for _, b in own.values()):
-                return None
-            if ones:
-                ends |= {k: (own[k][0], min(own[k][1], Fraction(int(k in ones)))) for k in group}
-        return None if any(a > b for a, b in ends.values()) else ends
-
-    def beyond(self, region: int, fmt: Binary) -> Ends:
-        """Return the ranges outside of a region that is one comparison."""
-        rows = [self.spec.rows[r] for r in self.spec.regions[region]]
-        if len(rows) != 1 or len(rows[0].terms) != 1:
-            return {}
-        ((k, sign),) = rows[0].terms.items()
-        low, high = (side[k] for side in self.spec.passed[fmt])
-        bound, strict = rows[0].compared[fmt]
-        if sign > 0:
-            return {k: (max(low, bound if strict else above(bound, fmt)), high)}
-        return {k: (low, min(high, -bound if strict else below(-bound, fmt)))}
-
-    def sides(self, ends: Ends, fmt: Binary) -> tuple[Mapping[int, Fraction], Mapping[int, Fraction]]:
-        """Return the lower and the upper ends of all inputs."""
-        low, high = self.domain[fmt]
-        lower, upper = ({k: pair[i] for k, pair in ends.items()} for i in (0, 1))
-        return ChainMap(lower, low), ChainMap(upper, high)
-
-
-def gaps(clip: Clip, limit: Limit) -> list[tuple[dict[int, Fraction], Fraction]]:
+def gaps(clip: Clip, limit: Limit) -> list[tuple[Form, Fraction]]:
     """Return forms (slope, constant): where one is >= 0, what this clip leaves obeys the limit; all are needed.
 
     An affine clip leaves v with |v - (s.x + o)| <= E, and then float32(v): (1 -+ u) v and at most `tiny`.
@@ -159,17 +93,23 @@ def gaps(clip: Clip, limit: Limit) -> list[tuple[dict[int, Fraction], Fraction]]
     return result
 
 
+def by_side(clips: list[Clip]) -> dict[tuple[int, int], list[int]]:
+    """Return the numbers of clips by output and side."""
+    sides: dict[tuple[int, int], list[int]] = {}
+    for j, clip in enumerate(clips):
+        sides.setdefault((clip.limit.output, clip.limit.side), []).append(j)
+    return sides
+
+
 class Pairs:
     """Which clips may undo which limits, and the proof that what they leave obeys them. Clips are named by number."""
 
     def __init__(self, boxes: Boxes, clips: list[Clip]) -> None:
-        self.boxes, self.clips = boxes, clips
+        self.boxes, self.clips, self.facts = boxes, clips, Facts(boxes)
         self.reaches: dict[tuple[int, int], Fraction] = {}
         self.demands: dict[int, Fraction] = {}
         self.boxes_of: dict[int, list[tuple[Mapping[int, Fraction], Mapping[int, Fraction]]]] = {}
-        self.sides: dict[tuple[int, int], list[int]] = {}
-        for j, clip in enumerate(clips):
-            self.sides.setdefault((clip.limit.output, clip.limit.side), []).append(j)
+        self.sides = by_side(clips)
 
     def against(self, k: int) -> list[int]:
         """Return the clips that have to obey limit k: its own, and the later ones of the other side."""
@@ -220,24 +160,14 @@ class Pairs:
         spare = self.least(j, limit.side) - self.demand(k)
         if not mu_data and spare > 0:  # what the clip leaves anywhere obeys the limit wherever it binds
             return spare
-        spec = self.boxes.spec
-        stated, seen = set(spec.regions[limit.region]), set(spec.regions[clip.limit.region])
-        mu = multipliers_of(mu_data, stated | seen | set(range(spec.stated, len(spec.rows))), "mu") if mu_data else {}
         margins = []
-        for fmt in FORMATS:
-            ends = self.boxes.meeting((limit.region, clip.limit.region), fmt)
-            if ends is None:
-                continue
-            box, rows = self.boxes.sides(ends, fmt), []
-            for r in mu:
-                row = spec.rows[r]
-                oblique = len(row.terms) > 1 and r in stated
-                rows.append((row.terms, row.bound if oblique else row.compared[fmt][0]))
-            for slope, constant in gaps(clip, limit):
-                bound = bounded({i: -v for i, v in slope.items()}, rows, list(mu.values()), *box) - constant
-                if not (bound < 0 or (bound == 0 and not limit.strict)):
-                    raise Rejected(f"not proved (short by {rounded_text(bound, 3, up=True)})")
-                margins.append(-bound)
+        for slope, constant in gaps(clip, limit):
+            form = {i: -v for i, v in slope.items()}
+            excess = self.facts.most(form, -constant, limit.region, clip.limit.region, mu_data)
+            if excess is not None:
+                if not (excess < 0 or (excess == 0 and not limit.strict)):
+                    raise Rejected(f"not proved (short by {rounded_text(excess, 3, up=True)})")
+                margins.append(-excess)
         return min(margins, default=None)
 
 
@@ -273,7 +203,7 @@ def check_clips(
     spec: Specification, clips: list[Clip], proof_data: Any
 ) -> tuple[list[tuple[Obligation, Fraction]], Pairs]:
     """Check the clip list: every limit by its own clip, and by every later clip of the other side."""
-    proofs = read_proofs(proof_data, len(clips))
+    proofs = read_proofs(proof_data, "limit clip", "mu")
     pairs, settled = Pairs(Boxes(spec), clips), []
     require(pairs.most() <= MAX_PAIRS, "rules: too many pairs of limits")
     for k, clip in enumerate(clips):
@@ -282,7 +212,7 @@ def check_clips(
         margins = []
         for j in pairs.against(k):
             try:
-                margins.append(pairs.margin(k, j, proofs.pop((k, j), [])))
+                margins.append(pairs.margin(k, j, *proofs.pop((k, j), [[]])))
             except Rejected as reason:
                 other = "" if j == k else f" against rule {spec.rules[clips[j].limit.rule].name!r}"
                 raise Unproved(obligation, f"{reason}{other}") from None
@@ -292,12 +222,13 @@ def check_clips(
     return settled, pairs
 
 
-def read_proofs(data: Any, count: int) -> dict[tuple[int, int], Any]:
-    """Index the multipliers by (clip of the limit, clip that may undo it); pairs without an entry have none."""
-    proofs: dict[tuple[int, int], Any] = {}
+def read_proofs(data: Any, keys: str, values: str) -> dict[tuple[int, ...], list[Any]]:
+    """Index proofs by the whole numbers of their keys; each has these fields, of which the last are multipliers."""
+    proofs: dict[tuple[int, ...], list[Any]] = {}
     for entry in items(data, "proofs"):
-        limit, clip, mu = fields(entry, "limit clip mu", "proof")
-        key = index(limit, count, "proof"), index(clip, count, "proof")
+        found = fields(entry, f"{keys} {values}", "proof")
+        key = tuple(found[: len(keys.split())])
+        require(all(type(part) is int for part in key), "proof: malformed key")
         require(key not in proofs, f"proof {key}: given twice")
-        proofs[key] = items(mu, "mu")
+        proofs[key] = [*found[len(key) : -1], items(found[-1], "mu")]
     return proofs

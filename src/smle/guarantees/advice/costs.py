@@ -121,9 +121,9 @@ def lost_scores(spec: Specification, Y: Array, best: Array) -> Iterator[tuple[st
             by_row = ((old >= 0.5) != (new >= 0.5))[:, 0] / max(len(Y), 1)
         else:
             error = ((old - new) ** 2)[:, 0]
-            spread = float(((old - old.mean()) ** 2).sum())
-            with np.errstate(invalid="ignore", divide="ignore"):
-                by_row = np.where(error > 0, error / spread, 0.0)
+            # No spread to explain: as scikit-learn has it, the score is 1 if nothing moves and else 0.
+            whole = float((error if (old == old[:1]).all() else (old - old.mean()) ** 2).sum())
+            by_row = error / whole if whole > 0 else np.zeros(len(error))
         yield item.name, float(by_row.sum()), by_row
         column += width
 

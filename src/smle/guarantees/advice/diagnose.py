@@ -1,7 +1,6 @@
-"""Rules before anyone trains: can they hold together, can a model represent them, what do they cost on data?
+"""Rules before anyone trains: can they hold together, do they say something new, what do they cost on data?
 
-Contradictions, empty regions, pinned outputs and redundancy are decided in rationals. That one head cannot
-represent a requirement is what a search in floats found, and is worded so.
+Contradictions, empty regions, pinned outputs and redundancy are decided in rationals.
 """
 
 from __future__ import annotations
@@ -20,12 +19,8 @@ from smle.guarantees.advice.consistency import EXPANDED_PAIRS, Consistency
 from smle.guarantees.advice.data_check import DataCheck, check_data
 from smle.guarantees.advice.decide import HalfSpace, Undecided
 from smle.guarantees.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
-from smle.guarantees.advice.flips import constant_groups
 from smle.guarantees.advice.wording import point_text, region_text
-from smle.guarantees.box import MINIMUM_ROOM, search_center
-from smle.guarantees.regions.cell_rules import Polytopes, cell_rules_of
 from smle.guarantees.regions.cells import Cells
-from smle.guarantees.regions.obligations import binding_rules
 from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
 
@@ -53,7 +48,8 @@ def diagnose_arrays(
     consistency = Consistency(spec)
     findings, untested = _empty_regions(consistency)
     cells = find_cells(spec, max_cells=max_cells)
-    reports, more = _CellCheck(consistency, cells).run()
+    check = _CellCheck(consistency, cells)
+    reports, more = check.run()
     findings += more
     more, left = _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
     findings += more
@@ -63,16 +59,7 @@ def diagnose_arrays(
     return Diagnosis(
         spec=spec,
         cells=tuple(reports),
-        always_on=tuple(
-            sorted(
-                {
-                    spec.rules[rule].name
-                    for region, rules in enumerate(cells.rules)
-                    if cells.regions[region] and region not in cells.gated
-                    for rule in rules
-                }
-            )
-        ),
+        always_on=tuple(sorted({spec.rules[rule].name for region in check.ungated for rule in cells.rules[region]})),
         findings=tuple(findings),
         data=data,
         untested=(*untested, *left),
@@ -125,7 +112,7 @@ class _CellCheck:
     def __init__(self, consistency: Consistency, cells: Cells) -> None:
         self.consistency, self.spec = consistency, consistency.spec
         self.cells = cells
-        self.polytopes = Polytopes(self.spec, cells)
+        self.ungated = [r for r, rows in enumerate(cells.regions) if rows and r not in cells.gated]
         self.findings: dict[tuple[str, tuple[str, ...]], Finding] = {}
         self.satisfiable: list[frozenset[int]] = []
         self.roomy: list[frozenset[int]] = []
@@ -143,11 +130,10 @@ class _CellCheck:
         rules = self._rules(cell)
         names = tuple(self.spec.rules[r].name for r in rules)
         words = tuple(self._named(r, cell) for r in rules)
-        if not rules and index not in self._capped_cells():
+        if not rules and not self.ungated:
             return CellReport(names, "free", words)
         try:
-            status = self._contradiction(cell, rules)
-            status = status or self._no_room(rules) or self._center(index) or self._constant(rules)
+            status = self._contradiction(cell) or self._no_room(rules)
         except Undecided:
             status = "unknown"
         return CellReport(names, status or "fine", words)
@@ -168,11 +154,8 @@ class _CellCheck:
         decider = self.consistency.decider
         return [decider.row(self.cells.rows[r]) for g in regions for r in self.cells.regions[g]]
 
-    def _contradiction(self, cell: tuple[int, ...], rules: tuple[int, ...]) -> str | None:
-        ungated = [
-            r for r, rows in enumerate(self.cells.regions) if rows and r not in self.cells.gated and r not in cell
-        ]
-        for regions in (cell, *((*cell, r) for r in ungated)):
+    def _contradiction(self, cell: tuple[int, ...]) -> str | None:
+        for regions in (cell, *((*cell, r) for r in self.ungated)):
             active = frozenset(self._rules(regions))
             if any(known <= active for known in self.clashing):
                 return "contradictory"
@@ -230,72 +213,6 @@ class _CellCheck:
                 "rounded computation can meet. State a tolerance, such as abs(a - b) <= 0.01.",
             )
         )
-
-    def _center(self, index: int) -> str | None:
-        need = cell_rules_of(self.polytopes, index)
-        if not need.has_x_terms and index not in self._capped_cells():
-            return None  # a point with room is a constant answer with room
-        found = search_center(need)
-        binding = sorted({rule for rule, _ in binding_rules(self.cells, self.spec, index)})
-        names = tuple(self.spec.rules[r].name for r in binding)
-        if found is None:
-            self._note(
-                Finding(
-                    "not representable",
-                    names,
-                    f"{_listed(names)}: every input has an allowed output, but no single affine answer "
-                    "y0 + Y x that is allowed on the whole overlap was found. Split a condition into smaller "
-                    "ranges, or relax a bound.",
-                )
-            )
-            return "not representable"
-        if found.room < MINIMUM_ROOM * need.scale:
-            self._note_no_room(names)
-            return "no room"
-        return None
-
-    def _capped_cells(self) -> range:
-        """Cells whose heads also carry rules that lost their bit in the gate."""
-        gated = set(self.cells.gated)
-        capped = any(rows and r not in gated for r, rows in enumerate(self.cells.regions))
-        return range(len(self.cells) if capped else 0)
-
-    def _constant(self, rules: tuple[int, ...]) -> str | None:
-        clauses = [(clause, r) for r in rules for clause in self.spec.rules[r].requirement.clauses]
-        multiple = [clause for clause, _ in clauses if len(clause.literals) > 1]
-        if not multiple:
-            return None
-        labels = {i for clause in multiple for lit in clause.literals for i, _ in lit.outputs}
-        pairs = [
-            (h, k)
-            for r in rules
-            for h, k in _among(self.spec.rules[r].requirement.exclusions, labels, len(self.spec.targets))
-        ]
-        groups = constant_groups(self.spec, [clause for clause, _ in clauses], pairs)
-        for group in groups:
-            names = tuple(
-                dict.fromkeys(
-                    self.spec.rules[r].name
-                    for clause, r in clauses
-                    if all(i in group for lit in clause.literals for i, _ in lit.outputs)
-                )
-            )
-            listed = ", ".join(self.spec.targets[i] for i in group)
-            self._note(
-                Finding(
-                    "constant answers",
-                    names,
-                    f"{_listed(names)}: no label of {listed} can change while the others stay, so a safe model "
-                    "gives one fixed answer for them. For exactly one of several, state them as `choices`.",
-                )
-            )
-        return "constant answers" if groups else None
-
-
-def _among(pairs: npt.NDArray[np.int32], labels: set[int], m: int) -> list[tuple[int, int]]:
-    chosen = np.zeros(m, dtype=bool)
-    chosen[sorted(labels)] = True
-    return [(h, k) for h, k in pairs[chosen[pairs].all(axis=1)].tolist()]
 
 
 def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:

@@ -14,7 +14,7 @@ from smle.rules import Specification
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
-REFUTED = frozenset({"contradiction", "no room", "not representable"})
+REFUTED = frozenset({"contradiction", "no room"})
 """Kinds of findings that show that no model can be certified."""
 SEVERE = REFUTED | {"not proved"}
 """Kinds of findings with which no model can be certified as things are."""
@@ -28,9 +28,8 @@ _LISTED = 10  # cells that the text lists
 class Finding:
     """Something to know about the rules, or about the data under these rules.
 
-    * `kind`: "contradiction", "no room", "not representable", "not proved", "constant answers", "one answer",
-      "learned box", "never active", "partly empty" or "redundant"; of data "outside the domain", "narrow data" or
-      "other units".
+    * `kind`: "contradiction", "no room", "not proved", "one answer", "never active", "partly empty" or "redundant"; of
+      data "outside the domain", "narrow data" or "other units".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.
@@ -49,8 +48,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class CellReport:
-    """Rules that can be active together, by name, and whether a head can serve them.
+    """Rules that can be active together, by name, and whether they agree.
 
+    `status` is "fine", "free" (no rules), "no room", "contradictory" or "unknown".
     In `words` a rule with several conditions (an `or`) comes with those that are met: `low score (score < 480)`.
     """
 
@@ -156,7 +156,7 @@ class Diagnosis:
         if not self.cells:
             return ""
         count = "1 cell" if len(self.cells) == 1 else f"{len(self.cells)} cells"
-        lines = [f"{count} (sets of rules that can be active together), one head each:"]
+        lines = [f"{count} (sets of rules that can be active together):"]
         counts = Counter(cell.status for cell in self.cells)
         lines.append("  " + ", ".join(f"{number} {status}" for status, number in counts.most_common()))
         doubtful = list(dict.fromkeys(cell for cell in self.cells if cell.status not in ("fine", "free")))

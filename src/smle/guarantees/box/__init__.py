@@ -6,26 +6,33 @@ and the safe head that fits data best (`refitting`). Others use the names below 
 """
 
 from smle.guarantees.box.center import MINIMUM_ROOM, Center, find_center, search_center
+from smle.guarantees.box.counterexample import Counterexample, Search
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_projection, strongest_counterexample
+from smle.guarantees.box.pdcg import COSTS as PDCG_COSTS
+from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, run_pdcg, strongest_counterexample
 from smle.guarantees.box.projection import HeadResult, nearest_safe_head, project
 from smle.guarantees.box.refitting import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
 
 __all__ = [
     "MINIMUM_ROOM",
+    "PDCG_COSTS",
     "Center",
+    "Counterexample",
+    "Finder",
     "HeadProblem",
     "HeadResult",
     "LocalLoss",
     "Loss",
     "Memory",
+    "Pdcg",
     "Samples",
+    "Search",
     "find_center",
     "logistic_loss",
-    "memory_projection",
     "nearest_safe_head",
     "project",
     "refit",
+    "run_pdcg",
     "search_center",
     "softmax_loss",
     "squared_error",

@@ -1,25 +1,21 @@
 """Affine centers y0 + Y x, for rules that mention inputs on the side of the outputs.
 
-For weights lambda (g, s, h are the weighted sums) the condition "room t over Q for all x" has a finite form,
-
-    g.y0 + mu.a + sum_i max(e_i low_i, e_i high_i) + ||g|| t <= h,   e = Y'g + s - A'mu,   mu >= 0,
-
-so center and multipliers come from one linear program. Inputs are scaled to [-1, 1] inside.
+For weights lambda (g, s, h are the weighted sums) "room t over Q for all x" is a robust row of a head without
+embedding (`robust`), so center and multipliers come from one linear program. Inputs are scaled to [-1, 1] inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from smle.guarantees.box.center_search import MINIMUM_ROOM, CandidateCenter
+from smle.guarantees.box.robust import Layout, RobustRow, roomy_center
 from smle.guarantees.regions.cell_rules import CellRules, PlainClause
-from smle.guarantees.regions.geometry import Region, RegionMaximum
-from smle.solvers import LinearProgram, Matrix, QuadraticProgram, Status, solve
+from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.solvers import LinearProgram, Status, solve
 
 __all__ = ["AffineSearch", "clause_weights", "evaluate_affine"]
 
@@ -31,50 +27,33 @@ _ENOUGH = 0.05
 _KEEP = 0.98
 
 
-@dataclass(frozen=True, eq=False)
-class _Weighted:
-    """A clause under weights, on scaled inputs: g (m,), s (d,), h, and the position of its region."""
-
-    g: Array
-    s: Array
-    h: float
-    region: int
-    norm: float
-
-
 class _Scaled:
     """Regions with inputs scaled to the domain: x = middle + half * xi, xi in [-1, 1]."""
 
     def __init__(self, need: CellRules) -> None:
         domain = need.polytopes.domain
-        self.middle, self.half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
+        half = (domain.high - domain.low) / 2
+        self.middle, self.half = (domain.low + domain.high) / 2, np.where(half > 0, half, 1.0)
         self.polytopes = [need.polytopes.intersection(active) for active in need.regions]
-        half = np.where(self.half > 0, self.half, 1.0)
-        self.boxes: list[tuple[Array, Array, Array, Array]] = []
-        for region in self.polytopes:
-            low, high, oblique = region.tight_box()
-            A, a = region.A[oblique], region.a[oblique]
-            scaled = A * half
-            norms = np.maximum(np.abs(scaled).max(axis=1, initial=0.0), 1e-300)[:, None] if len(A) else 1.0
-            self.boxes.append(
-                (
-                    (low - self.middle) / half,
-                    (high - self.middle) / half,
-                    scaled / norms,
-                    ((a - A @ self.middle)[:, None] / norms).reshape(-1),
-                )
-            )
-        self.half = half
+        self.regions = [self._scaled(region) for region in self.polytopes]
 
-    def weighted(self, clause: PlainClause, weights: Array, m: int) -> _Weighted:
-        d = len(self.middle)
-        g, s, h = np.zeros(m), np.zeros(d), 0.0
+    def _scaled(self, region: Region) -> Region:
+        low, high = ((end - self.middle) / self.half for end in (region.domain.low, region.domain.high))
+        A, a = region.A * self.half, region.a - region.A @ self.middle
+        norms = np.maximum(np.abs(A).max(axis=1, initial=0.0), 1e-300)
+        domain = Domain(low, high, np.maximum(np.abs(low), np.abs(high)))
+        return Region(domain, region.numbers, A / norms[:, None], a / norms)
+
+    def row(self, clause: PlainClause, weights: Array, m: int) -> RobustRow:
+        """Return a clause under weights on scaled inputs, divided by the length of its output part."""
+        g, s, h = np.zeros(m), np.zeros(len(self.middle)), 0.0
         for w, lit in zip(weights, clause.literals, strict=True):
             g[lit.outputs] += w * lit.g
             s[lit.inputs] += w * lit.s
             h += w * lit.h
         norm = float(np.sqrt(g @ g)) or max(lit.norm for lit in clause.literals)
-        return _Weighted(g, s * self.half, h - float(s @ self.middle), clause.region, norm)
+        h -= float(s @ self.middle)
+        return RobustRow(g / norm, s * self.half / norm, h / norm, self.regions[clause.region])
 
 
 class AffineSearch:
@@ -84,7 +63,7 @@ class AffineSearch:
         self.need, self.target, self.prefers, self.share = need, target, prefers, share
         self.m = len(target)
         self.scaled = _Scaled(need)
-        self.columns = self._columns()
+        self.used = self._used()
         self.cap = need.scale
         self.nodes = 0
         self.tight = False
@@ -99,8 +78,8 @@ class AffineSearch:
             return CandidateCenter(self.target, None, 0.0) if self.tight else None
         return self._finish(weights)
 
-    def _columns(self) -> npt.NDArray[np.intp]:
-        """The inputs that the center may use: those of x-terms, and those that oblique rows tie to them."""
+    def _used(self) -> npt.NDArray[np.bool_]:
+        """The inputs that the center may use (d,): those of x-terms, and those that oblique rows tie to them."""
         used = np.zeros(len(self.scaled.middle), dtype=bool)
         for clause in self.need.clauses:
             for lit in clause.literals:
@@ -108,12 +87,12 @@ class AffineSearch:
         grown = True
         while grown:
             before = used.sum()
-            for _, _, A, _ in self.scaled.boxes:
-                for row in A != 0:
-                    if (row & used).any():
+            for region in self.scaled.polytopes:
+                for row in region.A != 0:
+                    if row.sum() > 1 and (row & used).any():
                         used |= row
             grown = used.sum() > before
-        return np.flatnonzero(used)
+        return used
 
     def _descend(self, chosen: dict[int, Array]) -> dict[int, Array] | None:
         self.nodes += 1
@@ -182,106 +161,21 @@ class AffineSearch:
 
         Returns (y0, Y, room) in the user's units, or None if the solver gave no optimum.
         """
-        rows = [self.scaled.weighted(self.need.clauses[c], w, self.m) for c, w in sorted(weights.items())]
-        program = _RobustProgram(rows, self.scaled.boxes, self.columns, self.m)
-        solution = program.most_room(self.cap) if keep is None else program.nearest(keep, self.target)
-        if solution is None:
+        rows = [self.scaled.row(self.need.clauses[c], w, self.m) for c, w in sorted(weights.items())]
+        unit = max([abs(row.h) for row in rows], default=0.0) or 1.0
+        rows = [replace(row, s=row.s / unit, h=row.h / unit) for row in rows]
+        d = len(self.scaled.middle)
+        layout = Layout(self.m, 0, d, True)
+        near = None
+        if keep is not None:
+            near = np.hstack([np.zeros((self.m, d)), self.target[:, None] / unit]).reshape(-1)
+        room = (-np.inf, self.cap / unit) if keep is None else (keep / unit, np.inf)
+        found = roomy_center(rows, layout, room=room, near=near, used=self.used)
+        if found is None:
             return None
-        center, slope, room = solution
-        Y = np.zeros((self.m, len(self.scaled.middle)))
-        Y[:, self.columns] = slope / self.scaled.half[self.columns]
-        return center - Y @ self.scaled.middle, Y, room
-
-
-class _RobustProgram:
-    """The finite form of "every row has room t over its region". Columns: y (m), Y (m c), t, then helpers."""
-
-    def __init__(
-        self,
-        rows: Sequence[_Weighted],
-        boxes: Sequence[tuple[Array, Array, Array, Array]],
-        columns: npt.NDArray[np.intp],
-        m: int,
-    ) -> None:
-        self.m, self.c = m, len(columns)
-        self.unit = max([abs(row.h) / row.norm for row in rows], default=0.0) or 1.0
-        self.n = m + m * self.c + 1
-        self.triplets: list[tuple[int, int, float]] = []
-        self.bounds: list[float] = []
-        self.free: list[bool] = [True] * self.n
-        for row in rows:
-            self._add(row, boxes[row.region], columns)
-
-    def _variable(self, *, free: bool) -> int:
-        self.free.append(free)
-        self.n += 1
-        return self.n - 1
-
-    def _add(self, row: _Weighted, box: tuple[Array, Array, Array, Array], columns: npt.NDArray[np.intp]) -> None:
-        low, high, A, a = box
-        g, s, h = row.g / row.norm, row.s / row.norm, row.h / row.norm
-        touching = [r for r in range(len(A)) if (A[r, columns] != 0).any()]
-        multipliers = [self._variable(free=False) for _ in touching]
-        main = self._row(h / self.unit)
-        self.triplets.extend((main, int(k), float(g[k])) for k in np.flatnonzero(g))
-        self.triplets.append((main, self.m + self.m * self.c, 1.0))
-        for r, mu in zip(touching, multipliers, strict=True):
-            self.triplets.append((main, mu, float(a[r])))
-        for position, i in enumerate(columns.tolist()):
-            priced = self._variable(free=True)
-            self.triplets.append((main, priced, 1.0))
-            for end in (float(low[i]), float(high[i])):
-                # end * e_i - p_i <= 0, with the constant part s_i of e_i on the right
-                number = self._row(-end * float(s[i]) / self.unit)
-                self.triplets.append((number, priced, -1.0))
-                self.triplets.extend(
-                    (number, self.m + int(k) * self.c + position, end * float(g[k])) for k in np.flatnonzero(g)
-                )
-                self.triplets.extend(
-                    (number, mu, -end * float(A[r, i])) for r, mu in zip(touching, multipliers, strict=True) if A[r, i]
-                )
-
-    def _row(self, bound: float) -> int:
-        self.bounds.append(bound)
-        return len(self.bounds) - 1
-
-    def _matrix(self) -> Matrix:
-        rows, cols, values = zip(*self.triplets, strict=True) if self.triplets else ((), (), ())
-        places = np.array(rows, dtype=np.intp), np.array(cols, dtype=np.intp)
-        return sparse.csr_matrix((np.array(values, dtype=np.float64), places), (len(self.bounds), self.n))
-
-    def _limits(self, low_room: float, high_room: float) -> tuple[Array, Array]:
-        lower = np.where(self.free, -np.inf, 0.0)
-        upper = np.full(self.n, np.inf)
-        t = self.m + self.m * self.c
-        lower[t], upper[t] = low_room / self.unit, high_room / self.unit
-        return lower, upper
-
-    def most_room(self, cap: float) -> tuple[Array, Array, float] | None:
-        objective = np.zeros(self.n)
-        objective[self.m + self.m * self.c] = -1.0
-        lower, upper = self._limits(-np.inf, cap)
-        sides = np.full(len(self.bounds), -np.inf)
-        found = solve(LinearProgram(objective, self._matrix(), sides, np.array(self.bounds), lower, upper))
-        return self._read(found.x if found.status is Status.OPTIMAL else None)
-
-    def nearest(self, room: float, target: Array) -> tuple[Array, Array, float] | None:
-        weight = np.zeros(self.n)
-        weight[: self.m] = 1.0
-        weight[self.m : self.m + self.m * self.c] = 0.1
-        P = sparse.diags(np.maximum(weight, 1e-8), format="csr")
-        q = np.zeros(self.n)
-        q[: self.m] = -target / self.unit
-        lower, upper = self._limits(room, np.inf)
-        sides = np.full(len(self.bounds), -np.inf)
-        found = solve(QuadraticProgram(P, q, self._matrix(), sides, np.array(self.bounds), lower, upper))
-        return self._read(found.x if found.status is Status.OPTIMAL else None)
-
-    def _read(self, x: Array | None) -> tuple[Array, Array, float] | None:
-        if x is None:
-            return None
-        m, c = self.m, self.c
-        return x[:m] * self.unit, x[m : m + m * c].reshape(m, c) * self.unit, float(x[m + m * c]) * self.unit
+        table = unit * found[0].reshape(self.m, d + 1)
+        Y = table[:, :-1] / self.scaled.half
+        return table[:, -1] - Y @ self.scaled.middle, Y, unit * found[1]
 
 
 def clause_weights(clause: PlainClause, y0: Array, Y: Array, region: Region) -> tuple[Array, float] | None:

@@ -40,12 +40,16 @@ _PAIRS_AT_ONCE = 500
 
 @dataclass(frozen=True, eq=False)
 class RegionObligations:
-    """The clauses and exclusions that are proved over one region, with the box of the embedding there."""
+    """The clauses and exclusions that are proved over one region, with the box of the embedding there.
+
+    `stated`: the literals as the user stated them, in which the paper measures counterexamples.
+    """
 
     region: Region
     support: RegionMaximum
     clauses: tuple[Clause, ...]
     literals: tuple[Literals, ...]
+    stated: tuple[Literals, ...]
     exclusions: npt.NDArray[np.int32]
     envelope: WidenedBox
 
@@ -83,11 +87,13 @@ class HeadProblem:
             if isinstance(over.bounds, NetworkBounds):
                 clauses, exclusions = (*clauses, *map(exclusion_clause, exclusions.tolist())), exclusions[:0]
                 regions = cut_region(region)
-            literals = tuple(Literals.of(clause, m, d) for clause in clauses)
+            literals, stated = (
+                tuple(Literals.of(clause, m, d, stated=asked) for clause in clauses) for asked in (False, True)
+            )
             for place in regions:
                 if place.empty() is None:
                     parts.append(
-                        RegionObligations(place, RegionMaximum(place), clauses, literals, exclusions, envelope)
+                        RegionObligations(place, RegionMaximum(place), clauses, literals, stated, exclusions, envelope)
                     )
         problem = cls(envelope, domain, tuple(parts), m)
         if isinstance(over.bounds, NetworkBounds):

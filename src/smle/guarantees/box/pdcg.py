@@ -6,13 +6,14 @@ memory linear rules give a QP (equation polytopes_projection) and exclusions an 
 With P the identity and few rows the QP is solved through its dual, whose size is the number of rows, and the MIQP by
 branching on which literal of a broken clause is to hold: the same optimum as the paper's big-M formulation
 (studies/formulations.py). Tolerances follow the supplement: the projection is asked for slightly
-more than the search checks. The rounding of the deployed float32 program counts as part of the tolerance.
+more than the search checks, in the units of the rows as stated. The rounding of the deployed float32 program counts as
+part of the tolerance.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,36 +21,57 @@ import numpy.typing as npt
 
 from smle.guarantees.box.counterexample import Counterexample, Search, exclusion_counterexample, linear_counterexample
 from smle.guarantees.box.head_problem import HeadProblem, RegionObligations
-from smle.guarantees.box.robust import Layout
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.frozen_heads import Head
 from smle.guarantees.proof.worst_case import HeadNumbers, Literals, rounding_margin
-from smle.solvers import QuadraticProgram, Solution, Status, solve
+from smle.solvers import LinearProgram, QuadraticProgram, Solution, Status, solve
 
-__all__ = ["Pdcg", "memory_clauses", "memory_features", "memory_projection", "pdcg", "strongest_counterexample"]
+__all__ = [
+    "COSTS",
+    "Finder",
+    "Memory",
+    "Pdcg",
+    "memory_clauses",
+    "memory_features",
+    "memory_projection",
+    "run_pdcg",
+    "strongest_counterexample",
+]
 
 Array = npt.NDArray[np.float64]
+Row = tuple[int, Array, float]
+"""(point of the memory, g (m,), right): g.y <= right there."""
+
+Finder = Callable[[Head, HeadProblem], tuple[Search, int]]
+"""Returns the outcome of a search for a counterexample, and the part of the obligations that it breaks."""
+
+COSTS = ("squared", "absolute")
 
 
 @dataclass(frozen=True, eq=False)
 class Pdcg:
     """The outcome of a run.
 
-    `succeeded`: no counterexample is left (rounding included). `iterations`: projections made. `strengths`: strength
-    of each counterexample in order. `distance`: Euclidean distance that the parameters moved. `reason`: why it failed.
+    * `head`: the last one, projected or not, whether the run succeeded or failed.
+    * `succeeded`: a search found no counterexample (rounding included). `reason`: why it failed.
+    * `iterations`: projections made. `counterexamples`: what was found, in order.
     """
 
     head: Head
     succeeded: bool
     iterations: int
-    strengths: tuple[float, ...]
-    distance: float
+    counterexamples: tuple[Counterexample, ...] = ()
     reason: str = ""
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """The strength of each counterexample, in order."""
+        return tuple(found.strength for found in self.counterexamples)
 
 
 @dataclass(eq=False)
 class Memory:
-    """The last counterexamples as (x, z, part of the head's obligations), oldest first."""
+    """The last counterexamples as (x, z, part of the head's obligations), oldest first: the paper's queue C."""
 
     size: int
     points: deque[tuple[Array, Array, int]] = field(default_factory=deque)
@@ -61,11 +83,11 @@ class Memory:
         self.points.append((x, z, part))
 
 
-def pdcg(
+def run_pdcg(
     head: Head, problem: HeadProblem, *, n_it: int, n_xs: int, tolerance: float = 1e-6, memory: Memory | None = None,
-    anchored: bool = False,
+    anchored: bool = False, cost: str = "squared", search: Finder | None = None,
 ) -> Pdcg:  # fmt: skip
-    """Run the algorithm on one head.
+    """Run Algorithm 1 on one head.
 
     The k-th projection starts from the (k-1)-th head. The paper leaves open whether it starts from the given head
     instead, but reports that one counterexample in memory was enough; anchored, one is never enough where two corners
@@ -79,48 +101,27 @@ def pdcg(
         tolerance: What the projection leaves free in every literal, in its own units.
         memory: Counterexamples of an earlier run to start with (the paper starts with none).
         anchored: Project the given head each time: ends at the nearest safe head if the memory holds all it needs.
+        cost: What a projection minimizes: the `squared` distance of the paper, or the `absolute` one, which is linear.
+        search: How to look for a counterexample; None: `strongest_counterexample`. Where it says that there is none,
+            the run ends with success.
 
     """
-    layout = problem.layout(head)
-    theta = _pack(head, layout)
-    current = head
-    strengths: list[float] = []
+    current, found = head, list[Counterexample]()
     points = Memory(n_xs) if memory is None else memory
-    for iteration in range(n_it + 1):
-        search, part = strongest_counterexample(current, problem)
-        if search.none_exists:
-            return Pdcg(current, True, iteration, tuple(strengths), _distance(current, theta, layout))
-        if search.found is None:
-            return Pdcg(
-                current, False, iteration, tuple(strengths), _distance(current, theta, layout), str(search.status)
-            )
-        if iteration == n_it:
-            break
-        strengths.append(search.found.strength)
-        points.append(search.found.x, search.found.z, part)
-        start = theta if anchored else _pack(current, layout)
-        found = memory_projection(start, points, problem, layout=layout, like=current, tolerance=tolerance)
-        if found.x is None:
-            reason = f"the projection failed: {found.status} ({found.message})"
-            return Pdcg(current, False, iteration, tuple(strengths), _distance(current, theta, layout), reason)
-        W, V, b = layout.unpack(found.x)
-        current = Head(
-            W.astype(np.float32),
-            b.astype(np.float32),
-            V=None if V is None else V.astype(np.float32),
-            fallback=head.fallback,
-        )
-    reason = f"a counterexample is left after {n_it} iterations"
-    return Pdcg(current, False, n_it, tuple(strengths), _distance(current, theta, layout), reason)
-
-
-def _pack(head: Head, layout: Layout) -> Array:
-    V = None if head.V is None else head.V.astype(np.float64)
-    return layout.pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
-
-
-def _distance(head: Head, theta: Array, layout: Layout) -> float:
-    return float(np.linalg.norm(_pack(head, layout) - theta))
+    for iteration in range(n_it):
+        outcome, part = (search or strongest_counterexample)(current, problem)
+        if outcome.found is None:
+            reason = "" if outcome.none_exists else f"the search ended with {outcome.status} {outcome.message}"
+            return Pdcg(current, outcome.none_exists, iteration, tuple(found), reason)
+        found.append(outcome.found)
+        points.append(outcome.found.x, outcome.found.z, part)
+        start = head if anchored else current
+        solution = memory_projection(start, points, problem, like=current, tolerance=tolerance, cost=cost)
+        if solution.x is None:
+            reason = f"the projection failed: {solution.status} ({solution.message})"
+            return Pdcg(current, False, iteration, tuple(found), reason)
+        current = Head.from_vector(solution.x, head)
+    return Pdcg(current, False, n_it, tuple(found), f"a counterexample was found in each of {n_it} iterations")
 
 
 def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, int]:
@@ -144,13 +145,13 @@ def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, 
 
 def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumbers, plain: HeadNumbers) -> list[Search]:
     searches = []
-    single = [literals for literals in part.literals if len(literals.h) == 1]
+    single = [literals for literals in part.stated if len(literals.h) == 1]
     if single:
         rows = Literals.stacked(single)
         margin = rounding_margin(rows, numbers, problem.domain)
         rows = Literals(rows.g, rows.s, rows.h - margin, rows.strict)
         searches.append(linear_counterexample(rows, plain, part.envelope, part.support))
-    for literals in part.literals:
+    for literals in part.stated:
         if len(literals.h) > 1:
             optimum = clause_optimum(literals, numbers, part.envelope, part.region)
             if optimum.x is None or optimum.z is None:
@@ -163,11 +164,11 @@ def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumber
     return searches
 
 
-def memory_features(points: Memory, layout: Layout) -> Array:
-    """Return (z, x if it passes through, 1) for every point, (points, stride)."""
+def memory_features(points: Memory, head: Head) -> Array:
+    """Return (z, x if it passes through, 1) for every point, (points, parameters per output)."""
     rows = []
     for x, z, _ in points.points:
-        rows.append(np.concatenate([z, x, [1.0]]) if layout.passthrough else np.concatenate([z, [1.0]]))
+        rows.append(np.concatenate([z, [1.0]]) if head.V is None else np.concatenate([z, x, [1.0]]))
     return np.array(rows)
 
 
@@ -179,7 +180,7 @@ def memory_clauses(
     required = []
     for i, (x, _, p) in enumerate(points.points):
         part = problem.parts[p]
-        for literals in part.literals:
+        for literals in part.stated:
             margin = 2 * rounding_margin(literals, numbers, problem.domain) + tolerance
             required.append((i, literals.g, literals.h - literals.s @ x - margin))
         for h, k in part.exclusions:
@@ -190,37 +191,37 @@ def memory_clauses(
 
 
 def memory_projection(
-    theta: Array, points: Memory, problem: HeadProblem, *, layout: Layout, like: Head, tolerance: float,
+    head: Head, points: Memory, problem: HeadProblem, *, like: Head, tolerance: float, cost: str = "squared",
     node_limit: int = 400,
 ) -> Solution:  # fmt: skip
-    """Return the nearest parameters that satisfy every clause at every point of the memory.
+    """Return the nearest parameters that satisfy every clause at every point of the memory, as `Head.vector`.
 
     Single literals are rows of the root; a broken clause with several literals is branched on. Reaching the node
-    limit gives LIMIT, with the best parameters found so far.
+    limit gives LIMIT, with the best parameters found so far. `like`: the head whose rounding errors count.
     """
-    features = memory_features(points, layout)
-    gram = features @ features.T
+    features, theta = memory_features(points, head), head.vector().reshape(problem.outputs, -1)
+    nearest = _Squared(theta, features) if cost == "squared" else _Absolute(theta, features)
     required = memory_clauses(points, problem, like=like, tolerance=tolerance)
     root = [(i, g[0], float(right[0])) for i, g, right in required if len(right) == 1]
     choices = [(i, g, right) for i, g, right in required if len(right) > 1]
-    outputs = features @ theta.reshape(layout.outputs, layout.stride).T
     best: tuple[float, Array] | None = None
     last = Solution(Status.INFEASIBLE, message="no branch is feasible")
-    stack: list[tuple[list[tuple[int, Array, float]], frozenset[int]]] = [(root, frozenset())]
+    stack: list[tuple[list[Row], frozenset[int]]] = [(root, frozenset())]
     nodes = 0
     while stack and nodes < node_limit:
         rows, settled = stack.pop()
         nodes += 1
-        found = _nearest(rows, outputs, gram)
+        found = nearest(rows)
         if found.x is None:
             last = found if found.status is not Status.OPTIMAL else last
             continue
-        value, y = found.objective, _moved(rows, found.x, outputs, gram)
+        value, table = found.objective, found.x.reshape(theta.shape)
         if best is not None and value >= best[0] - 1e-12:
             continue
+        y = features @ table.T
         broken = _most_broken(choices, y, settled)
         if broken is None:
-            best = (value, _parameters(rows, found.x, theta, features, layout))
+            best = (value, found.x)
             continue
         i, g, right = choices[broken]
         excess = g @ y[i] - right
@@ -245,42 +246,47 @@ def _most_broken(choices: Sequence[tuple[int, Array, Array]], y: Array, settled:
     return position
 
 
-def _nearest(rows: Sequence[tuple[int, Array, float]], outputs: Array, gram: Array) -> Solution:
-    """Minimize 1/2 |theta' - theta|^2 s.t. g.y_i <= right, through the dual; x holds the multipliers.
+class _Squared:
+    """Minimize 1/2 |theta' - theta|^2 s.t. g.y_i <= right, through the dual.
 
     The row of (i, g) in terms of theta is g (x) features_i, so the dual's matrix is (g.g') (features.features').
     """
-    if not rows:
-        return Solution(Status.OPTIMAL, x=np.zeros(0), objective=0.0)
-    point = np.array([i for i, _, _ in rows])
-    g = np.stack([row[1] for row in rows])
-    excess = (g * outputs[point]).sum(axis=1) - np.array([right for *_, right in rows])
-    scale = 1.0 / np.sqrt(np.maximum((g * g).sum(axis=1) * gram[point, point], 1e-300))
-    left = excess * scale
-    size = float(left.max(initial=0.0))
-    nu = np.zeros(len(rows))
-    if not size > 0:
-        return Solution(Status.OPTIMAL, x=nu, objective=0.0)
-    working = np.flatnonzero(left > 0)
-    for _ in range(100):
-        # Only rows that were violated at some time take part: most rows of the memory are idle.
-        block = (g[working] @ g.T) * gram[np.ix_(point[working], point)] * scale[working, None] * scale
-        found = _dual(block[:, working], (excess * scale)[working] / size)
-        if found.x is None:
-            return found
-        nu = np.zeros(len(rows))
-        nu[working] = np.maximum(found.x, 0.0) * size
-        left = excess * scale - nu[working] @ block
-        missing = left > 1e-9 * size
-        missing[working] = False
-        idle = np.flatnonzero(missing)
-        if not len(idle):
-            break
-        working = np.union1d(working[nu[working] > 0], idle)
-    if left.max() > 1e-7 * size:
-        return Solution(Status.NUMERICAL, message="the dual left rows violated")
-    value = 0.5 * float(nu @ (excess * scale - left))
-    return Solution(Status.OPTIMAL, x=nu * scale, objective=value)
+
+    def __init__(self, theta: Array, features: Array) -> None:
+        self.theta, self.features = theta, features
+        self.gram, self.outputs = features @ features.T, features @ theta.T
+
+    def __call__(self, rows: Sequence[Row]) -> Solution:
+        if not rows:
+            return Solution(Status.OPTIMAL, x=self.theta.reshape(-1), objective=0.0)
+        gram, point = self.gram, np.array([i for i, _, _ in rows])
+        g = np.stack([row[1] for row in rows])
+        excess = (g * self.outputs[point]).sum(axis=1) - np.array([right for *_, right in rows])
+        scale = 1.0 / np.sqrt(np.maximum((g * g).sum(axis=1) * gram[point, point], 1e-300))
+        left = excess * scale
+        size = float(left.max(initial=0.0))
+        if not size > 0:
+            return Solution(Status.OPTIMAL, x=self.theta.reshape(-1), objective=0.0)
+        nu, working = np.zeros(len(rows)), np.flatnonzero(left > 0)
+        for _ in range(100):
+            # Only rows that were violated at some time take part: most rows of the memory are idle.
+            block = (g[working] @ g.T) * gram[np.ix_(point[working], point)] * scale[working, None] * scale
+            found = _dual(block[:, working], (excess * scale)[working] / size)
+            if found.x is None:
+                return found
+            nu = np.zeros(len(rows))
+            nu[working] = np.maximum(found.x, 0.0) * size
+            left = excess * scale - nu[working] @ block
+            missing = left > 1e-9 * size
+            missing[working] = False
+            idle = np.flatnonzero(missing)
+            if not len(idle):
+                break
+            working = np.union1d(working[nu[working] > 0], idle)
+        if left.max() > 1e-7 * size:
+            return Solution(Status.NUMERICAL, message="the dual left rows violated")
+        moved = self.theta - (g * (nu * scale)[:, None]).T @ self.features[point]
+        return Solution(Status.OPTIMAL, x=moved.reshape(-1), objective=0.5 * float(nu @ (excess * scale - left)))
 
 
 def _dual(K: Array, right: Array) -> Solution:
@@ -301,20 +307,34 @@ def _dual(K: Array, right: Array) -> Solution:
     return found
 
 
-def _moved(rows: Sequence[tuple[int, Array, float]], nu: Array, outputs: Array, gram: Array) -> Array:
-    """Return the outputs at all points after the move, (points, m)."""
-    y = outputs.copy()
-    for (i, g, _), weight in zip(rows, nu, strict=True):
-        if weight:
-            y -= weight * gram[:, i : i + 1] * g
-    return y
+class _Absolute:
+    """Minimize |theta' - theta|_1 s.t. g.y_i <= right: one linear program in the moves up and down."""
 
+    def __init__(self, theta: Array, features: Array) -> None:
+        self.theta, self.features = theta, features
 
-def _parameters(
-    rows: Sequence[tuple[int, Array, float]], nu: Array, theta: Array, features: Array, layout: Layout
-) -> Array:
-    table = theta.reshape(layout.outputs, layout.stride).copy()
-    for (i, g, _), weight in zip(rows, nu, strict=True):
-        if weight:
-            table -= weight * np.outer(g, features[i])
-    return table.reshape(-1)
+    def __call__(self, rows: Sequence[Row]) -> Solution:
+        at = self.theta.reshape(-1)
+        if not rows:
+            return Solution(Status.OPTIMAL, x=at, objective=0.0)
+        A = np.stack([np.outer(g, self.features[i]).reshape(-1) for i, g, _ in rows])
+        room = np.array([right for *_, right in rows]) - A @ at
+        if (room >= 0).all():
+            return Solution(Status.OPTIMAL, x=at, objective=0.0)
+        unit, sizes = -float(room.min()), np.abs(A).max(axis=1)
+        sizes = np.where(sizes > 0, sizes, 1.0)
+        count = len(at)
+        found = solve(
+            LinearProgram(
+                np.ones(2 * count),
+                np.hstack([A, -A]) / sizes[:, None],
+                np.full(len(rows), -np.inf),
+                room / (unit * sizes),
+                np.zeros(2 * count),
+                np.full(2 * count, np.inf),
+            )
+        )
+        if found.status is not Status.OPTIMAL or found.x is None:
+            return Solution(found.status, message=found.message)
+        move = unit * (found.x[:count] - found.x[count:])
+        return Solution(Status.OPTIMAL, x=at + move, objective=float(np.abs(move).sum()))

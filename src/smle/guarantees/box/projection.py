@@ -17,13 +17,13 @@ import numpy.typing as npt
 from scipy import sparse
 
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows
+from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows, roomy_center
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.proof.verdict import Verdicts
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.regions.cells import Cells
 from smle.rules import Specification
-from smle.solvers import LinearProgram, Matrix, QuadraticProgram, Solution, Status, solve
+from smle.solvers import Matrix, QuadraticProgram, Solution, Status, solve
 
 __all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "project", "safe_head"]
 
@@ -130,8 +130,7 @@ def nearest_safe_head(
     """Return the nearest safe head to a given one; the head itself if it is safe already."""
     if problem.safe(head, margin):
         return HeadResult(head, 0.0, 0.0)
-    layout = problem.layout(head)
-    theta = _parameters(head, layout)
+    theta = head.vector()
     result = safe_head(
         Objective.distance(theta), problem, current=head if start is None else start, margin=margin, rounds=rounds
     )
@@ -183,7 +182,7 @@ def _take_turns(objective: Objective, problem: HeadProblem, *, current: Head, ma
         best = found
         if not problem.several:
             break
-        reference = _head(layout, found.theta, current)
+        reference = Head.from_vector(found.theta, current)
         weights = problem.weights(reference)
     if best is None:
         return HeadResult(None, rounds=solved, reason=reason or "no QP was solved")
@@ -216,7 +215,7 @@ def _optimum(
         if found.status is not Status.OPTIMAL or found.x is None:
             return found, solved
         theta = found.x[: layout.size]
-        head = _head(layout, theta, reference)
+        head = Head.from_vector(theta, reference)
         assumed, needed = problem.numbers(reference).errors, problem.numbers(head).errors
         if (needed <= 1.9 * assumed).all():
             break
@@ -227,10 +226,10 @@ def _optimum(
 def _admissible(problem: HeadProblem, weights: list[Array], current: Head) -> list[Array] | None:
     """Replace weights under which no head is safe by single literals that some output satisfies; None: none found."""
     layout = problem.layout(current)
-    if _center(problem.rows(weights, current), layout, problem) is not None:
+    if _center(problem.rows(weights, current), layout) is not None:
         return weights
     vertices = problem.vertex_weights(current)
-    if vertices is None or _center(problem.rows(vertices, current), layout, problem) is None:
+    if vertices is None or _center(problem.rows(vertices, current), layout) is None:
         return None
     return vertices
 
@@ -298,16 +297,6 @@ def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) 
     return found if found.x is None else replace(found, x=unit * found.x)
 
 
-def _head(layout: Layout, theta: Array, like: Head) -> Head:
-    W, V, b = layout.unpack(theta)
-    return Head(
-        W.astype(np.float32),
-        b.astype(np.float32),
-        V=None if V is None else V.astype(np.float32),
-        fallback=like.fallback,
-    )
-
-
 def _deploy(
     objective: Objective, problem: HeadProblem, layout: Layout, best: _Optimum, *,
     current: Head, margin: float, solved: int,
@@ -316,69 +305,34 @@ def _deploy(
     center = None
     for step in range(-1, 25):
         if step == 0:
-            center = _center(best.rows, layout, problem, best.theta)
+            center = _center(best.rows, layout, best.theta)
             if center is None:
                 break
         alpha = 1.0 if center is None else 1.0 - min(1.0, 1e-7 * 2.0**step)
         moved = best.theta if center is None else center + alpha * (best.theta - center)
-        head = _head(layout, moved, current)
+        head = Head.from_vector(moved, current)
         if head.fallback is not None and not problem.fallback_safe(head.fallback):
             middle = best.theta if center is None else center
-            head = replace(head, fallback=problem.central_output(_head(layout, middle, current)))
+            head = replace(head, fallback=problem.central_output(Head.from_vector(middle, current)))
         if problem.safe(head, margin):
-            value = objective.value(_parameters(head, layout))
+            value = objective.value(head.vector())
             return HeadResult(head, value, best.value, solved)
     reason = "the rounded optimum could not be proved" if center is not None else "no center is strictly safe"
     return HeadResult(None, optimum=best.value, rounds=solved, reason=reason)
 
 
-def _parameters(head: Head, layout: Layout) -> Array:
-    V = None if head.V is None else head.V.astype(np.float64)
-    return layout.pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
-
-
-def _center(rows: Sequence[RobustRow], layout: Layout, problem: HeadProblem, near: Array | None = None) -> Array | None:
+def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None) -> Array | None:
     """Return parameters with W = 0 that satisfy all rows with room to spare, as a full vector; or None.
 
-    The first LP finds the largest room; with `near`, a second one finds the nearest center that keeps half of it.
+    With `near`: the nearest ones that keep half of the largest room.
     """
     small = Layout(layout.outputs, 0, layout.inputs, layout.passthrough)
-    safe = robust_rows(rows, problem.envelope, small)
-    total, size = safe.A.shape[1], small.size
-    scale = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
-    required = _requirement_positions(rows, small)
-    # Further unknowns: the room t, shared by the rows that state a requirement, and |parameter - near|.
-    room = np.zeros((safe.A.shape[0], 1))
-    room[required] = 1.0
-    parameters, eye = sparse.eye(size, total), sparse.identity(size)
-    A = sparse.bmat([[safe.A, room, None], [parameters, None, eye], [parameters, None, -eye]], format="csr")
-    target = np.zeros(size)
-    if near is not None:
-        _, V, b = layout.unpack(near)
-        target = small.pack(np.zeros((layout.outputs, 0)), V, b)
-    row_lower = np.concatenate([safe.row_lower, target, np.full(size, -np.inf)])
-    row_upper = np.concatenate([safe.row_upper, np.full(size, np.inf), target])
-    lower, upper = np.append(safe.lower, np.zeros(1 + size)), np.append(safe.upper, [scale, *np.full(size, np.inf)])
-    objective = np.zeros(total + 1 + size)
-    objective[total] = -1.0
-    found = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
-    if found.status is not Status.OPTIMAL or found.x is None or not found.x[total] > 0:
+    most = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
+    found = roomy_center(rows, small, room=(0.0, most))
+    if found is None or not found[1] > 0:
         return None
     if near is not None:
-        objective = np.concatenate([np.zeros(total + 1), np.ones(size)])
-        lower[total] = 0.5 * found.x[total]
-        second = solve(LinearProgram(objective, A, row_lower, row_upper, lower, upper))
-        found = second if second.status is Status.OPTIMAL and second.x is not None else found
-    assert found.x is not None
-    _, V, b = small.unpack(found.x[:size])
-    return layout.pack(np.zeros((layout.outputs, layout.width)), V, b)
-
-
-def _requirement_positions(rows: Sequence[RobustRow], layout: Layout) -> npt.NDArray[np.intp]:
-    """Positions of the main row of every requirement in `robust_rows` for a head without embedding."""
-    positions, at = [], 0
-    for row in rows:
-        positions.append(at)
-        _, _, oblique = row.region.tight_box()
-        at += 1 if not layout.passthrough and not len(oblique) else 1 + 3 * layout.inputs
-    return np.array(positions, dtype=np.intp)
+        target = near.reshape(layout.outputs, -1)[:, layout.width :].reshape(-1)
+        found = roomy_center(rows, small, room=(0.5 * found[1], most), near=target) or found
+    table = found[0].reshape(layout.outputs, -1)
+    return np.hstack([np.zeros((layout.outputs, layout.width)), table]).reshape(-1)

@@ -171,8 +171,7 @@ def quadratic_objective(head: Head, samples: Samples, local: LocalLoss, ridge: f
     N = len(samples.embedding)
     parts = [samples.embedding] if head.V is None else [samples.embedding, samples.inputs]
     design = np.hstack([*parts, np.ones((N, 1))])
-    V = [] if head.V is None else [head.V]
-    theta = np.hstack([head.W, *V, head.b[:, None]]).astype(np.float64)
+    theta = head.vector().reshape(len(head.b), -1)
     m, stride = theta.shape
     blocks, q = [], np.empty((m, stride))
     shared = design.T @ design if (local.curvature == local.curvature.flat[0]).all() else None

@@ -29,9 +29,9 @@ from scipy import sparse
 
 from smle.guarantees.proof.worst_case import HiddenWidenedBox, WidenedBox
 from smle.guarantees.regions.geometry import Region
-from smle.solvers import Matrix
+from smle.solvers import LinearProgram, Matrix, Status, solve
 
-__all__ = ["Layout", "RobustRow", "RobustRows", "robust_rows"]
+__all__ = ["Layout", "RobustRow", "RobustRows", "robust_rows", "roomy_center"]
 
 Array = npt.NDArray[np.float64]
 Columns = npt.NDArray[np.intp]
@@ -73,11 +73,6 @@ class Layout:
         """Unknowns of the head."""
         return self.outputs * self.stride
 
-    def pack(self, W: Array, V: Array | None, b: Array) -> Array:
-        """Return the parameters as one vector."""
-        parts = [W] if V is None else [W, V]
-        return np.hstack([*parts, b[:, None]]).astype(np.float64).reshape(-1)
-
     def unpack(self, theta: Array) -> tuple[Array, Array | None, Array]:
         """Return (W, V, b)."""
         table = theta[: self.size].reshape(self.outputs, self.stride)
@@ -87,13 +82,17 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class RobustRows:
-    """`row_lower <= A (theta, auxiliary) <= row_upper` and `lower <= ... <= upper`: the safe heads."""
+    """`row_lower <= A (theta, auxiliary) <= row_upper` and `lower <= ... <= upper`: the safe heads.
+
+    `required`: the positions of the rows that state a requirement, in their order.
+    """
 
     A: Matrix
     row_lower: Array
     row_upper: Array
     lower: Array
     upper: Array
+    required: Columns
 
 
 @dataclass(eq=False)
@@ -103,6 +102,7 @@ class _Builder:
     triplets: list[Block] = field(default_factory=list)
     sides: list[tuple[Array, Array]] = field(default_factory=list)
     column_lower: list[Array] = field(default_factory=list)
+    required: list[int] = field(default_factory=list)
 
     def variables(self, count: int, lower: float) -> Columns:
         start = self.columns
@@ -134,6 +134,7 @@ class _Builder:
             np.concatenate([s[1] for s in self.sides]) if self.sides else np.zeros(0),
             lower,
             np.full(self.columns, np.inf),
+            np.array(self.required, dtype=np.intp),
         )
 
 
@@ -142,17 +143,58 @@ def robust_rows(rows: Sequence[RobustRow], envelope: WidenedBox, layout: Layout)
     builder = _Builder(layout.size)
     magnitudes: dict[bytes, Columns] = {}
     for row in rows:
-        factor = float(np.abs(row.g).max())
-        direction = row.g / factor
-        if direction[np.flatnonzero(direction)[0]] < 0:
-            direction = -direction
-        key = np.round(direction, 12).tobytes()
-        if layout.width and key not in magnitudes:
-            magnitudes[key] = _magnitude(builder, direction, layout)
-        p = magnitudes.get(key, np.zeros(0, dtype=np.intp))
+        factor, p = float(np.abs(row.g).max()), np.zeros(0, dtype=np.intp)
+        if layout.width:
+            direction = row.g / factor
+            if direction[np.flatnonzero(direction)[0]] < 0:
+                direction = -direction
+            key = np.round(direction, 12).tobytes()
+            if key not in magnitudes:
+                magnitudes[key] = _magnitude(builder, direction, layout)
+            p = magnitudes[key]
         common = envelope if row.envelope is None else row.envelope
         _requirement(builder, row, common, layout, p=p, factor=factor)
     return builder.finish(layout.size)
+
+
+def roomy_center(
+    rows: Sequence[RobustRow], layout: Layout, *, room: tuple[float, float], near: Array | None = None,
+    used: npt.NDArray[np.bool_] | None = None,
+) -> tuple[Array, float] | None:  # fmt: skip
+    """Return the answer b + V x with the most room t in all rows, and t; or, with `near`, the nearest one (L1).
+
+    Args:
+        rows: What is required, each with the same room.
+        layout: Of a head without embedding: its vector is what is returned.
+        room: The least and the most room.
+        near: A vector to stay near; None: the room decides.
+        used: Which inputs V may use (d,); None: all.
+
+    """
+    nothing = np.zeros(0)
+    safe = robust_rows(rows, WidenedBox(nothing, nothing, None, None, nothing, nothing), layout)
+    total, size = safe.A.shape[1], layout.size
+    column = np.zeros((safe.A.shape[0], 1))
+    column[safe.required] = 1.0
+    lower, upper = np.append(safe.lower, room[0]), np.append(safe.upper, room[1])
+    if used is not None and layout.passthrough:
+        idle = np.concatenate([np.tile(~np.append(used, True), layout.outputs), np.zeros(total + 1 - size, dtype=bool)])
+        lower[idle] = upper[idle] = 0.0
+    A: Matrix = sparse.hstack([safe.A, column], format="csr")
+    objective = np.append(np.zeros(total), -1.0)
+    sides = safe.row_lower, safe.row_upper
+    if near is not None:
+        # Further unknowns: |parameter - near|.
+        parameters, eye = sparse.eye(size, total + 1), sparse.identity(size)
+        A = sparse.bmat([[A, None], [parameters, eye], [parameters, -eye]], format="csr")
+        free = np.full(size, np.inf)
+        sides = np.concatenate([safe.row_lower, near, -free]), np.concatenate([safe.row_upper, free, near])
+        lower, upper = np.append(lower, np.zeros(size)), np.append(upper, free)
+        objective = np.append(np.zeros(total + 1), np.ones(size))
+    found = solve(LinearProgram(objective, A, *sides, lower, upper))
+    if found.status is not Status.OPTIMAL or found.x is None:
+        return None
+    return found.x[:size], float(found.x[total])
 
 
 def _magnitude(builder: _Builder, direction: Array, layout: Layout) -> Columns:
@@ -188,6 +230,7 @@ def _requirement(
     sloped = layout.passthrough or (envelope.upper_slope is not None and n > 0)
     if not sloped and not len(oblique):
         right -= float(np.maximum(row.s * low, row.s * high).sum())
+        builder.required.append(builder.rows)
         builder.add(main, np.array([-np.inf]), np.array([right]))
         return
     d = len(low)
@@ -203,6 +246,7 @@ def _requirement(
         main, table = main + constant, table + through
     elif envelope.upper_slope is not None and envelope.lower_slope is not None and n > 0:
         table += _bound_rows(row, (envelope.lower_slope, envelope.upper_slope), layout, p=p, factor=factor)
+    builder.required.append(builder.rows)
     builder.add(main, np.array([-np.inf]), np.array([right]))
     table.append((rows, e, -np.ones(d)))
     table.append((np.repeat(rows, len(oblique)), np.tile(mu, d), -A.T.reshape(-1)))

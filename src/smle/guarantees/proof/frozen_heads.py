@@ -164,6 +164,18 @@ class Head:
         if self.fallback is not None:
             object.__setattr__(self, "fallback", _frozen(self.fallback, m))
 
+    def vector(self) -> npt.NDArray[np.float64]:
+        """Return theta_g, the parameters as one vector: W, V (if any) and b of the first output, then of the next."""
+        parts = [self.W] if self.V is None else [self.W, self.V]
+        return np.hstack([*parts, self.b[:, None]]).astype(np.float64).reshape(-1)
+
+    @classmethod
+    def from_vector(cls, vector: npt.NDArray[np.float64], like: Head) -> Head:
+        """Return the head with these parameters, rounded to float32; shapes and fallback are those of `like`."""
+        m, n = like.W.shape
+        table = vector.reshape(m, -1).astype(np.float32)
+        return cls(table[:, :n], table[:, -1], V=None if like.V is None else table[:, n:-1], fallback=like.fallback)
+
 
 @dataclass(frozen=True, eq=False)
 class FrozenHeads:

@@ -110,7 +110,10 @@ Verdict = Holds | NotProved | Violated | Unknown
 
 @dataclass(frozen=True)
 class Obligation:
-    """One thing to prove: `clause` of `rule` for `head` over its cell (and over `region`, if not None)."""
+    """One thing to prove: `clause` of `rule` for `head` over its cell (and over `region`, if not None).
+
+    Clauses are numbered as in `requirement.expanded()`: the exclusions of a rule follow its clauses.
+    """
 
     head: int
     rule: int
@@ -125,6 +128,7 @@ class ExclusionVerdicts(_NoTruth):
     Pair i says `y_h < 0 or y_k < 0` with (h, k) = pairs[i]; it is proved by the weights
     weights[i] (for h and for k, float32, adding up to about 1) if margins[i] > 0.
     Shapes: pairs (p, 2), weights (p, 2), margins (p,). Under bounds by networks `boxes` has the proof of every pair.
+    `unproved` has verdicts with inputs for pairs that are not proved, by their clause; of many the worst ones.
     """
 
     head: int
@@ -134,6 +138,7 @@ class ExclusionVerdicts(_NoTruth):
     weights: npt.NDArray[np.float32]
     margins: Array
     boxes: tuple[tuple[Cut | Leaf, ...], ...] = ()
+    unproved: tuple[tuple[int, Verdict], ...] = ()
 
     @property
     def proved(self) -> npt.NDArray[np.bool_]:
@@ -179,13 +184,16 @@ class Verdicts(_NoTruth):
         return float(smallest)
 
     def failures(self) -> tuple[tuple[Obligation, Verdict], ...]:
-        """Return the obligations over clauses that are not proved, worst first; see `exclusions` for pairs."""
+        """Return the obligations that are not proved, worst first; of many exclusions the worst ones."""
 
         def depth(item: tuple[Obligation, Verdict]) -> float:
             verdict = item[1]
             return verdict.margin if isinstance(verdict, NotProved) else -np.inf
 
-        return tuple(sorted((i for i in self.items if not isinstance(i[1], Holds)), key=depth))
+        found = [item for item in self.items if not isinstance(item[1], Holds)]
+        for block in self.exclusions:
+            found += [(Obligation(block.head, block.rule, clause, block.region), v) for clause, v in block.unproved]
+        return tuple(sorted(found, key=depth))
 
     def counts(self) -> dict[str, int]:
         """Count the verdicts of each kind."""

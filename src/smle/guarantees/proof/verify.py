@@ -9,11 +9,12 @@ pricing them in closed form.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.answers import membership
 from smle.guarantees.proof.clause_lp import ClauseOptimum, clause_optimum
 from smle.guarantees.proof.closed_form import ClosedForm
 from smle.guarantees.proof.exclusions import verify_exclusions
@@ -28,21 +29,22 @@ from smle.guarantees.proof.verdict import (
     Unknown,
     Verdict,
     Verdicts,
-    Violated,
 )
 from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, worst_case
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
-from smle.rules import Clause, Specification
+from smle.rules import CNF, Clause, Specification
 from smle_check.floats import exact
 
-__all__ = ["ClauseVerifier", "replay", "verify", "verify_clauses"]
+__all__ = ["ClauseVerifier", "verify", "verify_clauses"]
 
 Array = npt.NDArray[np.float64]
 
 _TINY_SHARE = 1e-13
 """A margin below this share of the clause's own terms is not trusted in float64."""
+_WITNESSES = 20
+"""Pairs that are not proved for which an input is looked for."""
 _ALONE = Multipliers(np.ones(1))
 """One literal that needs no rows of the region. Shared by many verdicts, so read only."""
 _ALONE.weights.setflags(write=False)
@@ -78,20 +80,41 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
             )
             for i in rules:
                 pairs = spec.rules[i].requirement.exclusions
-                if len(pairs):
-                    if boxes is None:
-                        found = ExclusionVerdicts(
-                            c, i, region, pairs, *verify_exclusions(pairs, head, envelope, domain)
-                        )
-                    else:
-                        proofs = boxes.verify_exclusions(pairs, head, judge=_judge)
-                        found = ExclusionVerdicts(c, i, region, pairs, *proofs)
-                    blocks.append(found)
+                if not len(pairs):
+                    continue
+                if boxes is None:
+                    found = ExclusionVerdicts(c, i, region, pairs, *verify_exclusions(pairs, head, envelope, domain))
+                else:
+                    proofs = boxes.verify_exclusions(pairs, head, judge=_judge)
+                    found = ExclusionVerdicts(c, i, region, pairs, *proofs)
+                if not found.proved.all():
+                    judged = partial(_judge_pair, head=head, envelope=envelope, region=polytope, boxes=boxes)
+                    found = replace(found, unproved=_unproved(found, len(spec.rules[i].requirement.clauses), judged))
+                blocks.append(found)
     return Verdicts(tuple(items), tuple(blocks))
 
 
 def _judge(clause: Clause, head: Head, envelope: WidenedBox, region: Region) -> Verdict:
     return verify_clauses([clause], head, envelope, region)[0]
+
+
+def _unproved(
+    block: ExclusionVerdicts, clauses: int, judged: Callable[[Clause], Verdict]
+) -> tuple[tuple[int, Verdict], ...]:
+    """Return verdicts with inputs for the worst pairs that are not proved; `clauses` come before them."""
+    worst = np.argsort(block.margins, kind="stable")[: min(_WITNESSES, int((~block.proved).sum()))]
+    found: list[tuple[int, Verdict]] = []
+    for p in worst.tolist():
+        (clause,) = CNF((), block.pairs[p : p + 1]).expanded()
+        verdict = judged(clause)
+        if isinstance(verdict, Holds):
+            verdict = Unknown("it holds over its region, but exclusions are proved over the whole domain")
+        found.append((clauses + p, verdict))
+    return tuple(found)
+
+
+def _judge_pair(clause: Clause, *, head: Head, envelope: WidenedBox, region: Region, boxes: Boxes | None) -> Verdict:
+    return _judge(clause, head, envelope, region) if boxes is None else boxes.verify(clause, head, judge=_judge)
 
 
 def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, region: Region) -> list[Verdict]:
@@ -253,31 +276,3 @@ def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Arra
     if any(not literal.inputs and literal.holds(point, ()) for literal in clause.literals):
         return max(float(room[best]), 5e-324), x
     return float(room[best]), x
-
-
-def replay(
-    verdicts: Verdicts, spec: Specification, program: Callable[[npt.NDArray[np.float32]], npt.ArrayLike]
-) -> Verdicts:
-    """Run the deployed program at the inputs of all `NotProved` verdicts; where it breaks a rule, say `Violated`.
-
-    Args:
-        verdicts: What `verify` returned.
-        spec: The specification, which defines "violated": exactly, in regions as the guard reads them.
-        program: Maps inputs (1, d) float32 to outputs (1, m), as deployed.
-
-    """
-    items: list[tuple[Obligation, Verdict]] = []
-    for obligation, verdict in verdicts.items:
-        replaced: Verdict = verdict
-        if isinstance(verdict, NotProved):
-            x = verdict.x.astype(np.float32)
-            y = np.asarray(program(x[None]), dtype=np.float64)[0]
-            rule = spec.rules[obligation.rule]
-            point, output = [exact(v) for v in x], [exact(v) for v in y]
-            inside = bool(membership.active(rule, x[None])[0])
-            clause = rule.requirement.clauses[obligation.clause]
-            if inside and not clause.holds(output, point):
-                excess = min(literal.excess(output, point) for literal in clause.literals)
-                replaced = Violated(x.astype(np.float64), y, float(excess))
-        items.append((obligation, replaced))
-    return Verdicts(tuple(items), verdicts.exclusions)

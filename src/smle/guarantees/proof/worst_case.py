@@ -180,18 +180,22 @@ class Literals:
     strict: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, clauses: Clause | Sequence[Clause], m: int, d: int) -> Literals:
-        """Return the literals of a clause (or of several clauses, one after the other)."""
+    def of(cls, clauses: Clause | Sequence[Clause], m: int, d: int, *, stated: bool = False) -> Literals:
+        """Return the literals of a clause (or of several clauses, one after the other).
+
+        Their first coefficient is 1 or -1; `stated`: as the user stated them.
+        """
         several = (clauses,) if isinstance(clauses, Clause) else clauses
         literals = [literal for clause in several for literal in clause.literals]
         k = len(literals)
         g, s = np.zeros((k, m)), np.zeros((k, d))
-        for row, literal in enumerate(literals):
+        scales = [literal.scale if stated else 1 for literal in literals]
+        for row, (literal, scale) in enumerate(zip(literals, scales, strict=True)):
             for j, value in literal.outputs:
-                g[row, j] = float(value)
+                g[row, j] = float(scale * value)
             for j, value in literal.inputs:
-                s[row, j] = float(value)
-        h = np.array([float(literal.bound) for literal in literals], dtype=np.float64)
+                s[row, j] = float(scale * value)
+        h = np.array([float(scale * one.bound) for one, scale in zip(literals, scales, strict=True)], dtype=np.float64)
         return cls(g, s, h, np.array([literal.strict for literal in literals], dtype=bool))
 
     @classmethod

@@ -33,8 +33,9 @@ class Explorer {
     this.answers = [...(data.answers || [])];
     this.head = data.head ? makeHead(data.head) : null;
     const network = data.network ? makeBackbone(data.network) : null;
-    this.run = data.program ? makeProgram(data.program, data.gated)
-      : this.head ? (x) => this.head.serve(x, network ? [...network(x)] : this.answers) : null;
+    this.run = data.box ? makeBox(data.box, network)
+      : this.head ? (x) => this.head.serve(x, network ? [...network(x)] : this.answers)
+      : network ? (x) => ({ x, y: network(x), cell: 0, rules: [], free: true, clipped: 0 }) : null;
     this.grid = data.grid || null;
     if (this.grid) for (const slice of this.grid.slices) slice.values = unpack(slice.y);
     this.values = data.inputs.map((input) => input.start);
@@ -360,7 +361,7 @@ class Explorer {
   }
 
   drawMap(chart, width) {
-    const { layers } = this.data.program || this.data.network || { layers: [] };
+    const { layers } = this.data.network || { layers: [] };
     const side = this.grid ? 25 : this.head ? 36 : layers.reduce((n, l) => n + l.weight.shape[0] * l.weight.shape[1], 0) > 40000 ? 36 : 56;
     const height = Math.min(Math.max(width * 0.66, 280), 460);
     const xs = this.samples(this.first, side), ys = this.samples(this.second, side);

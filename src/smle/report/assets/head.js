@@ -2,13 +2,7 @@
 // The head of rules: the kernel's list of row operations, then the check and the stored safe answers (sections 12, 13 of
 // docs/certificate-format.md). Sums are evaluated as the deployed program for single rows does: same numbers, same bits.
 
-const TINY = 2 ** -126, WIDE = 2 ** 100;
-
-function sumOf(form, values, offset) {
-  let sum = null;
-  for (const [k, v] of form) sum = sum === null ? v * values[k] : sum + v * values[k];
-  return sum === null ? offset || 0 : offset === undefined ? sum : sum + offset;
-}
+const TINY = 2 ** -126;
 
 // Solve a small system of linear equations.
 function eliminated(matrix, right) {
@@ -26,46 +20,11 @@ function eliminated(matrix, right) {
   return x;
 }
 
-const sparse = (row) => row.map((v, k) => [k, v]).filter(([, v]) => v !== 0);
-
-// One function per kind of operation: (operation, its values and tensors) -> value, for one row.
-const OPERATIONS = {
-  clamp: (op, x, lower, upper) => x.map((v, k) => (!(v >= lower[k]) ? lower[k] : v > upper[k] ? upper[k] : v)),
-  wide: (op, x) => x,
-  active: ({ fixed }, x, X, constants, coefficients, thresholds) => {
-    const holds = fixed.comparisons.map(([column, negative, strict], i) => {
-      const limit = negative ? -constants[i] : constants[i], v = x[column];
-      return negative ? (strict ? v > limit : v >= limit) : strict ? v < limit : v <= limit;
-    });
-    (coefficients || []).forEach((row, i) => holds.push(sumOf(sparse(row), X) <= thresholds[i]));
-    return fixed.members.map((rows) => rows.every((row) => holds[row]));
-  },
-  within: (op, t, fallback) => t.map((v, i) => (v >= -WIDE && v <= WIDE ? v : fallback[i])),
-  raise_to: (op, q, bits, values, X, slopes) => moved(op, q, bits, values, X, slopes, (v, limit) => v < limit),
-  lower_to: (op, q, bits, values, X, slopes) => moved(op, q, bits, values, X, slopes, (v, limit) => v > limit),
-  narrow: (op, q) => q.map(Math.fround),
-};
-
-function moved({ fixed }, q, bits, values, X, slopes, beyond) {
-  const out = [...q];
-  fixed.outputs.forEach((output, i) => {
-    if (!bits[fixed.bits[i]]) return;
-    const limit = slopes ? sumOf(sparse(slopes[i]), X, values[i]) : values[i];
-    if (beyond(out[output], limit)) out[output] = limit;
-  });
-  return out;
-}
-
 function makeHead(head) {
   const { ops, tensors, check, where } = head;
   const stages = ops.filter((op) => op.kind === "raise_to" || op.kind === "lower_to");
   const settle = (y) => (check ? y.map((v) => (Math.abs(v) < TINY ? 0 : v)) : y);
-  const run = (list, env) => {
-    for (const op of list) {
-      env[op.out] = OPERATIONS[op.kind](op, ...op.args.map((name) => (name === null ? null : name in env ? env[name] : tensors[name])));
-    }
-    return env;
-  };
+  const run = (list, env) => runOperations(list, tensors, env);
 
   // What the clips make of an answer, and whether that passes the check.
   function clipped(features, answer) {

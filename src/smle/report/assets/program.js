@@ -1,5 +1,15 @@
 "use strict";
-// The deployed program, step by step as docs/certificate-format.md numbers it, in double arithmetic.
+// Deployed programs, operation by operation as docs/certificate-format.md numbers them, in double arithmetic.
+
+const WIDE = 2 ** 100;
+
+const sparse = (row) => row.map((v, k) => [k, v]).filter(([, v]) => v !== 0);
+
+function sumOf(form, values, offset) {
+  let sum = null;
+  for (const [k, v] of form) sum = sum === null ? v * values[k] : sum + v * values[k];
+  return sum === null ? offset || 0 : offset === undefined ? sum : sum + offset;
+}
 
 function unpack(packed) {
   if (!packed) return null;
@@ -12,11 +22,12 @@ function unpack(packed) {
   return { values, shape: packed.shape };
 }
 
-function matVec(matrix, x, bias, row = 0, rows = bias.length) {
+// Rows of a matrix times x, plus bias; of a stack of matrices from `row` on, where the bias may have rows of its own.
+function matVec(matrix, x, bias, row = 0, rows = bias.length, at = row) {
   const width = x.length, out = new Float64Array(rows);
   for (let i = 0; i < rows; i++) {
     let sum = bias[row + i];
-    const start = (row + i) * width;
+    const start = (at + i) * width;
     for (let j = 0; j < width; j++) sum += matrix[start + j] * x[j];
     out[i] = sum;
   }
@@ -37,74 +48,89 @@ function makeBackbone(data) {
   };
 }
 
-function makeProgram(data, gatedRules) {
-  const embed = makeBackbone(data), bounds = { hidden: layersOf(data.bounds.hidden) };
-  for (const name of ["lower", "upper", "lower_slope", "upper_slope"]) bounds[name] = unpack(data.bounds[name]);
-  const W = unpack(data.heads.weight), b = unpack(data.heads.bias), V = unpack(data.heads.passthrough);
-  const free = data.free && { weight: unpack(data.free.weight).values, bias: unpack(data.free.bias).values };
-  const count = W.shape[0], gate = data.gate;
-  const m = count ? W.shape[1] : free.bias.length;
-  const signatures = gate.signatures.map((row) => row.join(""));
-
-  function clamp(x) {
-    return Float64Array.from(x, (v, k) => Math.min(Math.max(v, data.domain.low[k]), data.domain.high[k]));
-  }
-
-  function activeRegions(x) {
-    const on = gatedRules.map(() => 1);
-    const switchOff = (member) => member.forEach((uses, region) => { if (uses) on[region] = 0; });
-    gate.columns.forEach((column, row) => {
-      const signed = gate.negative[row] ? -x[column] : x[column];
-      const holds = gate.strict[row] ? signed < gate.constants[row] : signed <= gate.constants[row];
-      if (!holds) switchOff(gate.comparison_regions[row]);
+// One function per kind of operation, as smle_check/program.py lists them: (operation, its values and tensors) ->
+// value, for one row. Packed tensors with several dimensions are { values, shape }.
+const OPERATIONS = {
+  clamp: (op, x, lower, upper) => Array.from(x, (v, k) => (!(v >= lower[k]) ? lower[k] : v > upper[k] ? upper[k] : v)),
+  single: (op, x) => Array.from(x, Math.fround),
+  wide: (op, x) => x,
+  active: ({ fixed }, x, X, constants, coefficients, thresholds) => {
+    const holds = fixed.comparisons.map(([column, negative, strict], i) => {
+      const limit = negative ? -constants[i] : constants[i], v = x[column];
+      return negative ? (strict ? v > limit : v >= limit) : strict ? v < limit : v <= limit;
     });
-    gate.coefficients.forEach((form, row) => {
-      let sum = 0;
-      for (let k = 0; k < form.length; k++) sum += form[k] * x[k];
-      if (sum > gate.thresholds[row]) switchOff(gate.oblique_regions[row]);
-    });
-    return on;
-  }
+    (coefficients || []).forEach((row, i) => holds.push(sumOf(sparse(row), X) <= thresholds[i]));
+    return fixed.members.map((rows) => rows.every((row) => holds[row]));
+  },
+  cell: (op, bits, signatures) => {
+    const found = signatures.findIndex((row) => row.every((bit, i) => Boolean(bit) === bits[i]));
+    const ones = signatures.map((row) => row.reduce((sum, bit) => sum + bit, 0));
+    return found >= 0 ? found : ones.indexOf(Math.max(...ones));
+  },
+  hidden: (op, v, weight, bias) => matVec(weight.values, v, bias).map((sum) => Math.max(sum, 0)),
+  affine: (op, v, slope, offset) => matVec(slope.values, v, offset),
+  clip: (op, z, lower, upper) => z.map((v, k) => Math.min(Math.max(v, lower[k]), upper[k])),
+  affine_at: (op, cell, v, weight, bias, x, slope, z, freeWeight, freeBias) => {
+    const c = cell === null ? 0 : cell, [count, m] = weight.shape;
+    if (c >= count) return matVec(freeWeight.values, z, freeBias);
+    const y = matVec(weight.values, v, bias.values, c * m, m);
+    return slope ? matVec(slope.values, x, y, 0, m, c * m) : y;
+  },
+  or_fallback: (op, y, cell, fallback) => {
+    const c = cell === null ? 0 : cell, [count, m] = fallback.shape;
+    return y.some(Number.isNaN) && c < count ? fallback.values.slice(c * m, (c + 1) * m) : y;
+  },
+  within: (op, t, fallback) => t.map((v, i) => (v >= -WIDE && v <= WIDE ? v : fallback[i])),
+  raise_to: (op, q, bits, values, X, slopes) => moved(op, q, bits, values, X, slopes, (v, limit) => v < limit),
+  lower_to: (op, q, bits, values, X, slopes) => moved(op, q, bits, values, X, slopes, (v, limit) => v > limit),
+  narrow: (op, q) => q.map(Math.fround),
+};
 
-  function limits(x) {
-    if (!bounds.lower_slope) return [bounds.lower.values, bounds.upper.values];
-    for (const layer of bounds.hidden) x = matVec(layer.weight, x, layer.bias).map((v) => Math.max(v, 0));
-    return [
-      matVec(bounds.lower_slope.values, x, bounds.lower.values),
-      matVec(bounds.upper_slope.values, x, bounds.upper.values),
-    ];
-  }
+function moved({ fixed }, q, bits, values, X, slopes, beyond) {
+  const out = [...q];
+  fixed.outputs.forEach((output, i) => {
+    if (!bits[fixed.bits[i]]) return;
+    const limit = slopes ? sumOf(sparse(slopes[i]), X, values[i]) : values[i];
+    if (beyond(out[output], limit)) out[output] = limit;
+  });
+  return out;
+}
 
-  function passedThrough(x, cell, output) {
-    let sum = 0;
-    if (V) for (let k = 0; k < x.length; k++) sum += V.values[(cell * m + output) * x.length + k] * x[k];
-    return sum;
+function runOperations(ops, tensors, env) {
+  for (const op of ops) {
+    env[op.out] = OPERATIONS[op.kind](op, ...op.args.map((name) => (name === null ? null : name in env ? env[name] : tensors[name])));
   }
+  return env;
+}
 
+// A network behind a box.
+function makeBox({ ops, tensors: packed }, network) {
+  const tensors = {};
+  for (const [name, value] of Object.entries(packed)) {
+    const plain = Array.isArray(value) ? value : unpack(value);
+    tensors[name] = plain.shape && plain.shape.length === 1 ? plain.values : plain;
+  }
+  const W = tensors["heads.weight"], b = tensors["heads.bias"].values, V = tensors["heads.passthrough"];
+  const [count, m] = W.shape, last = ops[ops.length - 1].out;
   return function run(raw) {
-    const x = clamp(raw), on = activeRegions(x), z = embed(raw);
-    const found = signatures.indexOf(on.join(""));
-    const cell = found < 0 ? gate.most_constrained : found;
-    const answer = { x, cell, on };
-    if (cell >= count) return { ...answer, y: matVec(free.weight, z, free.bias), free: true, clipped: 0 };
-    const [lower, upper] = limits(x);
-    let clipped = 0;
-    const c = Float64Array.from(z, (v, k) => {
-      if (v < lower[k] || v > upper[k]) clipped++;
-      return Math.min(Math.max(v, lower[k]), upper[k]);
-    });
-    const y = matVec(W.values, c, b.values, cell * m, m).map((v, i) => v + passedThrough(x, cell, i));
+    const z = network(raw), env = runOperations(ops, tensors, { features: raw, answer: z });
+    const cell = env.cell === undefined ? 0 : env.cell, answer = { x: env.x, cell, on: env.bits || [], y: env[last] };
+    if (cell >= count) return { ...answer, free: true, clipped: 0 };
+    const lower = env.lower || tensors["bounds.lower"], upper = env.upper || tensors["bounds.upper"];
+    const clipped = z.filter((v, k) => v !== env.clipped[k]).length / z.length;
     const reach = (output) => {
-      const row = (cell * m + output) * c.length;
-      let low = b.values[cell * m + output] + passedThrough(x, cell, output), high = low;
-      for (let k = 0; k < c.length; k++) {
-        const w = W.values[row + k];
+      const row = cell * m + output;
+      let low = b[row];
+      if (V) env.x32.forEach((v, k) => { low += V.values[row * env.x32.length + k] * v; });
+      let high = low;
+      for (let k = 0; k < z.length; k++) {
+        const w = W.values[row * z.length + k];
         low += w > 0 ? w * lower[k] : w * upper[k];
         high += w > 0 ? w * upper[k] : w * lower[k];
       }
       return [low, high];
     };
-    return { ...answer, y, free: false, clipped: clipped / c.length, reach };
+    return { ...answer, free: false, clipped, reach };
   };
 }
 

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
 from smle.guarantees import FrozenHeads, HeadProblem, Holds, NotProved, Unknown, Verdict, Verdicts, verify
-from smle.nn.gauge import Gauge
+from smle.nn.gauge import Gauge as GaugedHeads
 from smle.nn.network import SafeNetwork
 
-__all__ = ["Enforcement", "Problems", "require_proved"]
+__all__ = ["Enforcement", "Problems", "Report", "require_proved"]
+
+
+class Report(NamedTuple):
+    """What one run on one head did.
+
+    * `step`: the gradient step after which it ran, 0: at the end. `head`: its number.
+    * `succeeded`: the last search found no counterexample. `iterations`: projections made.
+    * `strength` of the strongest counterexample found, 0: there was none. `seconds` by the clock.
+    """
+
+    step: int
+    head: int
+    succeeded: bool
+    iterations: int
+    strength: float
+    seconds: float
 
 
 class Enforcement:
     """A way to keep the heads of a network safe. Subclasses are final; `name` is what users choose it by.
 
     `gauge` says with which heads the network is to be built: `SafeNetwork(..., gauge=enforcement.gauge)`.
+    `reports`: what was done since the training loop last took them over into `History.projections`.
     """
 
     name: ClassVar[str]
     gauge: ClassVar[bool]
+    reports: list[Report]
 
     def start(self, network: SafeNetwork) -> None:
         """Get ready for a network.
@@ -30,7 +48,8 @@ class Enforcement:
         Raises:
             ValueError: If the network has heads of the other kind.
         """
-        if network.spec.rules and isinstance(network.heads, Gauge) != self.gauge:
+        self.reports = []
+        if network.spec.rules and isinstance(network.heads, GaugedHeads) != self.gauge:
             raise ValueError(
                 f"Expected a network made with gauge={self.gauge} for the enforcement '{self.name}'. "
                 f"Got gauge={not self.gauge}."
@@ -85,14 +104,8 @@ def require_proved(over: FrozenHeads, network: SafeNetwork, what: str) -> None:
 
 
 def _worst(verdicts: Verdicts, network: SafeNetwork) -> str:
-    rules = network.spec.rules
-    for obligation, verdict in verdicts.failures():
-        return f"rule '{rules[obligation.rule].name}', clause {obligation.clause + 1}: {_text(verdict)}"
-    for block in verdicts.exclusions:
-        if not block.proved.all():
-            broken = int((~block.proved).sum())
-            return f"rule '{rules[block.rule].name}': {broken} of {len(block.margins)} exclusions are not proved"
-    return "no obligation is left open"
+    obligation, verdict = verdicts.failures()[0]
+    return f"rule '{network.spec.rules[obligation.rule].name}', clause {obligation.clause + 1}: {_text(verdict)}"
 
 
 def _text(verdict: Verdict) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees import FrozenHeads, Head, HeadProblem, Memory, memory_projection, strongest_counterexample
+from smle.guarantees import PDCG_COSTS, Finder, FrozenHeads, Head, Memory, Pdcg, nearest_safe_head, run_pdcg, verify
 from smle.nn.network import SafeNetwork
-from smle.training.enforcement.base import Enforcement, Problems, require_proved
+from smle.training.enforcement.base import Enforcement, Problems, Report, require_proved
 
 __all__ = ["PDCG"]
 
@@ -20,97 +21,107 @@ Array = npt.NDArray[np.float64]
 class PDCG(Enforcement):
     """Strongest counterexample, nearest head over the last `memory` of them, after every `every`-th step.
 
-    The full run at the end goes on from head to head, keeping the memory, until no counterexample is left or
-    `iterations` projections were made. Each head has a memory of its own, which lasts over the steps: with the
-    bounds moving slowly, yesterday's counterexamples are still good ones.
+    The full run at the end goes on from head to head until no counterexample is left or `iterations` projections were
+    made. Where it leaves one, the heads are not thrown away: the nearest safe ones to them are found exactly. What
+    each run did is in `History.projections`; what the run at the end did, head by head, in `final`.
 
     Args:
-        memory: Counterexamples kept per head, first in first out (the paper: 1 for linear rules, 10 for exclusions).
-        iterations: Largest number of projections per head at the end.
+        memory: Counterexamples kept per head, first in first out: the paper's n_xs (1 for linear rules, 10 for
+            exclusions).
+        iterations: Largest number of projections per head at the end: the paper's n_it.
         every: Gradient steps between two iterations.
         tolerance: What a projection leaves free in every literal, in its own units.
+        keep_memory: Each run starts with the counterexamples of the one before: with the bounds moving slowly,
+            yesterday's are still good ones. False: with none, as the paper's Algorithm 1 does.
+        anchored: The projections of one run all start from the head that it was given.
+        cost: `squared`, the paper's, or `absolute`: a linear program instead of a quadratic one.
+
+    `search` may be set to another way to look for counterexamples (`smle.guarantees.Finder`).
     """
 
     name = "pdcg"
     gauge = False
 
-    def __init__(self, *, memory: int = 1, iterations: int = 1000, every: int = 1, tolerance: float = 1e-6) -> None:
+    def __init__(
+        self, *, memory: int = 1, iterations: int = 1000, every: int = 1, tolerance: float = 1e-6,
+        keep_memory: bool = True, anchored: bool = False, cost: str = "squared",
+    ) -> None:  # fmt: skip
         for name, value in (("memory", memory), ("iterations", iterations), ("every", every)):
             if value < 1:
                 raise ValueError(f"Expected {name} >= 1. Got {value}.")
         if not tolerance > 0:
             raise ValueError(f"Expected tolerance > 0. Got {tolerance}.")
+        if cost not in PDCG_COSTS:
+            raise ValueError(f"Expected a cost among {', '.join(PDCG_COSTS)}. Got {cost!r}.")
         self.memory, self.iterations, self.every, self.tolerance = memory, iterations, every, tolerance
+        self.keep_memory, self.anchored, self.cost = keep_memory, anchored, cost
+        self.search: Finder | None = None
+        self.final: tuple[Pdcg, ...] = ()
 
     def start(self, network: SafeNetwork) -> None:
         """Forget earlier counterexamples."""
         super().start(network)
         self._problems = Problems(network)
         self._memories: dict[int, Memory] = {}
+        self.final = ()
 
     def after_step(self, network: SafeNetwork, step: int) -> None:
         """Run one iteration on every head; heads without a counterexample stay as they are."""
         if step % self.every:
             return
         over = network.frozen_heads()
-        heads = []
-        for c, head in enumerate(over.heads):
-            moved = None
-            if head is not None:
-                # A projection that fails leaves the head alone; the run at the end decides.
-                moved, _ = self.iterate(head, self._problems.of(over, c), self._memory(c))
-            heads.append(moved)
-        if any(head is not None for head in heads):
-            kept = tuple(old if new is None else new for old, new in zip(over.heads, heads, strict=True))
-            network.load_heads(replace(over, heads=kept))
+        results = self._runs(over, n_it=1, step=step)
+        if any(result.iterations for result in results.values()):
+            network.load_heads(replace(over, heads=_last(over, results)))
 
     def finish(self, network: SafeNetwork) -> None:
-        """Project until no counterexample is left, and deploy the result."""
+        """Project until no counterexample is left, prove the heads or the nearest safe ones, deploy them.
+
+        Raises:
+            NotCertifiedError: If no safe heads were found. The network keeps those of the last projection.
+        """
         network.eval()
         over = network.frozen_heads()
-        heads = tuple(None if head is None else self._run(head, over, c, network) for c, head in enumerate(over.heads))
-        projected = replace(over, heads=heads)
-        require_proved(projected, network, "The projection by counterexamples (pdcg)")
+        results = self._runs(over, n_it=self.iterations, step=0)
+        self.final = tuple(results.values())
+        projected = replace(over, heads=_last(over, results))
+        network.load_heads(projected)
+        if not verify(projected, network.spec, network.cells).hold:
+            projected = self._exactly(projected)
+            require_proved(projected, network, "The exact projection after pdcg")
         network.pin(projected)
 
-    def _run(self, head: Head, over: FrozenHeads, number: int, network: SafeNetwork) -> Head:
-        problem, memory = self._problems.of(over, number), self._memory(number)
-        if head.fallback is not None and not problem.fallback_safe(head.fallback):
-            raise NotCertifiedError(f"Head {number}: the constant that stands in for NaN breaks the rules.")
-        for _ in range(self.iterations):
-            moved, reason = self.iterate(head, problem, memory)
-            if moved is None:
-                if reason:
-                    raise NotCertifiedError(f"The projection of head {number} failed: {reason}.")
-                return head
-            head = moved
-        raise NotCertifiedError(
-            f"A counterexample for head {number} is left after {self.iterations} projections. Allow more iterations, a "
-            "larger memory, or use the enforcement 'exact'."
-        )
+    def _exactly(self, over: FrozenHeads) -> FrozenHeads:
+        """Return the nearest safe heads to those that the run at the end left."""
+        heads: list[Head | None] = []
+        for number, head in enumerate(over.heads):
+            if head is None:
+                heads.append(None)
+                continue
+            found = nearest_safe_head(head, self._problems.of(over, number))
+            if found.head is None:
+                raise NotCertifiedError(
+                    f"Head {number} is not safe after {self.iterations} projections by counterexamples (pdcg), and the "
+                    f"nearest safe head was not found: {found.reason}. Allow more iterations or a larger memory."
+                )
+            heads.append(found.head)
+        return replace(over, heads=tuple(heads))
 
-    def iterate(self, head: Head, problem: HeadProblem, memory: Memory) -> tuple[Head | None, str]:
-        """Return (projected head, ""), (None, "") if there is no counterexample, or (None, why it failed)."""
-        search, part = strongest_counterexample(head, problem)
-        if search.found is None:
-            return None, "" if search.none_exists else f"the search ended with {search.status} {search.message}"
-        memory.append(search.found.x, search.found.z, part)
-        layout = problem.layout(head)
-        V = None if head.V is None else head.V.astype(np.float64)
-        theta = layout.pack(head.W.astype(np.float64), V, head.b.astype(np.float64))
-        found = memory_projection(theta, memory, problem, layout=layout, like=head, tolerance=self.tolerance)
-        if found.x is None:
-            return None, f"{found.status} ({found.message})"
-        W, slope, b = layout.unpack(found.x)
-        return (
-            Head(
-                W.astype(np.float32),
-                b.astype(np.float32),
-                V=None if slope is None else slope.astype(np.float32),
-                fallback=head.fallback,
-            ),
-            "",
-        )
+    def _runs(self, over: FrozenHeads, *, n_it: int, step: int) -> dict[int, Pdcg]:
+        """Run Algorithm 1 on every head and report each."""
+        results = {}
+        for number, head in enumerate(over.heads):
+            if head is None:
+                continue
+            started = time.perf_counter()
+            results[number] = result = run_pdcg(
+                head, self._problems.of(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
+                memory=self._memory(number) if self.keep_memory else None, anchored=self.anchored, cost=self.cost,
+                search=self.search,
+            )  # fmt: skip
+            strength, seconds = max(result.strengths, default=0.0), time.perf_counter() - started
+            self.reports.append(Report(step, number, result.succeeded, result.iterations, strength, seconds))
+        return results
 
     def _memory(self, head: int) -> Memory:
         return self._memories.setdefault(head, Memory(self.memory))
@@ -132,3 +143,7 @@ class PDCG(Enforcement):
             for row in rows:
                 d = int(row[-2])
                 memory.append(row[:d].copy(), row[d:-2].copy(), int(row[-1]))
+
+
+def _last(over: FrozenHeads, results: dict[int, Pdcg]) -> tuple[Head | None, ...]:
+    return tuple(results[c].head if c in results else head for c, head in enumerate(over.heads))

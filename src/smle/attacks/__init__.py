@@ -1,0 +1,184 @@
+"""Attacks on any model: real violations, judged exactly; for the box of the paper, its strongest counterexample."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.attacks.outputs import decisions
+from smle.attacks.strongest import Counterexample, counterexample
+from smle.attacks.subjects import Table, subject_of, usable
+from smle.errors import RuleError
+from smle.guarantees import NotProved, broken
+from smle.guarantees import verify as verify_heads
+from smle.rules import Categorical, NumericInput, Specification
+from smle.violations import Attack, Broken, Violation, excess_of, hunt
+
+__all__ = ["Attack", "Counterexample", "Violation", "attack", "counterexample"]
+
+FloatArray = npt.NDArray[np.floating]
+_SHRUNK = 200  # inputs that are tried to be put back to a usual value
+
+
+def attack(
+    model: Any,
+    specification: Specification | None = None,
+    *,
+    examples: Any = None,
+    rules: Sequence[str] | None = None,
+    tries: int = 50_000,
+    seed: int = 0,
+) -> Attack:
+    """Search for an input at which a model breaks a rule. What is found is real; that nothing is found proves nothing.
+
+    The model is asked at points inside and at the borders of every region, at corners and a few floats around them;
+    then the points that come nearest to break a rule are improved, by gradient for a torch module, and by steps of many
+    kinds. Categories, whole numbers and missing values are tried as they occur in tables. Whether a rule is broken is
+    decided in rational arithmetic, at the floats that were passed and answered.
+
+    Args:
+        model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
+            of smle. A function answers a column per output: numbers; logits of labels (on from 0 on) or decisions as
+            booleans or integers; a score per option or the options by name.
+        specification: The rules; None: those of the model.
+        examples: A table. It says what else the model reads beside the inputs of the rules, and the search starts from
+            its rows. An array: the model is asked with arrays.
+        rules: Names of the rules to attack; None: all.
+        tries: About how many inputs to try; the search ends earlier if a violation is found.
+        seed: Seed of the random numbers.
+
+    Raises:
+        RuleError: If there are no rules, or none of such a name.
+        DataError: If examples or answers do not fit the rules.
+        ModelFormatError: If there is no ONNX file that can be run.
+    """
+    spec = _chosen(_rules_of(model, specification), rules)
+    if tries < 1:
+        raise ValueError(f"Expected at least one try. Got {tries}.")
+    subject = subject_of(model, spec, examples)
+    rng = np.random.default_rng(seed)
+    starts = [part for part in (usable(spec, examples), _unproved(model, spec)) if part is not None]
+    with _evaluating(model):
+        found, tried, unreached = hunt(
+            subject, spec, tries=tries, rng=rng, starts=np.concatenate(starts) if starts else None
+        )
+        violation = None if found is None else _told(subject, spec, found, usable(spec, examples))
+    return Attack(violation, tried, tuple(spec.rules[r].name for r in unreached))
+
+
+def _rules_of(model: Any, specification: Specification | None) -> Specification:
+    spec = specification
+    for name in ("specification_", "spec"):
+        spec = getattr(model, name, None) if spec is None else spec
+    if not isinstance(spec, Specification):
+        raise TypeError(
+            f"Expected the rules as a Specification. Got {type(specification).__name__}, and the model has none."
+        )
+    return spec
+
+
+def _chosen(spec: Specification, names: Sequence[str] | None) -> Specification:
+    if not spec.rules:
+        raise RuleError("Expected rules: there are none, so there is nothing to break.")
+    if names is None:
+        return spec
+    unknown = [name for name in names if name not in {rule.name for rule in spec.rules}]
+    if unknown or not names:
+        raise RuleError(f"Expected names of rules. Got {unknown or 'none'}.")
+    return replace(spec, rules=tuple(rule for rule in spec.rules if rule.name in names))
+
+
+def _unproved(model: Any, spec: Specification) -> FloatArray | None:
+    """Return inputs (n, d) at which the proof of a network with the paper's box fails: good points to start from."""
+    if not hasattr(model, "frozen_heads"):
+        return None
+    verdicts = verify_heads(model.frozen_heads(), model.spec, model.cells)
+    points = [v.x for _, v in verdicts.failures() if isinstance(v, NotProved) and np.isfinite(v.x).all()]
+    return np.array(points[:1000]).reshape(-1, len(spec.columns))
+
+
+@contextlib.contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Put every part of a torch module into eval mode for a while, and back into its own."""
+    modes = [(part, part.training) for part in model.modules()] if hasattr(model, "modules") else []
+    if modes:
+        model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:
+    """Return a violation in the user's words; inputs that do not halve it when they are usual play no part."""
+    rule = spec.rules[found.rule]
+    usual = _usual(spec, examples)
+    x, y = found.x, found.y
+    needed = _read_by(spec, found.rule)
+    start = 0
+    for item in spec.inputs[:_SHRUNK]:
+        columns = slice(start, start + (len(item.categories) if isinstance(item, Categorical) else 1))
+        start = columns.stop
+        if item.name in needed or (x[columns] == usual[columns]).all():
+            continue
+        trial = x.copy()
+        trial[columns] = usual[columns]
+        X, Y = subject.ask(trial[None])
+        excess = excess_of(rule, X[0], Y[0])[0] if _breaks(spec, found.rule, X, Y) else None
+        if excess is not None and (found.excess is None or 2 * excess >= found.excess):
+            x, y = X[0], Y[0]
+        else:
+            needed.add(item.name)
+    needed.update(item.name for item in spec.inputs[_SHRUNK:])
+    excess, used = excess_of(rule, x, y)
+    row = Table(spec).row(x)
+    return Violation(
+        rule=rule.name,
+        asks=rule.then if rule.when is None else f"{rule.then}, where {rule.when}",
+        inputs={name: value for name, value in row.items() if name in needed},
+        row=row,
+        answer=decisions(spec, y, used),
+        outputs={name: float(value) for name, value in zip(spec.targets, y, strict=True)},
+        excess=excess,
+    )
+
+
+def _breaks(spec: Specification, rule: int, X: FloatArray, Y: npt.NDArray[np.float64]) -> bool:
+    return bool(broken(replace(spec, rules=(spec.rules[rule],)), X, Y)[0, 0])
+
+
+def _read_by(spec: Specification, rule: int) -> set[str]:
+    """Return the names of the inputs that a rule reads."""
+    stated = spec.rules[rule]
+    rows = [row.coefficients for region in stated.regions for row in region.rows]
+    rows += [literal.inputs for clause in stated.requirement.clauses for literal in clause.literals]
+    columns = {i for form in rows for i, _ in form}
+    names, start = set(), 0
+    for item in spec.inputs:
+        width = len(item.categories) if isinstance(item, Categorical) else 1
+        if any(start <= column < start + width for column in columns):
+            names.add(item.name)
+        start += width
+    return names
+
+
+def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:
+    """Return an ordinary input (d,): of the examples the median and the most frequent category, else the middle."""
+    rows = np.array([[float(v) for v in spec.lower], [float(v) for v in spec.upper]])
+    rows = rows if examples is None or not len(examples) else examples.astype(np.float64)
+    usual, start = [], 0
+    for item in spec.inputs:
+        width = len(item.categories) if isinstance(item, Categorical) else 1
+        if isinstance(item, NumericInput):
+            middle = float(np.median(rows[:, start]))
+            usual.append(float(np.rint(middle)) if item.integer else middle)
+        else:
+            usual += np.eye(width)[int(rows[:, start : start + width].sum(axis=0).argmax())].tolist()
+        start += width
+    return np.array(usual)

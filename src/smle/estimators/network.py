@@ -1,0 +1,195 @@
+"""The network of an estimator: trained in torch, handed over as plain weights."""
+
+from __future__ import annotations
+
+import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+
+# isort: split
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+import smle_check
+from smle.assurance import certify
+from smle.certificates.document import Certificate, tensors_of
+from smle.estimators.inputs import spread
+from smle.guarantees import Cells, find_cells
+from smle.nn.backbones import MLP, Standardize
+from smle.nn.gate import Gate
+from smle.nn.head_parameters import DataScale
+from smle.nn.network import SafeNetwork, moves_with_inputs
+from smle.nn.precision import float32_by_default
+from smle.rules import Specification
+from smle.training.batches import split_rows
+from smle.training.enforcement import Enforcement, enforcement_of
+from smle.training.loop import History, TrainingOptions, train
+from smle.training.refit import refit_network
+from smle_check.reading import BACKBONE
+
+if TYPE_CHECKING:
+    from smle.estimators.base import SafeEstimator
+
+__all__ = ["Trained", "train_network"]
+
+Array = npt.NDArray[np.float64]
+
+
+class Trained(NamedTuple):
+    """A trained perceptron as it is stored.
+
+    * `tensors`: its weights, `backbone.*`; of a box those of the head are in the certificate.
+    * `certificate`: of a box that was learned under the rules; None: a plain perceptron.
+    * `held`: the rows that were held out for early stopping.
+    """
+
+    tensors: dict[str, smle_check.Tensor]
+    certificate: Certificate | None
+    history: History
+    held: npt.NDArray[np.int64]
+
+
+def train_network(
+    model: SafeEstimator,
+    spec: Specification,
+    X: npt.NDArray[Any],
+    targets: Array,
+    weight: Array | None,
+    seed: int,
+    *,
+    further: Callable[[SafeNetwork, History], None] | None = None,
+) -> Trained:
+    """Return a trained network: with a box that obeys the rules, or plain where there are none.
+
+    Args:
+        model: Says how to train, and what the outputs are.
+        spec: The rules that heads are learned under.
+        X: Encoded inputs (n, d).
+        targets: What the loss compares with (n, m).
+        weight: Weight of each row (n,), or None.
+        seed: Of everything that is random.
+        further: Called with the network and its history when it is trained, to train it further.
+
+    Raises:
+        NotCertifiedError: If a rule cannot be proved.
+    """
+    with float32_by_default():
+        enforced = model._enforce(spec, X, targets) if model.enforce_targets and spec.rules else targets
+        enforcement = enforcement_of(model.enforcement if spec.rules else "gauge")
+        network = _network(model, spec, find_cells(spec), X, enforced, seed, gauge=enforcement.gauge)
+        history = _train(model, network, torch.tensor(X), enforced, weight, enforcement, seed)
+        if further is not None:
+            further(network, history)
+        certificate = certify(network) if spec.rules else None
+        backbone = _folded(network) if certificate is None else network.backbone
+    held = split_rows(len(X), share=model.validation_share, seed=seed)[1].numpy()
+    state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
+    return Trained(tensors_of(state), certificate, history, held)
+
+
+def _network(
+    model: SafeEstimator,
+    spec: Specification,
+    cells: Cells,
+    X: npt.NDArray[Any],
+    targets: Array,
+    seed: int,
+    *,
+    gauge: bool,
+) -> SafeNetwork:
+    shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
+    bounds = model.bounds
+    if bounds == "auto":
+        bounds = "affine" if moves_with_inputs(spec) else "fixed"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SafeNetwork(
+            MLP(model.hidden, model.embedding, shift=shift, scale=scale),
+            spec,
+            embedding=model.embedding,
+            bounds=bounds,
+            gate=model.gate,
+            gauge=gauge,
+            frame=DataScale(shift, scale, *model._frame(targets)),
+            prefer=_preferred(model, spec, cells, X, targets),
+            cells=cells,
+        )
+
+
+def _preferred(model: SafeEstimator, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
+    """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
+    gate = Gate(spec, cells)
+    cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
+    typical = np.tile(model._as_outputs(targets), (len(cells), 1))
+    for c in np.unique(cell):
+        typical[c] = model._as_outputs(targets[cell == c])
+    return typical
+
+
+def _train(
+    model: SafeEstimator,
+    network: SafeNetwork,
+    X: torch.Tensor,
+    targets: Array,
+    weight: Array | None,
+    enforcement: Enforcement,
+    seed: int,
+) -> History:
+    """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
+    options = TrainingOptions(
+        learning_rate=model.learning_rate,
+        batch_size=model.batch_size,
+        max_epochs=model.max_epochs,
+        patience=model.patience,
+        validation_share=model.validation_share,
+        schedule=model.schedule,
+        final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
+        final_below=model._small_loss(targets) if model.final_epochs is None else math.inf,
+        progress=model.progress,
+    )
+    history = train(
+        network,
+        X,
+        torch.tensor(targets, dtype=torch.float32),
+        loss=model._loss(targets),
+        options=options,
+        seed=seed,
+        title="training" if network.spec.rules or model.enforcement == "correct" else "baseline",
+        enforcement=enforcement if network.spec.rules else None,
+        sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
+        checkpoint=model.checkpoint,
+    )
+    if model.refit and network.spec.rules:
+        wanted = torch.tensor(targets)
+        kept, held = split_rows(len(X), share=model.validation_share, seed=seed)
+        refit_network(
+            network,
+            X[kept],
+            wanted[kept],
+            loss=model._refit_loss(),
+            sample_weight=None if weight is None else weight[kept.numpy()],
+            validation=(X[held], wanted[held]),
+        )
+    return history
+
+
+@torch.no_grad()
+def _folded(network: SafeNetwork) -> MLP:
+    """Return a trained network without rules as one perceptron: its head is folded into the last layer."""
+    free = network.eval().deployed.free
+    standardize, *others, last = network.backbone.children()
+    assert free is not None
+    assert isinstance(standardize, Standardize)
+    assert isinstance(last, nn.Linear)
+    hidden = [layer.out_features for layer in others if isinstance(layer, nn.Linear)]
+    result = MLP(hidden, len(free.bias), shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
+    weight, bias = (part.to(torch.float64) for part in (free.weight, free.bias))
+    state = {k: v for k, v in network.backbone.state_dict().items() if not k.startswith(f"{len(others) + 1}.")}
+    state[f"{len(others) + 1}.weight"] = weight @ last.weight.to(torch.float64)
+    state[f"{len(others) + 1}.bias"] = weight @ last.bias.to(torch.float64) + bias
+    result.load_state_dict(state)
+    return result

@@ -1,0 +1,165 @@
+"""Inputs at which rules are most likely to break: corners, borders and a few floats around them, inside of regions.
+
+All points lie in the domain; of the columns of a categorical input one is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees import Domain, Region, RegionMaximum, regions_of
+from smle.rules import NumericInput, Row, Specification
+from smle_check.floats import BINARY32, BINARY64, nearest
+
+__all__ = [
+    "border_points",
+    "corner_points",
+    "finished",
+    "hard_points",
+    "region_boxes",
+    "region_points",
+    "stepped",
+    "uniform_points",
+]
+
+FloatArray = npt.NDArray[np.floating]
+Doubles = npt.NDArray[np.float64]
+Kind = type[np.floating]
+_DIRECTIONS = 24
+
+
+def hard_points(
+    spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32
+) -> Iterator[FloatArray]:
+    """Yield batches of about `count` points in all: uniform, corners, on facets, a few ulps around them."""
+    rows = list(regions_of(spec).rows)
+    share = max(1, count // (2 + len(rows)))
+    yield uniform_points(spec, rng, share, dtype=dtype)
+    yield corner_points(spec, rng, share, dtype=dtype)
+    for row in rows:
+        yield border_points(spec, rng, share, row=row, dtype=dtype)
+
+
+def uniform_points(
+    spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32
+) -> FloatArray:
+    """Return points (count, d) drawn uniformly from the domain."""
+    lower, upper = _ends(spec)
+    return finished(spec, rng.uniform(lower, upper, (count, len(lower))), dtype)
+
+
+def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32) -> FloatArray:
+    """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
+    return finished(spec, _snap(regions_of(spec).rows, _corners(*_ends(spec), rng, count), rng), dtype)
+
+
+def border_points(
+    spec: Specification, rng: np.random.Generator, count: int, *, row: Row, ulps: int = 3, dtype: Kind = np.float32
+) -> FloatArray:
+    """Return points on the facet of a row, moved by up to `ulps` numbers of the format to either side."""
+    lower, upper = _ends(spec)
+    inner = rng.uniform(lower, upper, (count, len(lower)))
+    points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(lower, upper, rng, count))
+    others = [r for r in regions_of(spec).rows if r != row and r.is_comparison]
+    cast = finished(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
+    column = row.coefficients[0][0]
+    for _ in range(ulps):
+        cast[:, column] = stepped(cast[:, column], rng, 0.5)
+    return finished(spec, cast, dtype)
+
+
+def region_points(
+    spec: Specification, rng: np.random.Generator, count: int, *, region: int, dtype: Kind = np.float32
+) -> FloatArray:
+    """Return points inside of a region of `regions_of(spec)`, its corners and edges among them.
+
+    A region behind comparisons is a box; others have vertices in random directions, and mixtures of two or more.
+    """
+    stated = regions_of(spec)
+    polytope = Region.of(stated, spec, [region])
+    low, high, _ = polytope.tight_box()
+    inner = rng.uniform(low, high, (count, len(low)))
+    corners = _corners(low, high, rng, count)
+    points = np.where(rng.random((count, 1)) < 0.5, inner, np.where(rng.random(inner.shape) < 0.5, inner, corners))
+    if any(not stated.rows[r].is_comparison for r in stated.regions[region]):
+        _, _, vertices = RegionMaximum(polytope)(
+            rng.standard_normal((_DIRECTIONS, len(low))) / np.maximum(high - low, 1e-9)
+        )
+        vertices = vertices[np.isfinite(vertices).all(axis=1)]
+        if len(vertices):
+            shares = rng.dirichlet(np.full(len(vertices), 0.2), count)
+            points = np.where(rng.random((count, 1)) < 0.8, shares @ vertices, points)
+    return finished(spec, points, dtype)
+
+
+def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: bool = False) -> FloatArray:
+    """Return points cast to a format and put into the domain: clamped, one column of each category 1.
+
+    With `whole`, inputs that are stated as whole numbers are rounded to such.
+    """
+    fmt = BINARY32 if dtype == np.float32 else BINARY64
+    lower, upper = (np.array([float(nearest(v, fmt)) for v in e], dtype=dtype) for e in (spec.lower, spec.upper))
+    cast = np.clip(points.astype(dtype), lower, upper)
+    for group in spec.one_hot:
+        winner = cast[:, group].argmax(axis=1)
+        cast[:, group] = np.eye(len(group), dtype=dtype)[winner]
+    if whole:
+        names = {item.name for item in spec.inputs if isinstance(item, NumericInput) and item.integer}
+        columns = [i for i, name in enumerate(spec.columns) if name in names]
+        cast[:, columns] = np.rint(cast[:, columns])
+    return cast
+
+
+def region_boxes(spec: Specification) -> list[tuple[Doubles, Doubles]]:
+    """Return for each region of `regions_of(spec)` the box that its comparisons leave: (low, high), (d,) each."""
+    stated, domain = regions_of(spec), Domain.of(spec)
+    boxes = []
+    for region in range(len(stated.regions)):
+        low, high, _ = Region.of(stated, spec, [region], domain=domain).tight_box()
+        boxes.append((low, high))
+    return boxes
+
+
+def stepped(values: FloatArray, rng: np.random.Generator, share: float) -> FloatArray:
+    """Return values of which a share is moved to a neighboring number of the format."""
+    side = np.where(rng.random(values.shape) < 0.5, -np.inf, np.inf).astype(values.dtype)
+    moved = np.nextafter(values, side, dtype=values.dtype)
+    return np.where(rng.random(values.shape) < share, moved, values)
+
+
+def _ends(spec: Specification) -> tuple[Doubles, Doubles]:
+    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    return lower, upper
+
+
+def _corners(lower: Doubles, upper: Doubles, rng: np.random.Generator, count: int) -> Doubles:
+    result: Doubles = np.where(rng.random((count, len(lower))) < 0.5, lower, upper)
+    return result
+
+
+def _snap(rows: Sequence[Row], points: Doubles, rng: np.random.Generator) -> Doubles:
+    """Put a random half of the points onto each comparison's constant."""
+    points = points.copy()
+    for row in rows:
+        if row.is_comparison:
+            ((column, sign),) = row.coefficients
+            chosen = rng.random(len(points)) < 0.5
+            points[chosen, column] = float(row.bound * sign)
+    return points
+
+
+def _onto(row: Row, points: Doubles, rng: np.random.Generator, lower: Doubles, upper: Doubles) -> Doubles:
+    """Move points onto the row's facet by changing one coordinate, where the domain allows it."""
+    points = points.copy()
+    columns = [c for c, _ in row.coefficients]
+    weights = np.array([float(v) for _, v in row.coefficients])
+    rest = points[:, columns] @ weights
+    pick = rng.integers(len(columns), size=len(points))
+    for k, column in enumerate(columns):
+        moved = points[:, column] + (float(row.bound) - rest) / weights[k]
+        use = (pick == k) & (moved >= lower[column]) & (moved <= upper[column])
+        points[use, column] = moved[use]
+    return points

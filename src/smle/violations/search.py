@@ -1,0 +1,313 @@
+"""The search for a real violation: hard points first, then climbing, by gradient where there is one.
+
+Excess in float64 only leads the way. Whether a rule is broken is decided exactly, at the floats as passed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.guarantees import active, broken, regions_of
+from smle.rules import Rule, Specification
+from smle.rules.arrays import ClauseArrays
+from smle.violations.points import (
+    border_points,
+    corner_points,
+    finished,
+    region_boxes,
+    region_points,
+    stepped,
+    uniform_points,
+)
+from smle_check.floats import exact
+
+__all__ = ["Broken", "Subject", "excess_of", "hunt"]
+
+FloatArray = npt.NDArray[np.floating]
+Doubles = npt.NDArray[np.float64]
+_CLIMBED = 48  # clauses that are climbed at once
+_KEPT = 6  # points per clause
+_CHILDREN = 6  # trials per point and round
+_PAIRS = 512  # exclusions that lead the way; all of them are judged
+_BATCH = 4096
+
+
+class Subject(Protocol):
+    """What is attacked: a program from encoded inputs (n, d) to outputs (n, m)."""
+
+    dtype: type[np.floating[Any]]
+
+    def ask(self, X: FloatArray) -> tuple[FloatArray, Doubles]:
+        """Return the inputs as the rules read them (n, d), and the outputs (n, m)."""
+        ...
+
+    def pull(self, X: FloatArray, weights: Doubles) -> Doubles | None:
+        """Return the gradients (n, d) of weights . outputs; None if the subject has none."""
+        ...
+
+
+class Broken(NamedTuple):
+    """A pair of floats that breaks a rule, and by how much exactly; None: an output is not a number."""
+
+    x: FloatArray
+    y: Doubles
+    rule: int
+    excess: Fraction | None
+
+    @property
+    def strength(self) -> Fraction | float:
+        """The excess, infinite where an output is not a number."""
+        return math.inf if self.excess is None else self.excess
+
+
+def hunt(
+    subject: Subject, spec: Specification, *, tries: int, rng: np.random.Generator, starts: FloatArray | None = None
+) -> tuple[Broken | None, int, tuple[int, ...]]:
+    """Look for an input at which the subject breaks a rule.
+
+    Args:
+        subject: What is attacked.
+        spec: The rules.
+        tries: About how many inputs may be asked.
+        rng: Random numbers.
+        starts: Encoded inputs (n, d) to begin with.
+
+    Returns:
+        The strongest violation of the first round that has one, how many inputs were asked, and the rules that bind at
+        none of them.
+    """
+    state = _Hunt(subject, spec, rng)
+    rounds = state.first(max(1, tries // 2), starts)
+    for X in rounds:
+        state.ask(X)
+    while state.found is None and state.tried < tries and state.best:
+        for X in state.climbed():
+            state.ask(X)
+    return state.found, state.tried, tuple(np.flatnonzero(~state.reached).tolist())
+
+
+def excess_of(rule: Rule, x: FloatArray, y: Doubles) -> tuple[Fraction | None, tuple[int, ...]]:
+    """Return by how much a rule is broken at floats (d,), (m,), exactly, and the outputs that its worst clause reads.
+
+    Of a clause the literal that comes nearest to hold counts, of a rule the worst clause. None: not a number.
+    """
+    requirement = rule.requirement
+    point = [exact(float(v)) for v in x]
+    worst: tuple[Fraction | None, tuple[int, ...]] = (Fraction(-1), ())
+    for clause in requirement.clauses:
+        used = sorted({i for literal in clause.literals for i, _ in literal.outputs})
+        if not all(math.isfinite(y[i]) for i in used):
+            return None, tuple(used)
+        values = [exact(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
+        if clause.holds(values, point):
+            continue
+        excess = min(literal.excess(values, point) * literal.scale for literal in clause.literals)
+        if worst[0] is None or excess > worst[0]:
+            worst = excess, tuple(used)
+    pairs = requirement.exclusions
+    if len(pairs):
+        lower = np.minimum(y[pairs[:, 0]], y[pairs[:, 1]])
+        k = int(np.nan_to_num(lower, nan=-np.inf).argmax())
+        if lower[k] >= 0 and (worst[0] is None or Fraction(float(lower[k])) > worst[0]):
+            worst = Fraction(float(lower[k])), (int(pairs[k, 0]), int(pairs[k, 1]))
+    return worst
+
+
+@dataclass(eq=False)
+class _Hunt:
+    """What is known so far: the best points of each clause, and the strongest violation."""
+
+    subject: Subject
+    spec: Specification
+    rng: np.random.Generator
+    tried: int = 0
+    found: Broken | None = None
+    best: dict[int, tuple[FloatArray, Doubles, Doubles]] = field(default_factory=dict)
+    reached: npt.NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reached = np.zeros(len(self.spec.rules), dtype=bool)
+        self.sizes: dict[int, Doubles] = {}
+
+    @cached_property
+    def clauses(self) -> ClauseArrays:
+        """Literals in float64, some exclusions among them, clause by clause."""
+        known = ClauseArrays.of(self.spec)
+        lists = []
+        for rule, pairs in known.exclusions:
+            chosen = pairs if len(pairs) <= _PAIRS else pairs[self.rng.choice(len(pairs), _PAIRS, replace=False)]
+            lists += [(rule, int(h), int(k)) for h, k in chosen]
+        g = np.zeros((2 * len(lists), known.g.shape[1]))
+        for i, (_, h, k) in enumerate(lists):
+            g[2 * i, h] = g[2 * i + 1, k] = 1.0
+        first = int(known.clause.max(initial=-1)) + 1
+        return ClauseArrays(
+            np.vstack([known.g, g]), np.vstack([known.s, np.zeros((len(g), known.s.shape[1]))]),
+            np.concatenate([known.h, np.zeros(len(g))]), np.concatenate([known.strict, np.ones(len(g), dtype=bool)]),
+            np.concatenate([known.clause, first + np.repeat(np.arange(len(lists)), 2)]),
+            np.concatenate([known.rule, np.array([rule for rule, _, _ in lists], dtype=np.intp)]), (), known.labels,
+        )  # fmt: skip
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.intp]:
+        return np.flatnonzero(np.diff(self.clauses.clause, prepend=-1))
+
+    @cached_property
+    def boxes(self) -> list[tuple[Doubles, Doubles]]:
+        """The box of each region."""
+        return region_boxes(self.spec)
+
+    # --- asking
+
+    def ask(self, X: FloatArray) -> None:
+        """Ask the subject, judge exactly, and keep the points that come nearest to break a clause."""
+        X, Y = self.subject.ask(X)
+        self.tried += len(X)
+        on = np.stack([active(rule, X) for rule in self.spec.rules], axis=1)
+        self.reached |= on.any(axis=0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            excess = self._excess(X, Y)
+        wrong = broken(self.spec, X, Y)
+        if wrong.any():
+            self._note(X, Y, wrong, excess)
+        excess[~on[:, self.clauses.rule]] = -np.inf
+        excess[np.isnan(excess)] = -np.inf
+        for c in np.flatnonzero(np.isfinite(excess).any(axis=0)).tolist():
+            rows = np.argsort(-excess[:, c], kind="stable")[:_KEPT]
+            rows = rows[np.isfinite(excess[rows, c])]
+            fresh = X[rows], Y[rows], excess[rows, c]
+            if c in self.best:
+                fresh = tuple(np.concatenate(pair) for pair in zip(self.best[c], fresh, strict=True))  # type: ignore[assignment]
+                _, first = np.unique(fresh[0], axis=0, return_index=True)
+                order = first[np.argsort(-fresh[2][first], kind="stable")][:_KEPT]
+                fresh = fresh[0][order], fresh[1][order], fresh[2][order]
+            self.best[c] = fresh
+
+    def _excess(self, X: FloatArray, Y: Doubles) -> Doubles:
+        """Return the excess of each clause (n, clauses): of its literals the smallest."""
+        known = self.clauses
+        values = Y @ known.g.T + X.astype(np.float64) @ known.s.T - known.h
+        return np.asarray(np.minimum.reduceat(values, self._starts, axis=1))
+
+    def _note(self, X: FloatArray, Y: Doubles, wrong: npt.NDArray[np.bool_], excess: Doubles) -> None:
+        """Keep the strongest of the violations; of each rule the rows that look worst are priced exactly."""
+        for r in np.flatnonzero(wrong.any(axis=0)):
+            rows = np.flatnonzero(wrong[:, r])
+            own = excess[np.ix_(rows, np.flatnonzero(self.clauses.rule == r))].max(axis=1, initial=-np.inf)
+            for row in rows[np.argsort(-np.where(np.isfinite(own), own, -np.inf), kind="stable")[:8]]:
+                much, _ = excess_of(self.spec.rules[r], X[row], Y[row])
+                case = Broken(X[row], Y[row], int(r), much)
+                # A number tells more than NaN does.
+                if self.found is None or (self.found.excess is None, case.strength) > (
+                    case.excess is None, self.found.strength
+                ):  # fmt: skip
+                    self.found = case
+
+    # --- points to begin with
+
+    def first(self, count: int, starts: FloatArray | None) -> Iterator[FloatArray]:
+        """Yield starting points: those given, inside of every region, corners, borders, the whole domain."""
+        spec, rng, dtype = self.spec, self.rng, self.subject.dtype
+        if starts is not None and len(starts):
+            yield from _chunks(finished(spec, starts, dtype, whole=True)[: max(1, count // 2)])
+        stated = regions_of(spec)
+        parts = len(stated.regions) + len(stated.rows) + 2
+        share = max(8, count // parts)
+        made = [uniform_points(spec, rng, share, dtype=dtype), corner_points(spec, rng, share, dtype=dtype)]
+        regions = rng.permutation(len(stated.regions))[: max(1, count // share)]
+        made += [region_points(spec, rng, share, region=int(region), dtype=dtype) for region in regions]
+        rows = rng.permutation(len(stated.rows))[: max(1, count // share)]
+        made += [border_points(spec, rng, share, row=stated.rows[int(row)], dtype=dtype) for row in rows]
+        yield from _chunks(self._finished(np.concatenate(made)))
+
+    def _finished(self, points: FloatArray) -> FloatArray:
+        """Return points of the domain; some values are those that stand in for missing ones."""
+        for column, value in self._stand_ins:
+            points[self.rng.random(len(points)) < 0.05, column] = value
+        return finished(self.spec, points, self.subject.dtype, whole=True)
+
+    @cached_property
+    def _stand_ins(self) -> list[tuple[int, float]]:
+        place = {name: i for i, name in enumerate(self.spec.columns)}
+        return [
+            (place[item.name], float(item.missing))
+            for item in self.spec.inputs
+            if item.missing is not None and item.name in place
+        ]
+
+    # --- climbing
+
+    def climbed(self) -> Iterator[FloatArray]:
+        """Yield trials around the best points: steps along the gradient, and steps of many sizes and kinds."""
+        order = sorted(self.best, key=lambda c: -self._promise(c))[:_CLIMBED]
+        X = np.concatenate([self.best[c][0] for c in order])
+        Y = np.concatenate([self.best[c][1] for c in order])
+        clause = np.repeat(order, [len(self.best[c][0]) for c in order])
+        low, high = self._homes(X, clause)
+        steps = [self._varied(X, low, high) for _ in range(_CHILDREN)]
+        slopes = self._slopes(X, Y, clause)
+        if slopes is not None:
+            for size in (0.3, 0.03, 0.003):
+                move = np.sign(slopes) * (high - low) * size * self.rng.random((len(X), 1))
+                steps.append(np.clip(X + move, low, high))
+            steps.append(np.where(slopes > 0, high, np.where(slopes < 0, low, X)))
+        yield from _chunks(self._finished(np.concatenate(steps).astype(self.subject.dtype)))
+
+    def _promise(self, clause: int) -> float:
+        """How near a clause is to break, in units of what its excess varies by."""
+        values = self.best[clause][2]
+        spread = max(float(values.max() - values.min()), 1e-12 * (1 + abs(float(values.max()))))
+        return float(values.max()) / spread + self.rng.random()
+
+    def _homes(self, X: FloatArray, clause: Sequence[int] | npt.NDArray[Any]) -> tuple[Doubles, Doubles]:
+        """Return for each point the box of a region of its clause's rule in which it lies: (n, d) each."""
+        stated = regions_of(self.spec)
+        low, high = (np.tile([float(v) for v in ends], (len(X), 1)) for ends in (self.spec.lower, self.spec.upper))
+        for region, rules in enumerate(stated.rules):
+            chosen = np.isin(self.clauses.rule[clause], rules)
+            start, end = self.boxes[region]
+            inside = chosen & ((start <= X) & (end >= X)).all(axis=1)
+            low[inside], high[inside] = start, end
+        return low, high
+
+    def _slopes(self, X: FloatArray, Y: Doubles, clause: npt.NDArray[Any]) -> Doubles | None:
+        """Return the gradient (n, d) of the literal that comes nearest to hold."""
+        known = self.clauses
+        weights, direct = np.zeros((len(X), known.g.shape[1])), np.zeros((len(X), known.s.shape[1]))
+        for i, c in enumerate(clause):
+            literals = np.flatnonzero(known.clause == c)
+            values = known.g[literals] @ np.nan_to_num(Y[i]) + known.s[literals] @ X[i].astype(np.float64)
+            nearest = literals[int((values - known.h[literals]).argmin())]
+            weights[i], direct[i] = known.g[nearest], known.s[nearest]
+        pulled = self.subject.pull(X, weights)
+        return None if pulled is None else np.nan_to_num(pulled) + direct
+
+    def _varied(self, X: FloatArray, low: Doubles, high: Doubles) -> Doubles:
+        """Return points that differ in some coordinates: a step of any size, an end, another point's, a neighbor."""
+        rng, (n, d) = self.rng, X.shape
+        size = 10.0 ** rng.uniform(-7, -0.3, (n, 1))
+        near = X + rng.standard_normal((n, d)) * (high - low) * size
+        ends = np.where(rng.random((n, d)) < 0.5, low, high)
+        other = X[rng.permutation(n)]
+        kind = rng.integers(0, 5, (n, 1))
+        moved = np.select([kind == 0, kind == 1, kind == 2], [near, ends, other], rng.uniform(low, high))
+        moved = np.where(kind == 4, stepped(X, rng, 0.5), moved)
+        share = rng.choice([1.0 / d, 0.3, 1.0], size=(n, 1))
+        mixed = np.clip(np.where(rng.random((n, d)) < share, moved, X), low, high)
+        for group in self.spec.one_hot:  # another category, where the region leaves one
+            flip = np.flatnonzero(rng.random(n) < 0.2)[:, None]
+            mixed[flip, group] = rng.uniform(low[flip, group], high[flip, group])
+        return mixed
+
+
+def _chunks(points: FloatArray) -> Iterator[FloatArray]:
+    for i in range(0, len(points), _BATCH):
+        yield points[i : i + _BATCH]

@@ -1,0 +1,92 @@
+"""What the paper leaves open, or says otherwise than its published code does: one frozen value, two presets.
+
+`PaperChoices()` is the text. The published code, which made the paper's figures, differs in what `published` changes.
+docs/reproduction.md has the table: each choice in the text, in the published code and here by default, and its effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+__all__ = ["OPTIONS", "PaperChoices", "choices_of"]
+
+OPTIONS: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "gate": (False, True),
+        "linear_bounds": ("free", "ordered"),
+        "constant_bounds": ("trained", "fixed"),
+        "clip_gradient": ("plain", "returning"),
+        "first_phase": ("none", "plain", "handed on"),
+        "keep": ("last", "best"),
+        "keep_memory": (False, True),
+        "anchored": (False, True),
+        "pairs": ("best", "sum"),
+        "r2": ("pooled", "averaged"),
+        "after_steps": ("projection", "adversarial"),
+        "cost": ("squared", "absolute"),
+    }
+)
+"""The values of every choice; the first is the text's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperChoices:
+    """How the paper's networks are built, trained and scored, where that can be read in more than one way.
+
+    * `gate`: False: one affine g for all x, equation smle. True: a projected head inside Q, a free one outside, which
+      sees the embedding before the clip.
+    * `linear_bounds`: two `free` layers, which may cross (then u is deployed); or `ordered`: a center and a half-width.
+    * `constant_bounds`: vectors that are `trained`, or `fixed` at -1 and 1.
+    * `clip_gradient`: `plain`, that of max and min; `returning`: a unit beyond its bound still feels a gradient that
+      would bring it back.
+    * `first_phase`: what is trained before Algorithm 2: nothing (`none`), the network without projections (`plain`), or
+      the same backbone under the property before, P1 first (`handed on`; synthetic tasks only).
+    * `keep`: the weights of the `last` epoch or of the `best` one.
+    * `keep_memory`: the queue of counterexamples lasts over the steps.
+    * `anchored`: all projections of one run start from the head that the run was given.
+    * `pairs`: the counterexample of the `best` pair of exclusive labels, or the one with the largest `sum` over pairs.
+    * `r2`: `pooled` over outputs, as the formula in the supplement has it, or `averaged`.
+    * `after_steps`: a `projection` after each gradient step (Algorithm 2), or an `adversarial` step: the strength of
+      the strongest counterexample goes down its gradient.
+    * `cost` of a projection: `squared`, or `absolute`, which is linear.
+
+    The last two are the paper's own suggestions for cheaper training.
+    """
+
+    gate: bool = False
+    linear_bounds: str = "free"
+    constant_bounds: str = "trained"
+    clip_gradient: str = "plain"
+    first_phase: str = "none"
+    keep: str = "last"
+    keep_memory: bool = False
+    anchored: bool = False
+    pairs: str = "best"
+    r2: str = "pooled"
+    after_steps: str = "projection"
+    cost: str = "squared"
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value not in OPTIONS[item.name]:
+                known = ", ".join(map(repr, OPTIONS[item.name]))
+                raise ValueError(f"Expected {item.name} to be one of {known}. Got {value!r}.")
+
+
+def choices_of(preset: str, benchmark: str) -> PaperChoices:
+    """Return the choices of `paper` (the text) or `published` (its code) for a benchmark.
+
+    Raises:
+        ValueError: If the preset is another one.
+    """
+    if preset == "paper":
+        return PaperChoices()
+    if preset != "published":
+        raise ValueError(f"Expected 'paper' or 'published'. Got {preset!r}.")
+    first = "handed on" if benchmark == "synthetic" else "plain"
+    return PaperChoices(
+        gate=True, constant_bounds="fixed", first_phase=first, keep_memory=True, pairs="sum", r2="averaged"
+    )

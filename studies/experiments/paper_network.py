@@ -1,0 +1,139 @@
+"""The paper's network under `PaperChoices`: its bounds, its clip in training, and what may stand for a projection."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smle.guarantees import Counterexample
+from smle.guarantees.box.head_problem import RegionObligations
+from smle.guarantees.box.pdcg import strongest_counterexample
+from smle.nn.bounds import Box, BoxParameters, attentive_clip
+from smle.nn.network import SafeNetwork
+from smle.rules import Specification
+from smle.training.enforcement import PDCG
+from smle.training.enforcement.base import Report
+from studies.experiments.choices import PaperChoices
+
+__all__ = ["Adversarial", "FreeBox", "PaperNetwork"]
+
+
+class FreeBox(Box):
+    """l and u as two layers of their own, trained, starting at -1 and 1 with slope zero; they may cross.
+
+    Without `inputs` they are two vectors. Shapes: lower, upper (n, 1 + inputs).
+    """
+
+    def __init__(self, units: int, inputs: int = 0) -> None:
+        super().__init__()
+        start = torch.zeros(units, 1 + inputs)
+        start[:, 0] = 1.0
+        self.lower, self.upper = nn.Parameter(-start), nn.Parameter(start.clone())
+
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
+        """Return center and half-width, which is negative where the bounds cross."""
+        lower, upper = self.lower.to(dtype), self.upper.to(dtype)
+        return BoxParameters((lower + upper) / 2, (upper - lower) / 2)
+
+    def limits(
+        self, x32: Tensor, envelope: BoxParameters, *, standardize: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return l(x) and u(x)."""
+        if not envelope.is_sloped:
+            return self.lower[:, 0], self.upper[:, 0]
+        return super().limits(x32, envelope, standardize=standardize)
+
+
+class PaperNetwork(SafeNetwork):
+    """A network of the paper with the bounds, the gate and the gradient of the clip that are chosen.
+
+    Heads start as Keras draws them: Glorot uniform, biases zero.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, spec: Specification, *, embedding: int, linear: bool, choices: PaperChoices
+    ) -> None:
+        bounds = "affine" if linear else "fixed"
+        super().__init__(
+            backbone, spec, embedding=embedding, bounds=bounds, gate=choices.gate, passthrough=False, gauge=False
+        )
+        if choices.linear_bounds == "free" if linear else choices.constant_bounds == "trained":
+            self.box = FreeBox(embedding, len(spec.columns) if linear else 0)
+        self.training_clip = torch.clamp if choices.clip_gradient == "plain" else attentive_clip
+        with torch.no_grad():
+            for weight in self.heads.raw_weight:
+                nn.init.xavier_uniform_(weight)
+            nn.init.zeros_(self.heads.raw_bias)
+
+    def _general_outputs(self, features: Tensor, z: Tensor, envelope: BoxParameters) -> Tensor:
+        known = self.heads.constants(torch.float32)
+
+        def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
+            return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
+
+        certified, free = self.heads(envelope)
+        clip = self.training_clip
+        return self.deployed.outputs(features, z, limits=limits, heads=certified, free=free, clipped_by=clip)
+
+
+class Adversarial(PDCG):
+    """Adversarial training in place of the projections within training; at the end PDCG projects as ever.
+
+    After a gradient step the strength of the strongest counterexample takes a step of Adam down its own gradient, in
+    the heads and in the bounds, which a projection does not move.
+    """
+
+    name = "adversarial"
+
+    def __init__(self, *, rate: float = 1e-3, **options: Any) -> None:
+        super().__init__(**options)
+        self.rate = rate
+
+    def start(self, network: SafeNetwork) -> None:
+        """Forget what was learned before."""
+        super().start(network)
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def after_step(self, network: SafeNetwork, step: int) -> None:
+        """Weaken the strongest counterexample of every head."""
+        if self._optimizer is None:
+            trained = [*network.heads.parameters(), *network.box.parameters()]
+            self._optimizer = torch.optim.Adam(trained, lr=self.rate, eps=1e-7)
+        frozen = network.frozen_heads()
+        for number, head in enumerate(frozen.heads):
+            if head is None:
+                continue
+            started = time.perf_counter()
+            problem = self._problems.of(frozen, number)
+            search, part = strongest_counterexample(head, problem)
+            if search.found is not None:
+                self._optimizer.zero_grad(set_to_none=True)
+                _strength(network, number, search.found, problem.parts[part]).backward()  # type: ignore[no-untyped-call]
+                self._optimizer.step()
+            strength = 0.0 if search.found is None else search.found.strength
+            seconds = time.perf_counter() - started
+            self.reports.append(Report(step, number, search.none_exists, 0, strength, seconds))
+
+
+def _strength(network: SafeNetwork, number: int, found: Counterexample, part: RegionObligations) -> Tensor:
+    """Return the strength of a counterexample as a function of a head and of the bounds, between which z stays put."""
+    x = torch.tensor(found.x, dtype=torch.float32)
+    known, envelope = network.heads.constants(torch.float32), network.box.envelope()
+    limits = network.box.limits(x[None], envelope, standardize=(known["standard_offset"], known["standard"]))
+    lower, upper = (end.reshape(-1) for end in torch.broadcast_tensors(*limits))  # type: ignore[no-untyped-call]
+    width = (upper - lower).detach()
+    share = (torch.tensor(found.z, dtype=torch.float32) - lower.detach()) / torch.where(width == 0, 1.0, width)
+    z = lower + share.clamp(0, 1) * (upper - lower)
+    (weight, _, bias), _ = network.heads(envelope)
+    y: Tensor = weight[number] @ z + bias[number]
+    total: Tensor = y.new_zeros(())
+    for literals in part.stated:
+        constant = torch.tensor(literals.s @ found.x - literals.h, dtype=torch.float32)
+        excess = torch.tensor(literals.g, dtype=torch.float32) @ y + constant
+        total = total + torch.relu(excess.min())
+    if len(part.exclusions) and len(found.violated) == 2:
+        total = total + torch.relu(y[list(found.violated)].min() + 1e-3)
+    return total
