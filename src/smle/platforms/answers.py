@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smle.export.stored import StoredModel
 from smle.rules import Categorical, Choice, Label, NumericInput, Specification
 
 if TYPE_CHECKING:
@@ -79,10 +80,9 @@ def read_columns(model: Any) -> dict[str, str]:
     """Return the columns that a model reads, in their order: `number`, `whole` or `text`."""
     spec: Specification = model.specification_
     found = {item.name: _kind(item) for item in spec.inputs}
-    if hasattr(model, "corrected_"):
-        inside = model.corrected_.model
-        for name in inside.columns or ():
-            found.setdefault(name, "text" if name in inside.texts else "number")
+    inside = model.deployed_.front
+    for name in inside.columns or () if isinstance(inside, StoredModel) else ():
+        found.setdefault(name, "text" if name in inside.texts else "number")
     return found
 
 

@@ -91,13 +91,14 @@ def predict_ray(
         options: Further arguments of `map_batches`, such as `num_cpus`.
     """
     cores = int(require("ray", "predict_ray").cluster_resources().get("CPU", 1))
+    pool = require("ray.data", "predict_ray").ActorPoolStrategy(size=workers or max(1, cores - 1))
     return dataset.map_batches(
         _RayPredictor,
         fn_constructor_args=(place_of(model),),
         fn_constructor_kwargs={"out_of_domain": out_of_domain, "keep": tuple(keep)},
         batch_format="pandas",
         batch_size=batch_size,
-        concurrency=workers or max(1, cores - 1),
+        compute=pool,
         **options,
     )
 
