@@ -202,10 +202,9 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
     """Print one line per rule with its smallest margin, or with what enforces it."""
     rows = []
-    for rule in spec.rules:
-        name = visible(rule.name)
-        last = how_proved([item for item in proved if item.rule == name])
-        rows.append((name, visible(rule.when or "always"), visible(rule.then), last))
+    for index, rule in enumerate(spec.rules):
+        last = how_proved([item for item in proved if item.obligation.rule == index])
+        rows.append((visible(rule.name), visible(rule.when or "always"), visible(rule.then), last))
     print_rows("Proved rules", ("rule", "when", "then", _column(proved)), rows)
 
 

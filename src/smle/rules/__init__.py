@@ -1,7 +1,8 @@
 """What must hold: statements only, no solving."""
 
+from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.exclusions import NeverTogether
-from smle.rules.formula import CNF, Clause, Literal
+from smle.rules.formula import CNF, Clause, Literal, exclusion
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, label_implies, mutually_exclusive, rule
 from smle.rules.helpers import linear as linear_rule
 from smle.rules.operators import (
@@ -29,10 +30,12 @@ __all__ = [
     "Categorical",
     "Choice",
     "Clause",
+    "ClauseArrays",
     "Condition",
     "Label",
     "Linear",
     "Literal",
+    "Literals",
     "NeverTogether",
     "Number",
     "NumericInput",
@@ -51,7 +54,9 @@ __all__ = [
     "dot",
     "exactly",
     "exactly_one",
+    "exclusion",
     "forbidden_pairs_from_data",
+    "label_columns",
     "label_implies",
     "linear",
     "linear_rule",
