@@ -30,9 +30,9 @@ from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor
 from smle.estimators.comparison import encode_targets
 from smle.estimators.network import Trained, train_network
 from smle.estimators.scores import decided, losses, total_score
-from smle.guarantees import label_columns, nearest_outputs, to_scores
+from smle.guarantees import nearest_outputs, to_scores
 from smle.nn.box_network import BoxNetwork
-from smle.rules import Specification
+from smle.rules import Specification, label_columns
 from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
 from studies.bench.harness import BenchResult, Table

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses, run_pdcg
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
-from smle.guarantees.proof.worst_case import Literals
 from smle.nn.box_network import BoxNetwork
-from smle.rules import Specification
+from smle.rules import Literals, Specification
 from smle.solvers import QuadraticProgram, Solution, solve
 from studies.bench.harness import BenchResult, Table, interleaved
 from studies.bench.inference import undisturbed

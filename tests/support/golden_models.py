@@ -33,7 +33,7 @@ from torch import nn
 import smle_check
 from smle.certificates.issue import compiled
 from smle.export import write_network
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.regions.cells import Cells
 from smle.nn import BoxNetwork
 from smle.programs.box import Box
@@ -136,11 +136,7 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
             tensors[f"heads.{k}"][i] if f"heads.{k}" in tensors else None for k in ("passthrough", "fallback")
         )
         heads[cell] = Head(weight, tensors["heads.bias"][i], V=V, fallback=fallback)
-    box = {
-        "network": NetworkBounds.of_stored,
-        "affine": lambda b: AffineBounds(**b),
-        "fixed": lambda b: ConstantBounds(**b),
-    }
+    box = {"network": NetworkBounds.of_stored, "affine": lambda b: Bounds(**b), "fixed": lambda b: Bounds(**b)}
     free = None
     if "free.weight" in tensors:
         free = torch.from_numpy(tensors["free.weight"].copy()), torch.from_numpy(tensors["free.bias"].copy())

@@ -123,7 +123,7 @@ def _stored(model: Any, spec: Specification, examples: Any) -> Front:
         return PythonModel(model, spec, "its outputs are of several kinds")
     encoded = encode_inputs(spec, examples)
     try:
-        frame = frame_of(examples, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
+        frame = frame_of(examples, spec)
         return stored_form(model, spec, frame, encoded, table=examples)
     except (SmleError, AttributeError, KeyError, TypeError, ValueError) as error:  # it is served as it is
         return PythonModel(model, spec, " ".join(str(error).split()))

@@ -6,17 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.guarantees import (
-    AffineBounds,
-    Bounds,
-    Cells,
-    ConstantBounds,
-    FrozenHeads,
-    Head,
-    NetworkBounds,
-    Polytopes,
-    find_center,
-)
+from smle.guarantees import Bounds, Cells, FrozenHeads, Head, NetworkBounds, Polytopes, find_center
 from smle.nn.bounds import Box
 from smle.nn.head_parameters import FreeTensors, HeadParameters
 from smle.rules import Specification
@@ -63,9 +53,5 @@ def frozen(parameters: HeadParameters, box: Box, *, fallback: bool) -> tuple[Fro
     ]
     numbers = box.deployed(parameters.x_shift, parameters.x_scale, torch.float64)
     arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()}
-    bounds: Bounds
-    if "hidden.0.weight" in arrays:
-        bounds = NetworkBounds.of_stored(arrays)
-    else:
-        bounds = AffineBounds(**arrays) if "lower_slope" in arrays else ConstantBounds(**arrays)
+    bounds = NetworkBounds.of_stored(arrays) if "hidden.0.weight" in arrays else Bounds(**arrays)
     return FrozenHeads(bounds, tuple(heads + ([] if free is None else [None]))), free

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import AffineBounds, Bounds, Cells, ConstantBounds, FrozenHeads, Head, NetworkBounds
+from smle.guarantees import Bounds, Cells, FrozenHeads, Head, NetworkBounds
 from smle.nn.clip import clip, eager, has_nan, is_traced
 from smle.nn.gate import Gate, InputClamp
 from smle.nn.operations import joined, traced
@@ -350,7 +350,7 @@ class DeployedHead(FixedFormats):
     @torch.no_grad()
     def store(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None) -> None:
         """Take over frozen bounds and heads (and the free head)."""
-        stored = over.bounds.stored() if isinstance(over.bounds, NetworkBounds) else vars(over.bounds)
+        stored = over.bounds.stored()
         for name, buffer in self.bounds.named_buffers():
             buffer.copy_(torch.from_numpy(stored[name].copy()))
         names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
@@ -367,11 +367,7 @@ class DeployedHead(FixedFormats):
         """Return what the stored constants can reach, as plain arrays."""
         require_float32(self.named_buffers())
         box = {name: value.cpu().numpy() for name, value in self.bounds.named_buffers()}
-        bounds: Bounds
-        if self.network:
-            bounds = NetworkBounds.of_stored(box)
-        else:
-            bounds = AffineBounds(**box) if self.affine else ConstantBounds(**box)
+        bounds = NetworkBounds.of_stored(box) if self.network else Bounds(**box)
         heads: list[Head | None] = []
         for c in range(self.heads.weight.shape[0]):
             parts = {name: value[c].cpu().numpy() for name, value in self.heads.named_buffers()}

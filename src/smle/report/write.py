@@ -25,7 +25,7 @@ from smle.report.page import render, require_page, stamped, write_page
 from smle.report.ranges import output_ranges
 from smle.report.recorded import corrections_of, training_of
 from smle.report.served_view import served_facts, served_view
-from smle.report.statements import Reader, RuleVerdict, Witnesses, keyed, plain_verdicts, rule_verdicts
+from smle.report.statements import Reader, RuleVerdict, Witnesses, plain_verdicts, rule_verdicts
 from smle.rules import Specification
 from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.files import read_table, text_columns
@@ -201,8 +201,7 @@ def _view(
             assert record.certificate is not None
             over = frozen_heads_of(record.weights)
             verdicts = rule_verdicts(judgement.proved, record.certificate, spec, cells=cells, over=over)
-            stated = list(keyed(judgement.proved, record.certificate, spec, cells=cells))
-            view |= views.statements_view(stated, Reader(spec, cells))
+            view |= views.statements_view(judgement.proved, Reader(spec, cells))
             witnesses = Witnesses(record.certificate, spec, cells=cells, over=over)
             ranges, view["outputs_left_out"] = output_ranges(witnesses)
             seen = {} if measured is None else _seen(measured)

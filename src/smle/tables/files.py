@@ -6,17 +6,19 @@ import csv
 import gzip
 import io
 import os
-import secrets
 import sys
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from smle.errors import DataError
 from smle.extras import require
-from smle.rules import Categorical, Choice, Specification
+from smle.files import reason_of, replacing
+from smle.rules import Categorical, Choice, NumericInput, Specification
 from smle.tables.whole import may_be_rounded
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = ["TableWriter", "read_chunks", "read_table", "text_columns"]
 
 CHUNK = 65536
 _HEADER = 1 << 20  # characters at most
+_NO_NAMES: frozenset[str] = frozenset()
 _NO_TEXT: Mapping[str, frozenset[str]] = {}
 _PARQUET = (".parquet", ".pq")
 _NOT_WRITTEN = (".xlsx", ".xls", ".ods", ".gz")
@@ -38,10 +41,11 @@ _MISSING = frozenset(
 
 
 def text_columns(spec: Specification) -> dict[str, frozenset[str]]:
-    """Return the columns that hold names, not numbers, with the names that are known: categories and choices."""
+    """Return the columns that are read as text, with the names that are known there: categories, choices, dates."""
     categories = {item.name: frozenset(item.categories) for item in spec.inputs if isinstance(item, Categorical)}
     options = {item.name: frozenset(item.options) for item in spec.outputs if isinstance(item, Choice)}
-    return categories | options
+    dates = {item.name: _NO_NAMES for item in spec.inputs if isinstance(item, NumericInput) and item.dates}
+    return categories | options | dates
 
 
 def read_table(path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT) -> pd.DataFrame:
@@ -238,6 +242,7 @@ class TableWriter:
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._place = None if path is None else Path(path)
         self._fresh: Path | None = None
+        self._open = ExitStack()
         self._stream: TextIO = sys.stdout
         self._parquet: Any = None
         self._begun = False
@@ -256,14 +261,13 @@ class TableWriter:
         if _is_parquet(place):
             _arrow("Writing")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-            if not _is_parquet(place):
-                self._stream = fresh.open("w", encoding="utf-8", newline="")
+            with ExitStack() as stack:
+                (self._fresh,) = stack.enter_context(replacing(place))
+                if not _is_parquet(place):
+                    self._stream = stack.enter_context(self._fresh.open("w", encoding="utf-8", newline=""))
+                self._open = stack.pop_all()
         except OSError as error:
-            reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror
-            raise DataError(f"Cannot write '{place}': {reason}. Name another place.") from None
-        self._fresh = fresh
+            raise DataError(f"Cannot write '{place}': {reason_of(error)}. Name another place.") from None
         return self
 
     def write(self, table: pd.DataFrame) -> None:
@@ -272,23 +276,13 @@ class TableWriter:
             arrow, parquet = _arrow("Writing")
             batch = arrow.Table.from_pandas(table, preserve_index=False)
             if self._parquet is None:
-                self._parquet = parquet.ParquetWriter(self._fresh, batch.schema)
+                self._parquet = self._open.enter_context(parquet.ParquetWriter(self._fresh, batch.schema))
             self._parquet.write_table(batch.cast(self._parquet.schema))
         else:
             table.to_csv(self._stream, index=False, header=not self._begun)
         self._begun = True
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if self._place is None or self._fresh is None:
-            return
-        try:
-            if self._parquet is not None:
-                self._parquet.close()
-            if self._stream is not sys.stdout:
-                self._stream.close()
-            if kind is None:
-                with self._fresh.open("rb+") as file:
-                    os.fsync(file.fileno())
-                os.replace(self._fresh, self._place)
-        finally:
-            self._fresh.unlink(missing_ok=True)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.answers.label_map import most_likely_labels
-from smle.guarantees.answers.nearest import label_columns
 from smle.guarantees.regions.cell_rules import CellRules, PlainClause, PlainLiteral, negative
+from smle.rules import label_columns
 from smle.solvers import LinearProgram, QuadraticProgram, Status, solve
 
 __all__ = ["MINIMUM_ROOM", "CandidateCenter", "CenterSearch", "best_weights", "evaluate"]
