@@ -8,6 +8,7 @@ together with 99 % (Bonferroni), for independent rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from smle.errors import ModelFormatError
 from smle.programs import WAYS, Corrections
-from smle.rules import Specification
+from smle.rules import Specification, date_text
 
 __all__ = ["Drift", "Edges", "Observation", "Usage", "column_edges", "compare", "wilson"]
 
@@ -203,7 +204,7 @@ class Drift(NamedTuple):
     verdict: str
 
 
-def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Drift, ...]:
+def compare(training: Usage, now: Usage, *, tolerance: float = 0.02, dates: Collection[str] = ()) -> tuple[Drift, ...]:
     """Return how each share changed since training.
 
     Rows outside; units clipped by a box, or how a head of rules served, and which rules answers broke before it; rules
@@ -213,6 +214,7 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Dr
         training: Counts of the training rows.
         now: Counts of the rows to judge.
         tolerance: Differences of shares up to this do not matter.
+        dates: Names of the columns that are dates, to be shown as such.
     """
     pairs: list[tuple[str, str, int, int]] = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
     before, after = training.head, now.head
@@ -225,7 +227,7 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Dr
     for name, counts in training.bins.items():
         later = now.bins.get(name, ())
         if len(later) == len(counts) > 1:
-            labels = _bin_labels(training.edges[name])
+            labels = _bin_labels(training.edges[name], date_text if name in dates else "{:g}".format)
             pairs += [("input", f"{name} {label}", a, b) for label, a, b in zip(labels, counts, later, strict=True)]
     boxed = bool(training.cells and now.cells)
     z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / (2 * (len(pairs) + boxed)))
@@ -274,7 +276,7 @@ def _verdict(low: float, high: float, tolerance: float) -> str:
     return "same" if -tolerance <= low and high <= tolerance else "open"
 
 
-def _bin_labels(edges: tuple[float, ...]) -> list[str]:
-    ends = [f"{edge:g}" for edge in edges]
+def _bin_labels(edges: tuple[float, ...], shown: Callable[[float], str]) -> list[str]:
+    ends = [shown(edge) for edge in edges]
     middle = [f"in ({a}, {b}]" for a, b in pairwise(ends)]
     return [f"<= {ends[0]}", *middle, f"> {ends[-1]}"] if ends else []

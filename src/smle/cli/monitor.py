@@ -72,7 +72,9 @@ def monitor(
                 now = part if now is None else now + part
                 progress(now.rows)
         assert now is not None
-        changes = () if training is None else compare(training, now, tolerance=tolerance)
+        spec = loaded.specification_
+        dates = {spec.columns[i] for i in spec.dates}
+        changes = () if training is None else compare(training, now, tolerance=tolerance, dates=dates)
         if as_json:
             print_json(_as_json(training, now, changes, tolerance))
         else:

@@ -25,6 +25,7 @@ from smle.programs import MUCH, WAYS, Box, Corrections, Perceptron, Program, pro
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
+from smle.tables.days import with_days
 from smle.tables.frames import frame_of
 
 __all__ = ["WIDE", "Answered", "Front", "ServedModel"]
@@ -203,8 +204,9 @@ class ServedModel:
 
     def explained(self, X: Any, encoded: Array, *, taps: bool = False) -> Answered:
         """Return what is answered and served; nothing is counted, and inputs outside the domain are clamped."""
-        if self.front.columns is not None and column_names(X) is None:
-            X = frame_of(X, [item.name for item in self.specification_.inputs])
+        if self.front.columns is not None:
+            names = column_names(X)
+            X = frame_of(X, self.specification_) if names is None else with_days(self.specification_, X, names)
         if isinstance(self.head, Box):
             starts = range(0, max(len(encoded), 1), _CHUNK)
             parts = [_boxed(self.front, self.head, encoded[i : i + _CHUNK], taps) for i in starts]

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Categorical, Choice, NumericInput, Specification
+from smle.tables.days import days_of
+from smle.tables.missing import is_missing
 from smle.tables.whole import WHOLE_FLOAT32, as_objects, may_be_rounded, require_exact
 from smle_check.floats import BINARY32, BINARY64, nearest
 
@@ -63,7 +65,9 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
         raw = [array[:, i] for i in range(len(wanted))]
     else:
         _require_columns(names, wanted, "inputs")
-        raw = [_column(table, name) for name in wanted]
+        dates = {item.name: item for item in spec.inputs if isinstance(item, NumericInput) and item.dates}
+        labels = {str(label): label for label in table.columns}
+        raw = [days_of(dates[name], table[labels[name]]) if name in dates else _column(table, name) for name in wanted]
     parts: list[FloatArray] = []
     for item, values in zip(spec.inputs, raw, strict=True):
         if isinstance(item, Categorical):
@@ -204,9 +208,10 @@ def require_in_domain(
     parts = []
     for i in np.flatnonzero(outside):
         values = X[~inside[:, i], i]
+        low, high, found = (spec.value_text(int(i), v) for v in (spec.lower[i], spec.upper[i], values[0]))
         parts.append(
-            f"'{spec.columns[i]}' {outside[i]} rows outside [{float(spec.lower[i]):g}, {float(spec.upper[i]):g}] "
-            f"(first {values[0]:g} in row {first + int(np.argmin(inside[:, i]))})"
+            f"'{spec.columns[i]}' {outside[i]} rows outside [{low}, {high}] "
+            f"(first {found} in row {first + int(np.argmin(inside[:, i]))})"
         )
     raise DataError(
         f"{(~inside.all(axis=1)).sum()} of {len(X)} {what} lie outside the domain of the rules: {'; '.join(parts)}. "
@@ -281,8 +286,11 @@ def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
 
 
 def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
+    if item.dates:
+        values = days_of(item, values)
     if values.dtype.kind in "mMc":
-        raise DataError(f"Input '{item.name}': expected real numbers. Got {values.dtype} values.")
+        advice = " State its range in dates, as [2010-01-01, 2025-01-01]." if values.dtype.kind == "M" else ""
+        raise DataError(f"Input '{item.name}': expected real numbers. Got {values.dtype} values.{advice}")
     if values.dtype == object:
         values = np.array([None if is_missing(v) else v for v in values.tolist()], dtype=object)
     try:
@@ -307,11 +315,6 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     if item.integer and fractional.any():
         raise DataError(f"Input '{item.name}': expected whole numbers. Got {numbers[fractional][0]:g}.")
     return numbers
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
-    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def _is_number(value: Any) -> bool:

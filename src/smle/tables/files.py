@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from smle.errors import DataError
 from smle.extras import require
 from smle.files import reason_of, replacing
-from smle.rules import Categorical, Choice, Specification
+from smle.rules import Categorical, Choice, NumericInput, Specification
 from smle.tables.whole import may_be_rounded
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = ["TableWriter", "read_chunks", "read_table", "text_columns"]
 
 CHUNK = 65536
 _HEADER = 1 << 20  # characters at most
+_NO_NAMES: frozenset[str] = frozenset()
 _NO_TEXT: Mapping[str, frozenset[str]] = {}
 _PARQUET = (".parquet", ".pq")
 _NOT_WRITTEN = (".xlsx", ".xls", ".ods", ".gz")
@@ -40,10 +41,11 @@ _MISSING = frozenset(
 
 
 def text_columns(spec: Specification) -> dict[str, frozenset[str]]:
-    """Return the columns that hold names, not numbers, with the names that are known: categories and choices."""
+    """Return the columns that are read as text, with the names that are known there: categories, choices, dates."""
     categories = {item.name: frozenset(item.categories) for item in spec.inputs if isinstance(item, Categorical)}
     options = {item.name: frozenset(item.options) for item in spec.outputs if isinstance(item, Choice)}
-    return categories | options
+    dates = {item.name: _NO_NAMES for item in spec.inputs if isinstance(item, NumericInput) and item.dates}
+    return categories | options | dates
 
 
 def read_table(path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT) -> pd.DataFrame:
