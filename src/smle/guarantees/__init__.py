@@ -15,7 +15,6 @@ from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.guarantees.box import (
     PDCG_COSTS,
-    Center,
     Counterexample,
     Finder,
     HeadProblem,
@@ -70,7 +69,6 @@ __all__ = [
     "Bounds",
     "CellRules",
     "Cells",
-    "Center",
     "Counterexample",
     "Cut",
     "Diagnosis",

@@ -35,18 +35,13 @@ class CandidateCenter:
     weights: tuple[Array, ...] = ()
 
 
-def evaluate(need: CellRules, y: Array) -> tuple[list[Array], Array, Array]:
-    """Return (weights, g, slacks) of all clauses at a constant center. Shapes: (J,) each, (k, m), (k,)."""
-    weights: list[Array] = []
-    slopes = np.zeros((len(need.clauses), len(y)))
+def evaluate(need: CellRules, y: Array) -> Array:
+    """Return the room of all clauses at a constant center, each under its best weights (k,)."""
     slacks = np.zeros(len(need.clauses))
     for c, clause in enumerate(need.clauses):
-        weight = best_weights(clause, y)
-        weights.append(weight)
-        for j, lit in enumerate(clause.literals):
-            slopes[c, lit.outputs] += weight[j] * lit.g
-            slacks[c] += weight[j] * (lit.h - lit.g @ y[lit.outputs])
-    return weights, slopes, slacks
+        for w, lit in zip(best_weights(clause, y), clause.literals, strict=True):
+            slacks[c] += w * (lit.h - lit.g @ y[lit.outputs])
+    return slacks
 
 
 def best_weights(clause: PlainClause, y: Array) -> Array:
