@@ -203,6 +203,34 @@ def reproduce(
             _show(name, entry, output)
 
 
+@app.command()
+def trace(
+    benchmark: Annotated[Benchmark, typer.Argument(help="Which benchmark of the paper.")],
+    task: Annotated[str, typer.Argument(help="One task by its name, as in n2-medium-P3.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Picture, .png or .svg.")],
+    preset: Annotated[Preset, typer.Option(help="paper or published.")],
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs.")] = False,
+) -> None:
+    """Train one network of the paper and draw what its projections did, step by step.
+
+    Example: python -m studies trace synthetic n2-medium-P3 --preset published -o trace.png
+    """
+    with reported():
+        from studies.experiments.figures import picture
+        from studies.experiments.methods import Job
+        from studies.experiments.trace import draw_projections
+        from studies.experiments.trace import trace as run
+
+        place = None if data_dir is None else str(data_dir)
+        history = run(Job(benchmark.value, task, preset.value, "main", 0, quick=quick, data_dir=place))
+        figure = draw_projections(history, title=f"{task}, preset {preset.value}")
+        output.write_bytes(picture(figure, output.suffix.removeprefix(".")))
+        out.print(
+            f"{output}: {history.success_rate:.1%} of the runs found no counterexample", markup=False, soft_wrap=True
+        )
+
+
 def _show(name: str, entry: dict[str, Any], output: Path) -> None:
     """Print medians, checks and places of one benchmark."""
     label = " (generated stand-ins or quick settings)" if entry["standin"] else ""

@@ -19,9 +19,10 @@ from scipy import sparse
 from smle.guarantees.box.counterexample import Counterexample, Search, counterexample_at
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, strongest_counterexample
-from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, Head, Layer, NetworkBounds
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox
+from smle.guarantees.proof.frozen_heads import Bounds, Head, Layer, NetworkBounds
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
+from smle.rules import Literals
 from smle.solvers import MixedIntegerProgram, Solution, Status, solve
 from studies.scip import solve_miqp
 
@@ -50,13 +51,13 @@ def plain_numbers(head: Head) -> HeadNumbers:
     return HeadNumbers(head.W.astype(np.float64), V, head.b.astype(np.float64), np.zeros(m), np.zeros(m))
 
 
-def plain_envelope(bounds: ConstantBounds | AffineBounds, domain: Domain) -> WidenedBox:
+def plain_envelope(bounds: Bounds, domain: Domain) -> WidenedBox:
     """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
     lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
     nothing = np.zeros(len(lower))
-    if isinstance(bounds, ConstantBounds):
+    slopes = bounds.slopes
+    if slopes is None:
         return WidenedBox(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
-    slopes = bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64)
     sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
     return WidenedBox(lower, upper, *slopes, sizes, nothing)
 
@@ -70,7 +71,7 @@ def _interval(slope: Array, offset: Array, low: Array, high: Array) -> tuple[Arr
 class ReachModel:
     """A mixed-integer program over (x, z, y), to which callers add an objective and further rows."""
 
-    def __init__(self, bounds: Bounds, head: Head, region: Region, *, as_printed: bool = False) -> None:
+    def __init__(self, bounds: Bounds | NetworkBounds, head: Head, region: Region, *, as_printed: bool = False) -> None:
         """Write the program down; `as_printed` keeps a binary for every unit, as the paper does."""
         self._as_printed = as_printed
         self._columns: list[tuple[Array, Array, npt.NDArray[np.bool_]]] = []
@@ -122,16 +123,15 @@ class ReachModel:
             found.status, x=found.x, objective=-found.objective, message=found.message, backend=found.backend
         )
 
-    def _embedding(self, bounds: Bounds) -> tuple[Columns, Array, Array]:
-        if isinstance(bounds, ConstantBounds) and self._as_printed:
+    def _embedding(self, bounds: Bounds | NetworkBounds) -> tuple[Columns, Array, Array]:
+        if isinstance(bounds, Bounds) and bounds.slopes is None and self._as_printed:
             flat = np.zeros((bounds.width, len(self.x)), dtype=np.float32)
-            return self._embedding(AffineBounds(bounds.lower, flat, bounds.upper, flat))
-        if isinstance(bounds, ConstantBounds):
+            return self._embedding(Bounds(bounds.lower, bounds.upper, flat, flat))
+        if isinstance(bounds, Bounds) and bounds.slopes is None:
             upper = bounds.upper.astype(np.float64)
             lower = np.minimum(bounds.lower.astype(np.float64), upper)
             return self.variables(lower, upper), lower, upper
-        if isinstance(bounds, AffineBounds):
-            slopes = [bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64)]
+        if isinstance(bounds, Bounds) and (slopes := bounds.slopes) is not None:
             offsets = [bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)]
             sides = [(self.x, slope, offset) for slope, offset in zip(slopes, offsets, strict=True)]
             gap = slopes[0] - slopes[1], offsets[0] - offsets[1]
@@ -225,7 +225,7 @@ class ReachModel:
 
 
 def worst_clause_milp(
-    literals: Literals, bounds: Bounds, head: Head, region: Region, *, time_limit: float | None = None
+    literals: Literals, bounds: Bounds | NetworkBounds, head: Head, region: Region, *, time_limit: float | None = None
 ) -> tuple[Solution, Array | None, Array | None]:
     """Maximize min_j literal_j over what the head reaches, without rounding; return (solution, x, z)."""
     model = ReachModel(bounds, head, region)
@@ -241,7 +241,7 @@ def worst_clause_milp(
 
 
 def linear_counterexample_milp(
-    rows: Literals, bounds: Bounds, head: Head, region: Region, *,
+    rows: Literals, bounds: Bounds | NetworkBounds, head: Head, region: Region, *,
     margin: float = 0.0, time_limit: float | None = None, as_printed: bool = False,
 ) -> Search:  # fmt: skip
     """Maximize the sum of positive violations as the paper's MILP, one binary per row and per unit that may cross.
@@ -271,7 +271,13 @@ def linear_counterexample_milp(
 
 
 def exclusion_counterexample_milp(
-    pairs: Pairs, bounds: Bounds, head: Head, region: Region, *, margin: float = 0.0, time_limit: float | None = None
+    pairs: Pairs,
+    bounds: Bounds | NetworkBounds,
+    head: Head,
+    region: Region,
+    *,
+    margin: float = 0.0,
+    time_limit: float | None = None,
 ) -> Search:
     """Maximize I_hk min(y_h, y_k) as the paper's MILP: `M I - M <= y` (the sign of its main text), one pair chosen."""
     model = ReachModel(bounds, head, region)
@@ -368,9 +374,9 @@ def largest_sum(head: Head, problem: HeadProblem) -> tuple[Search, int]:
         return search, p
     box = problem.envelope
     lower, upper = box.lower.astype(np.float32), box.upper.astype(np.float32)
-    bounds: Bounds = ConstantBounds(lower, upper)
+    bounds = Bounds(lower, upper)
     if box.lower_slope is not None and box.upper_slope is not None:
-        bounds = AffineBounds(lower, box.lower_slope.astype(np.float32), upper, box.upper_slope.astype(np.float32))
+        bounds = Bounds(lower, upper, box.lower_slope.astype(np.float32), box.upper_slope.astype(np.float32))
     return exclusion_sum_ascent(part.exclusions, bounds, head, part.region, search.found.z), p
 
 

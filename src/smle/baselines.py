@@ -11,8 +11,8 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import Ridge
 
 from smle.errors import DataError
-from smle.guarantees import broken, label_columns, nearest_outputs
-from smle.rules import Choice, Specification
+from smle.guarantees import broken, nearest_outputs
+from smle.rules import Choice, Specification, label_columns
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 
 __all__ = ["QuickModel", "oracle", "postprocess", "preprocess", "violation_rate"]

@@ -8,6 +8,7 @@ together with 99 % (Bonferroni), for independent rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from smle.errors import ModelFormatError
 from smle.programs import WAYS, Corrections
-from smle.rules import Specification
+from smle.rules import Specification, date_text
 
 __all__ = ["Drift", "Edges", "Observation", "Usage", "column_edges", "compare", "wilson"]
 
@@ -63,6 +64,7 @@ class Usage:
     * `outside`: rows outside the range of each column; `outside_rows`: rows outside in any.
     * `clipped`, `clipped_squares`: sums over rows of the share of clipped units, and of its square.
     * `edges`, `bins`: for each column the ends of its bins and the rows in each.
+    * `missing`: rows in which an input that has a stand-in is missing, by input.
     * `head`: what a head of rules did to the answers. It has no cells and clips no units.
     """
 
@@ -78,6 +80,7 @@ class Usage:
     edges: Edges = field(default_factory=dict)
     bins: dict[str, tuple[int, ...]] = field(default_factory=dict)
     head: Corrections | None = None
+    missing: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def count(
@@ -89,6 +92,7 @@ class Usage:
         *,
         heads: int = 0,
         head: Corrections | None = None,
+        missing: dict[str, int] | None = None,
     ) -> Usage:
         """Count over encoded rows (rows, d) that were seen so."""
         clipped = np.zeros(0) if seen.clipped is None else seen.clipped.astype(np.float64)
@@ -110,6 +114,7 @@ class Usage:
             edges=edges,
             bins=bins,
             head=head,
+            missing=missing or {},
         )
 
     def __add__(self, other: Usage) -> Usage:
@@ -132,6 +137,7 @@ class Usage:
             edges=self.edges,
             bins={name: paired(counts, other.bins[name]) for name, counts in self.bins.items()},
             head=None if self.head is None or other.head is None else self.head + other.head,
+            missing=summed(self.missing, other.missing),
         )
 
     @property
@@ -158,6 +164,7 @@ class Usage:
             "outside_rows": self.outside_rows,
             "clipped": {"sum": self.clipped, "squares": self.clipped_squares},
             "columns": columns,
+            "missing": self.missing,
             **({} if self.head is None else {"head": self.head.to_json()}),
         }
 
@@ -183,6 +190,7 @@ class Usage:
                 edges={k: tuple(float(e) for e in v["edges"]) for k, v in columns.items()},
                 bins={k: tuple(int(e) for e in v["bins"]) for k, v in columns.items()},
                 head=Corrections.from_json(data["head"]) if "head" in data else None,
+                missing={str(k): int(v) for k, v in data.get("missing", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None
@@ -203,7 +211,7 @@ class Drift(NamedTuple):
     verdict: str
 
 
-def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Drift, ...]:
+def compare(training: Usage, now: Usage, *, tolerance: float = 0.02, dates: Collection[str] = ()) -> tuple[Drift, ...]:
     """Return how each share changed since training.
 
     Rows outside; units clipped by a box, or how a head of rules served, and which rules answers broke before it; rules
@@ -213,19 +221,21 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02) -> tuple[Dr
         training: Counts of the training rows.
         now: Counts of the rows to judge.
         tolerance: Differences of shares up to this do not matter.
+        dates: Names of the columns that are dates, to be shown as such.
     """
     pairs: list[tuple[str, str, int, int]] = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
     before, after = training.head, now.head
     if before is not None and after is not None:
         pairs += [("served", way, before.ways[way], after.ways[way]) for way in WAYS]
         pairs += [("broken", name, k, after.broken[name]) for name, k in before.broken.items() if name in after.broken]
+    pairs += [("missing", name, k, now.missing[name]) for name, k in training.missing.items() if name in now.missing]
     pairs += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
     if len(training.cells) == len(now.cells) > 1:
         pairs += [("cell", str(i), *k) for i, k in enumerate(zip(training.cells, now.cells, strict=True))]
     for name, counts in training.bins.items():
         later = now.bins.get(name, ())
         if len(later) == len(counts) > 1:
-            labels = _bin_labels(training.edges[name])
+            labels = _bin_labels(training.edges[name], date_text if name in dates else "{:g}".format)
             pairs += [("input", f"{name} {label}", a, b) for label, a, b in zip(labels, counts, later, strict=True)]
     boxed = bool(training.cells and now.cells)
     z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / (2 * (len(pairs) + boxed)))
@@ -274,7 +284,7 @@ def _verdict(low: float, high: float, tolerance: float) -> str:
     return "same" if -tolerance <= low and high <= tolerance else "open"
 
 
-def _bin_labels(edges: tuple[float, ...]) -> list[str]:
-    ends = [f"{edge:g}" for edge in edges]
+def _bin_labels(edges: tuple[float, ...], shown: Callable[[float], str]) -> list[str]:
+    ends = [shown(edge) for edge in edges]
     middle = [f"in ({a}, {b}]" for a, b in pairwise(ends)]
     return [f"<= {ends[0]}", *middle, f"> {ends[-1]}"] if ends else []

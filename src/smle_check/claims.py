@@ -18,10 +18,14 @@ class Claim(NamedTuple):
 
 
 class Obligation(NamedTuple):
-    """A clause of a rule (None: its exclusions) that one head has to obey wherever the rows hold (all by number)."""
+    """A clause of a rule (None: its exclusions) that one head has to obey wherever the rows hold (all by number).
+
+    `region` switches the rule on; None: one of the regions of the head's cell.
+    """
 
     head: int
     rule: int
+    region: int | None
     rows: tuple[int, ...]
     clause: int | None
 

@@ -173,7 +173,7 @@ def check_head(
             continue
         parts: list[tuple[int | None, Any]] = list(enumerate(rule.clauses))
         for c, part in [*parts, *([(None, rule.exclusions)] if rule.exclusions else [])]:
-            obligation = Obligation(head_index, rule_index, tuple(sorted(active)), c)
+            obligation = Obligation(head_index, rule_index, region, tuple(sorted(active)), c)
             key = (head_index, rule_index, region, -1 if c is None else c)
             try:
                 require(key in proofs, "no proof")

@@ -104,8 +104,8 @@ def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> li
 class Proved(NamedTuple):
     """One proved clause (or block of exclusions) in words: head, rule, where it binds, what holds, by which margin.
 
-    `by` is what enforces it in a head of rules: a `clip` or a `check`. Such a head lets answers go up to the limits, so
-    that its margins say nothing.
+    `obligation` says the same by numbers. `by` is what enforces it in a head of rules: a `clip` or a `check`. Such a
+    head lets answers go up to the limits, so that its margins say nothing.
     """
 
     head: int
@@ -113,6 +113,7 @@ class Proved(NamedTuple):
     where: str
     sentence: str
     margin: Fraction
+    obligation: Obligation
     by: str = ""
 
 
@@ -129,7 +130,9 @@ def described(spec: Specification, obligation: Obligation, margin: Fraction, kin
     by = ""
     if kind == "rules":
         by = "clip" if obligation.clause is not None and is_limit(rule.clauses[obligation.clause]) else "check"
-    return Proved(obligation.head, rule.name, f"where {rows}" if rows else "everywhere", sentence, margin, by)
+    return Proved(
+        obligation.head, rule.name, f"where {rows}" if rows else "everywhere", sentence, margin, obligation, by
+    )
 
 
 def failed_text(spec: Specification, obligation: Obligation, reason: str) -> str:

@@ -13,9 +13,9 @@ import torch
 
 from smle.certificates.rules import certify_rules
 from smle.errors import RuleError
-from smle.guarantees import label_columns, nearest_outputs
+from smle.guarantees import nearest_outputs
 from smle.programs import Candidates
-from smle.rules import Specification
+from smle.rules import Specification, label_columns
 from studies.bench.harness import BenchResult, Table, interleaved, keep_memory, one_thread
 from studies.bench.random_rules import draw
 

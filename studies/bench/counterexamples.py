@@ -11,7 +11,7 @@ import numpy as np
 from smle.guarantees.box.counterexample import counterexample_at, linear_counterexample
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import strongest_counterexample
-from smle.guarantees.proof.worst_case import Literals
+from smle.rules import Literals
 from studies.bench.harness import BenchResult, Table
 from studies.experiments import synthetic
 from studies.experiments.methods import Job, settings_for

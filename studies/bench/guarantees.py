@@ -22,12 +22,12 @@ from smle.guarantees.box.pdcg import run_pdcg
 from smle.guarantees.box.projection import nearest_safe_head
 from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.proof.verify import ClauseVerifier, verify
-from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
-from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
+from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from smle.solvers import BACKENDS, QuadraticProgram, infeasibility, solve
 from smle_check.heads import box
 from smle_check.reading import values
@@ -104,10 +104,10 @@ def _bounds(rng: np.random.Generator, d: int, n: int, *, affine: bool) -> Bounds
     lower = -rng.uniform(0, 1, size=n)
     width = rng.uniform(0.2, 1.5, size=n)
     if not affine:
-        return ConstantBounds(_f32(lower), _f32(lower + width))
+        return Bounds(_f32(lower), _f32(lower + width))
     slope, opening = rng.normal(size=(n, d)) * 0.2, rng.normal(size=(n, d)) * 0.1
     upper = lower + width + np.abs(opening).sum(axis=1)
-    return AffineBounds(_f32(lower), _f32(slope), _f32(upper), _f32(slope + opening))
+    return Bounds(_f32(lower), _f32(upper), _f32(slope), _f32(slope + opening))
 
 
 def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
@@ -185,9 +185,9 @@ def _contenders(spec: Specification, cells: Cells, over: FrozenHeads) -> tuple[d
     domain = Domain.of(spec)
     region = Region.of(cells, spec, [0], domain=domain)
     clauses = list(spec.rules[0].requirement.clauses)
-    literals = Literals.of(clauses, len(head.b), len(domain.low))
+    literals = Literals.of_clauses(clauses, len(head.b), len(domain.low))
     envelope, support = WidenedBox.of(over.bounds, domain), RegionMaximum(region, points=False)
-    prepared = [Literals.of(clause, len(head.b), len(domain.low)) for clause in clauses]
+    prepared = [Literals.of_clauses(clause, len(head.b), len(domain.low)) for clause in clauses]
     check = ClauseVerifier(prepared, envelope, support)
 
     def anew() -> object:
@@ -210,7 +210,7 @@ def _exclusion_checks(quick: bool) -> Table:
         rng = np.random.default_rng(labels)
         pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
         domain = Domain(-np.ones(4), np.ones(4), np.ones(4))
-        bounds = ConstantBounds(_f32(np.zeros(n)), _f32(np.ones(n)))
+        bounds = Bounds(_f32(np.zeros(n)), _f32(np.ones(n)))
         W = rng.normal(size=(labels, n)) / np.sqrt(n)
         for held, share in ((True, 1.02), (False, 0.5)):
             top = np.maximum(W, 0).sum(axis=1)
@@ -388,7 +388,7 @@ def hundred_rules(*, affine: bool) -> tuple[Specification, Cells, FrozenHeads]:
     return spec, cells, FrozenHeads(_bounds(rng, d, n, affine=affine), (head,))
 
 
-def many_labels(quick: bool, *, room: tuple[float, float]) -> tuple[npt.NDArray[np.int32], Head, ConstantBounds]:
+def many_labels(quick: bool, *, room: tuple[float, float]) -> tuple[npt.NDArray[np.int32], Head, Bounds]:
     """Return pairs, a head and bounds at scale; `room` is the range of what a logit keeps of its reach below zero."""
     rng = np.random.default_rng(0)
     labels, n, count = (500, 64, 50_000) if quick else (2_000, 256, 1_000_000)
@@ -397,7 +397,7 @@ def many_labels(quick: bool, *, room: tuple[float, float]) -> tuple[npt.NDArray[
     W = (rng.normal(size=(labels, n)) / np.sqrt(n)).astype(np.float32)
     reach = 0.5 * np.abs(W).sum(axis=1)
     head = Head(W, _f32(-W.sum(axis=1) / 2 - reach * rng.uniform(*room, size=labels)))
-    return pairs, head, ConstantBounds(_f32(np.zeros(n)), _f32(np.ones(n)))
+    return pairs, head, Bounds(_f32(np.zeros(n)), _f32(np.ones(n)))
 
 
 def million_pairs(quick: bool) -> tuple[float, float, float, int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_inference", "draw_scores", "draw_violations", "picture"]
+__all__ = ["blank", "draw_inference", "draw_scores", "draw_violations", "picture"]
 
 # Okabe and Ito's colors: apart from each other for every kind of color vision, and in grey by their lightness.
 _COLORS = {"oracle": "#999999", "preprocess": "#E69F00", "postprocess": "#56B4E9", "smle": "#009E73"}
@@ -35,7 +35,7 @@ def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    figure = _figure(8.6, 4.2)
+    figure = blank(8.6, 4.2)
     axes = figure.subplots()
     groups = groups_of(rows, benchmark)
 
@@ -56,7 +56,7 @@ def draw_violations(rows: Sequence[Row], benchmark: str, *, title: str) -> Figur
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    figure = _figure(8.6, 3.8)
+    figure = blank(8.6, 3.8)
     axes = figure.subplots()
 
     def numbers(name: str, group: str) -> list[float]:
@@ -79,7 +79,7 @@ def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    figure = _figure(9.6, 4.0)
+    figure = blank(9.6, 4.0)
     panels = figure.subplots(1, 2, sharey=True)
     groups, names, published = groups_of(rows, benchmark), METHODS[2:], beside(SLOWDOWN, rows, benchmark)
     for axes, field, label in zip(
@@ -119,7 +119,12 @@ def picture(figure: Figure, kind: str) -> bytes:
 # --- parts
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank(width: float, height: float) -> Figure:
+    """Return a figure of a size in inches.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from smle import correct
 from smle.assurance import DeployedNetwork, certify
 from smle.baselines import violation_rate
-from smle.corrected.network import CorrectedModule
 from smle.guarantees import Pdcg, nearest_outputs
+from smle.nn.network import SafeNetwork
 from smle.training.options import History
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary
@@ -24,7 +24,18 @@ from studies.experiments.networks import Settings, State, train_plain, train_saf
 from studies.experiments.presets import BENCHMARKS, settings_of
 from studies.experiments.tasks import Array, Task
 
-__all__ = ["METHODS", "Job", "answers", "jobs", "load_task", "projections", "seed_of", "settings_for", "solve"]
+__all__ = [
+    "METHODS",
+    "Job",
+    "answers",
+    "enforced_targets",
+    "jobs",
+    "load_task",
+    "projections",
+    "seed_of",
+    "settings_for",
+    "solve",
+]
 
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 
@@ -187,14 +198,14 @@ class _Clock:
         return {"seconds_train": time.perf_counter() - self._wall, "cpu_train": time.process_time() - self._cpu}
 
 
-def _enforced(task: Task) -> Array:
+def enforced_targets(task: Task) -> Array:
     """Return the nearest training targets that obey the property."""
     return nearest_outputs(task.specification, task.X, task.y)
 
 
 def _preprocess(task: Task, settings: Settings, seed: int) -> _Method:
     clock = _Clock()
-    network, epochs = _trained(task, settings, _enforced(task), seed)
+    network, epochs = _trained(task, settings, enforced_targets(task), seed)
     facts = {**clock.stop(), "epochs": epochs}
 
     def predict(X: Array) -> Array:
@@ -229,7 +240,7 @@ def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple
 def _corrected(task: Task, plain: _Plain) -> _Method:
     """Return our default: the plain network that `postprocess` has, too, with the head of rules behind it."""
     started = time.perf_counter()
-    found: CorrectedModule = correct(plain.network, task.specification, task.X)
+    found: SafeNetwork = correct(plain.network, task.specification, task.X)
     return _deployed(task, found.eval(), found.certificate_.check(), dict(plain.facts), started)
 
 
@@ -237,7 +248,7 @@ def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
     """Return the paper's network, trained by Algorithm 2."""
     handed = _handed_on(job, settings)
     enforcement, clock = settings.enforcement(), _Clock()
-    targets = _enforced(task) if settings.enforced else task.y
+    targets = enforced_targets(task) if settings.enforced else task.y
     network, history = train_safe(task, settings, targets, enforcement, seed=seed, start=handed)
     _remember(job, settings, network.backbone)
     facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
@@ -303,7 +314,7 @@ def _handed_on(job: Job, settings: Settings) -> State | None:
     if _key(before) not in _KEPT:
         task = load_task(before)
         inner = settings_for(before, task)
-        targets = _enforced(task) if inner.enforced else task.y
+        targets = enforced_targets(task) if inner.enforced else task.y
         start = _handed_on(before, inner)
         network, _ = train_safe(task, inner, targets, inner.enforcement(), seed=seed_of(before), start=start)
         _remember(before, inner, network.backbone)

@@ -4,7 +4,8 @@ The text: six properties per synthetic task, "selected in order of increasing di
 pool of similar properties"; 25 series of M4 "on which the preprocess approach guarantees both a good predictive
 performance and some degree of violation for at least one property". The size of the pool, the rule of the choice, what
 is good, and which of the 100,000 series were tried are not known. What follows draws such a pool, grades it and
-selects; the paper's 54 properties are members of it (`synthetic.SEEDS`), its 25 series pass the test.
+selects. The paper's 54 properties are members of it (`synthetic.SEEDS`). Of its 25 series 18 pass the test in our runs:
+`preprocess` reaches an R2 of 0.83 or more on all of them, but breaks nothing on seven daily ones.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def chosen(
     return sorted(picked, key=lambda item: -item[1])
 
 
-def suits(key: str, series: Mapping[str, Array], *, least: float = 0.9, seed: int = 0) -> tuple[bool, float, float]:
+def suits(key: str, series: Mapping[str, Array], *, least: float = 0.8, seed: int = 0) -> tuple[bool, float, float]:
     """Judge a series as the paper chose its 25: `preprocess` is good on it, and breaks some property.
 
     The paper gives no figure for good; `least` is the R2 that is asked for under every quantile.

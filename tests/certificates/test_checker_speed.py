@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from smle.guarantees.proof.frozen_heads import AffineBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import regions_of
 from smle.rules import Specification
 from support.builder import Package, clause_proof, unit_box, without_gate, written
@@ -25,7 +25,7 @@ def many_rules(rules: int, n: int, *, d: int = 8, m: int = 4) -> Package:
     spec = Specification.from_yaml("\n".join(lines) + "\n")
     cells = without_gate(regions_of(spec))
     slope = rng.uniform(-0.1, 0.1, (n, d)).astype("f4")
-    bounds = AffineBounds(-np.ones(n, "f4"), slope, np.ones(n, "f4"), slope + np.float32(0.01))
+    bounds = Bounds(-np.ones(n, "f4"), np.ones(n, "f4"), slope, slope + np.float32(0.01))
     head = Head((rng.uniform(-1, 1, (m, n)) / n).astype("f4"), np.zeros(m, "f4"))
     proofs = [
         clause_proof([1], [[row, "1/1000"] for row in sorted(cells.regions[r])], rule=r, region=r) for r in range(rules)

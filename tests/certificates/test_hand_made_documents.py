@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import smle_check
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import regions_of
 from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
@@ -75,7 +75,7 @@ outputs: [y]
 rules: [{name: corner, when: a + b <= 1, then: y <= 1.1}]
 """
     slope = np.ones((1, 2), "f4")
-    bounds = AffineBounds(np.float32([0.0]), slope, np.float32([0.0625]), slope)
+    bounds = Bounds(np.float32([0.0]), np.float32([0.0625]), slope, slope)
     head = Head(np.float32([[1.0]]), np.float32([0.0]))
 
     def margin(mu: Fraction) -> bool:
@@ -227,8 +227,8 @@ def test_degenerate_bounds_give_the_upper_one():
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: -1 <= y <= 1}]\n"
     proofs = [clause_proof([1], region=0), clause_proof([1], region=0, clause=1)]
     head = Head(np.float32([[1.0]]), np.float32([0.0]), fallback=np.float32([0.0]))
-    assert accepted(one_head(yaml, head, proofs, bounds=ConstantBounds(np.float32([0.25]), np.float32([-0.25]))))
-    assert not accepted(one_head(yaml, head, proofs, bounds=ConstantBounds(np.float32([0.25]), np.float32([-2.0]))))
+    assert accepted(one_head(yaml, head, proofs, bounds=Bounds(np.float32([0.25]), np.float32([-0.25]))))
+    assert not accepted(one_head(yaml, head, proofs, bounds=Bounds(np.float32([0.25]), np.float32([-2.0]))))
 
 
 def test_exclusions_margin_is_that_of_the_clause():

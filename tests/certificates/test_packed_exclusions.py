@@ -11,7 +11,7 @@ import pytest
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import issue
-from smle.guarantees.proof.frozen_heads import ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import regions_of
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle_check.heads import box
@@ -21,19 +21,17 @@ from support.builder import Package, unit_box, weights_of, without_gate, written
 GRID = 2**23
 
 
-def head_of(
-    rng: np.random.Generator, m: int, n: int, *, share: float, scale: float = 1.0
-) -> tuple[Head, ConstantBounds]:
+def head_of(rng: np.random.Generator, m: int, n: int, *, share: float, scale: float = 1.0) -> tuple[Head, Bounds]:
     """A head whose pairs need `share` <= 1 of the reach to hold with equal weights for both labels."""
     lower = rng.uniform(-1, 0, n).astype("f4")
-    bounds = ConstantBounds(lower, lower + rng.choice([0.0, 0.5, 2.0], n).astype("f4"))
+    bounds = Bounds(lower, lower + rng.choice([0.0, 0.5, 2.0], n).astype("f4"))
     W = (rng.normal(size=(m, n)) * scale * 10.0 ** rng.uniform(-3, 0, (m, 1))).astype("f4")
     half = (bounds.upper - bounds.lower) / 2
     bias = -W @ ((bounds.upper + bounds.lower) / 2) - share * np.abs(W) @ half
     return Head(W, bias.astype("f4"), fallback=np.full(m, -1.0, "f4")), bounds
 
 
-def checked(head: Head, bounds: ConstantBounds) -> box.Head:
+def checked(head: Head, bounds: Bounds) -> box.Head:
     package = written_for(specification(len(head.b)), head, bounds, np.array([[0, 1]]))
     spec = smle_check.Specification(package.document["specification"], package.block)
     flat = [[Fraction(float(v)) for v in part.reshape(-1)] for part in (head.W, head.b)]
@@ -47,7 +45,7 @@ def specification(m: int) -> Specification:
     )
 
 
-def written_for(spec: Specification, head: Head, bounds: ConstantBounds, pairs: np.ndarray) -> Package:
+def written_for(spec: Specification, head: Head, bounds: Bounds, pairs: np.ndarray) -> Package:
     """A package with these pairs, each with weights in inverse proportion to the sizes of the rows."""
     package = written(spec, without_gate(regions_of(spec)), FrozenHeads(bounds, (head,)), [])
     size = np.abs(head.W.astype("f8")) @ (bounds.upper - bounds.lower).astype("f8") + 1e-30

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import regions_of
 from smle.rules import Specification
 from support.builder import Package, accepted, clause_proof, deployed_head, without_gate, written
@@ -29,8 +29,8 @@ def rounding_bound(weights: np.ndarray, sizes: np.ndarray, bias: float) -> Fract
     return gamma * size + TINY * (2 * n + 1 + spread) * (1 + gamma)
 
 
-def zero_one(n: int) -> ConstantBounds:
-    return ConstantBounds(np.zeros(n, "f4"), np.ones(n, "f4"))
+def zero_one(n: int) -> Bounds:
+    return Bounds(np.zeros(n, "f4"), np.ones(n, "f4"))
 
 
 def package_of(yaml: str, head: Head, proofs: list, bounds) -> Package:
@@ -127,7 +127,7 @@ def test_affine_bounds_and_region():
     """z is held at x, and the rule speaks of x <= 3/4 alone: the worst corner is at x = 3/4."""
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: x <= 0.75, then: y <= 1}]\n"
     one = np.ones((1, 1), "f4")
-    bounds = AffineBounds(np.float32([0.0]), one, np.float32([0.0]), one)
+    bounds = Bounds(np.float32([0.0]), np.float32([0.0]), one, one)
     verdicts = []
     for excess in RUNGS:
         head = Head(np.float32([[1.0]]), np.float32([0.25 + float(excess)]))

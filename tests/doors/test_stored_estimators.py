@@ -100,7 +100,7 @@ SEVERAL = {
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_stored_form_answers_as_the_estimator(table, name):
     X, y = table
-    frame = frame_of(X, [])
+    frame = frame_of(X)
     model = ESTIMATORS[name].fit(frame, np.abs(y[:, 0]))
     stored = stored_form(model, ONE, frame, np.zeros((len(X), 1)))
     answers, own = stored.answers(X.iloc[:50], np.zeros((50, 1)))[:, 0], model.predict(X.iloc[:50])
@@ -112,7 +112,7 @@ def test_the_stored_form_answers_as_the_estimator(table, name):
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_outputs(table, name):
     X, y = table
-    frame = frame_of(X, [])
+    frame = frame_of(X)
     stored_form(SEVERAL[name].fit(frame, y), TWO, frame, np.zeros((len(X), 1)))
 
 
@@ -123,7 +123,7 @@ def test_every_row_falls_on_its_side_of_every_threshold():
     for _ in range(40):
         steps.append(np.nextafter(steps[-1], np.float32(np.inf)))
     x = np.tile(np.array(steps, dtype=np.float64), 20)
-    X = frame_of(pd.DataFrame({"a": x}), [])
+    X = frame_of(pd.DataFrame({"a": x}))
     y = np.random.default_rng(1).normal(size=41)[np.arange(len(x)) % 41]
     for model in (
         HistGradientBoostingRegressor(max_iter=20, min_samples_leaf=1),
@@ -146,7 +146,7 @@ def test_categories_of_gradient_boosting(table, model, spec):
     """Categories that are seen, missing and unknown; skl2onnx would read them as numbers."""
     X, y = table
     y = y + 1e4 * np.stack([X["town"] == "y", X["variable"] % 3 == 0], axis=1)
-    frame = frame_of(X.astype({"town": "category"}), [])
+    frame = frame_of(X.astype({"town": "category"}))
     model.fit(frame, y[:, 0] if spec is ONE else y)
     stored = stored_form(model, spec, frame, np.zeros((len(X), 1)))
     other = frame.assign(town=pd.Categorical(["nowhere"] * len(X)), variable=101)
@@ -165,7 +165,7 @@ def test_categories_of_gradient_boosting(table, model, spec):
 )  # fmt: skip
 def test_what_cannot_be_stored_is_refused_with_the_reason_and_the_remedy(table, model, reason):
     X, y = table
-    frame = frame_of(X.astype({"town": "category"}), [])
+    frame = frame_of(X.astype({"town": "category"}))
     model.fit(frame, y[:, 0])
     if "differ" in reason:
         model = _Drifting(model)

@@ -22,6 +22,7 @@ from smle.cli import app
 from smle.cli.app import print_proved, print_statements, proved_json, reported
 from smle.cli.project import _text
 from smle.demo import BRAKING_RULES, DemoResult
+from smle_check.claims import Obligation
 from smle_check.digits import margin_text
 from support.commands import run
 
@@ -301,7 +302,10 @@ def test_margins_before_and_after_projection_are_rounded_down():
 
 def test_margins_are_never_printed_larger_than_they_were_proved(braking_spec, capsys):
     rules = [rule.name for rule in braking_spec.rules]
-    proved = [Proved(0, rule, "everywhere", "y <= 1", margin) for rule, margin in zip(rules, _PROVED, strict=True)]
+    proved = [
+        Proved(0, rule, "everywhere", "y <= 1", margin, Obligation(0, i, None, (), 0))
+        for i, (rule, margin) in enumerate(zip(rules, _PROVED, strict=True))
+    ]
     print_proved(proved, braking_spec)
     print_statements(proved)
     texts = re.findall(r"\b(0\.\d+) *│$", capsys.readouterr().out, re.MULTILINE)

@@ -15,6 +15,7 @@ from smle.estimators.comparison import compare, encode_targets
 from smle.estimators.concerns import concern_about, cost_of_rules
 from smle.estimators.scores import losses, output_entries, total_score
 from smle.guarantees import nearest_outputs
+from support.safe_networks import AtTheEnd
 
 INPUTS = "inputs: {weight: [2, 250], age: [0, 1]}\noutputs: [dose]\nrules:\n"
 CROSSING = """\
@@ -35,7 +36,7 @@ def doses():
 @pytest.fixture(scope="module")
 def poor(doses):
     with pytest.warns(AccuracyWarning) as caught:
-        model = SafeRegressor(INPUTS + CROSSING, enforcement="gauge", **SMALL).fit(*doses)
+        model = SafeRegressor(INPUTS + CROSSING, enforcement=AtTheEnd(), **SMALL).fit(*doses)
     return model, str(caught[0].message)
 
 
@@ -238,3 +239,16 @@ def test_the_quick_model_is_a_fair_one(kind):
         for item in output_entries(spec, y[1000:], {"q": losses(spec, y[1000:], model.raw_outputs(X[1000:]))})
     ]
     assert min(scores) > (0.99 if kind == "linear" else 0.7)
+
+
+def test_preprocess_stands_in_the_table() -> None:
+    spec = Specification.from_yaml("inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: low, then: y <= 0.5}]")
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.uniform(0, 1, 300)})
+    y = pd.DataFrame({"y": X["x"]})
+    model = SafeRegressor(spec, max_epochs=3).fit(X, y)
+    baselines = {"plain": quick_baseline(spec, X, y), "preprocess": quick_baseline(spec, X, y, preprocess=True)}
+    found = compare_models(model, X, y, **baselines)
+    assert {"safe", "plain", "preprocess", "postprocess", "oracle"} <= found["score"].keys()
+    assert found["violations"]["preprocess"] < found["violations"]["plain"]
+    assert found["score"]["preprocess"] < found["score"]["plain"]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle import SafeClassifier, SafeRegressor, Specification
+from smle import SafeClassifier, SafeRegressor
 
 QUICK = {"max_epochs": 30, "hidden_layer_sizes": (16,), "embedding": 8, "random_state": 0}
 SPEC = "inputs: {a: [0, 10]}\noutputs: [u]\nrules:\n  - {name: cap, then: 0 <= u <= 8}\n"
@@ -68,15 +68,6 @@ def test_final_epochs_where_there_is_little_noise(rows):
     assert all(model.certificate_.check() for model in fitted.values())
 
 
-def test_targets_that_break_rules_aim_a_little_beyond_the_border():
-    given = np.array([[2.0], [8.0], [8.5], [30.0], [-50.0]])
-    X = np.full((5, 1), 5.0)
-    model = SafeRegressor(SPEC)
-    aimed = model._enforce(Specification.from_yaml(SPEC), X, given)
-    half = given.std() / 2
-    np.testing.assert_allclose(aimed[:, 0], [2.0, 8.0, 8.5, 8.0 + half, -half], rtol=1e-6)
-
-
 def test_predictions_stay_at_the_border_where_targets_are_beyond():
     X = np.linspace(0, 10, 400)[:, None]
     y = np.where(X[:, 0] < 5, 4.0, 20.0)  # the rule allows 8 at most
@@ -134,7 +125,7 @@ def test_the_description_tells_what_training_saw(braking_model, braking_table):
     assert sum(told["training"]["cells"]) == len(braking_table)
     assert all(sum(column["bins"]) == len(braking_table) for column in told["training"]["columns"].values())
     history = told["history"]
-    assert history["epochs"] == 50  # 40, and 10 more on all rows
+    assert (history["epochs"], history["final_epochs"]) == (40, 10)  # the latter on all rows
     assert history["epoch"][0] == 1
     assert history["best_epoch"] in history["epoch"]
     assert len(history["loss"]) == len(history["validation_loss"]) == len(history["epoch"])

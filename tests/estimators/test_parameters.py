@@ -124,7 +124,7 @@ def test_verify_certify_and_project_take_estimators(table):
     with pytest.raises(NotCertifiedError, match="Nothing is proved"):
         smle.certify(SafeRegressor(estimator=Ridge()).fit(X, y))
     for call in (lambda: smle.project(model, margin=1.0), lambda: smle.certify(model, files={})):
-        with pytest.raises(TypeError, match="for networks"):
+        with pytest.raises(TypeError, match="is for"):
             call()
 
 

@@ -83,7 +83,7 @@ def record_of(stored: StoredModel, spec: Specification) -> ModelRecord:
 
 def stored(name: str, spec: Specification) -> StoredModel:
     data = table(300)
-    frame = frame_of(data, [])
+    frame = frame_of(data)
     model = ESTIMATORS[name]().fit(frame, targets(data))
     return stored_form(model, spec, frame, encode_inputs(spec, data))
 
@@ -123,7 +123,7 @@ def test_missing_values_reach_the_model(tmp_path):
     model = make_pipeline(kinds, HistGradientBoostingRegressor(max_iter=60, categorical_features=None))
     data["region"] = data["region"].astype(object).where(data["region"].notna(), np.nan)
     columns = ["region", "income", "age"]
-    frame = frame_of(data[columns], [])
+    frame = frame_of(data[columns])
     y = np.where(data["income"].isna(), 500.0, 3000.0) + 1000 * data["region"].isna()
     fitted = stored_form(model.fit(frame, y), spec, frame, encode_inputs(spec, data))
     write_onnx(record_of(fitted, spec), tmp_path / "m.onnx")

@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 
 from smle.guarantees.proof.closed_form import ClosedForm
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.frozen_heads import Bounds, Head
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
 from smle.guarantees.proof.verify import ClauseVerifier
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, float_deduction, worst_case
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, float_deduction, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.rules import Literals
 
 
-def _instance(seed: int) -> tuple[Literals, Head, ConstantBounds, Region]:
+def _instance(seed: int) -> tuple[Literals, Head, Bounds, Region]:
     rng = np.random.default_rng(seed)
     d, m, k = (int(v) for v in rng.integers(1, 5, size=3))
     n = int(rng.choice([1, 3, 16, 100]))
     scale = 10.0 ** float(rng.integers(-6, 6))
     lower = rng.choice([0.0, -1.0, 1e-42, 0.5], size=n)
     # Widths of zero, and a few below zero: the clip is defined there, too.
-    bounds = ConstantBounds(lower, lower + rng.choice([0.0, 1.0, 3.0, -0.125], size=n))
+    bounds = Bounds(lower, lower + rng.choice([0.0, 1.0, 3.0, -0.125], size=n))
     head = Head(rng.normal(size=(m, n)) * scale, rng.normal(size=m) * scale)
     g = rng.choice([-2.0, -0.1, 0.0, 1.0, 3.0], size=(k, m))
     size = np.abs(g) @ (np.abs(head.W.astype(np.float64)).sum(axis=1) + np.abs(head.b))
@@ -65,7 +66,7 @@ def test_a_head_that_may_overflow_has_no_closed_form() -> None:
     literals, _, bounds, region = _instance(2)
     n, m = bounds.width, literals.g.shape[1]
     head = Head(np.full((m, n), 3e38), np.zeros(m))
-    envelope = WidenedBox.of(ConstantBounds(np.ones(n), np.full(n, 2.0)), region.domain)
+    envelope = WidenedBox.of(Bounds(np.ones(n), np.full(n, 2.0)), region.domain)
     lean = ClosedForm.of(literals, envelope, region)
     assert lean is not None
     assert lean(head) is None
@@ -77,7 +78,7 @@ def test_a_head_that_may_overflow_has_no_closed_form() -> None:
 def test_what_depends_on_inputs_is_left_to_the_general_check() -> None:
     literals, head, bounds, region = _instance(4)
     n, d = bounds.width, len(region.domain.low)
-    affine = AffineBounds(bounds.lower, np.zeros((n, d)), bounds.upper, np.zeros((n, d)))
+    affine = Bounds(bounds.lower, bounds.upper, np.zeros((n, d)), np.zeros((n, d)))
     assert ClosedForm.of(literals, WidenedBox.of(affine, region.domain), region) is None
     tied = Literals(literals.g, np.ones_like(literals.s), literals.h, literals.strict)
     envelope = WidenedBox.of(bounds, region.domain)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
-from smle.guarantees.proof.worst_case import Literals
+from smle.guarantees.proof.frozen_heads import Bounds, Head
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.rules import Literals
 from smle.solvers import Solution, Status
 from studies.formulations import (
     ReachModel,
@@ -19,7 +19,7 @@ from studies.formulations import (
 )
 
 DOMAIN = Domain(np.zeros(1), np.ones(1), np.ones(1))
-BOX = ConstantBounds([0.0], [1.0])
+BOX = Bounds([0.0], [1.0])
 PAIR = np.array([[0, 1]], dtype=np.int32)
 
 
@@ -74,7 +74,7 @@ def test_a_logit_of_zero_counts_as_predicted() -> None:
 
 def test_crossing_bounds_give_the_upper_one_as_deployed() -> None:
     """l = 1, u = x: for x < 1 the clip gives u, so y = z <= 1 always, and y reaches every value of x."""
-    bounds = AffineBounds([1.0], [[0.0]], [0.0], [[1.0]])
+    bounds = Bounds([1.0], [0.0], [[0.0]], [[1.0]])
     head = Head([[-1.0]], [0.0])
     below = rows(([1.0], -0.5))  # -z <= -0.5 is broken where u = x < 0.5
     search = linear_counterexample_milp(below, bounds, head, Region.whole(DOMAIN))
@@ -99,7 +99,7 @@ def test_binaries_for_every_unit_change_nothing(crossing: bool) -> None:
         lower = rng.normal(size=3)
         slope = rng.normal(size=(3, 1))
         upper = lower + (0.2 if crossing else 3.0)
-        bounds = AffineBounds(lower, slope, upper, slope + rng.uniform(-1, 1, size=(3, 1)))
+        bounds = Bounds(lower, upper, slope, slope + rng.uniform(-1, 1, size=(3, 1)))
         head = Head(rng.normal(size=(2, 3)), rng.normal(size=2))
         some = rows(([1.0, 0.0], 0.5), ([0.5, -1.0], 0.7))
         first, second = (

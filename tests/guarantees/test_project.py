@@ -11,7 +11,7 @@ from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, run_pdcg
 from smle.guarantees.box.projection import project
 from smle.guarantees.box.refitting import Samples, refit
-from smle.guarantees.proof.frozen_heads import ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.regions.cells import Cells
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Rule, Specification
@@ -37,7 +37,7 @@ def between(low: int, high: int) -> CNF:
 def test_projection_onto_one_half_space_is_the_textbook_formula() -> None:
     """Worst z of y = w z + b <= 1 on [0, 1] is 1: move (w, b) by half the excess each."""
     spec = specification(CNF((Clause((Literal(((0, ONE),), (), ONE),)),)))
-    over = FrozenHeads(ConstantBounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
+    over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
     result = project(over, spec, WHOLE)
     assert result.succeeded
     head = result.over.heads[0]
@@ -49,13 +49,13 @@ def test_projection_onto_one_half_space_is_the_textbook_formula() -> None:
 
 def test_a_safe_head_is_returned_as_it_is() -> None:
     spec = specification(between(-10, 10))
-    over = FrozenHeads(ConstantBounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
+    over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
     assert project(over, spec, WHOLE).over.heads[0] is over.heads[0]
 
 
 def test_margin_is_kept_free() -> None:
     spec = specification(between(0, 1))
-    over = FrozenHeads(ConstantBounds(-np.ones(4), np.ones(4)), (Head(np.ones((1, 4)), [0.0]),))
+    over = FrozenHeads(Bounds(-np.ones(4), np.ones(4)), (Head(np.ones((1, 4)), [0.0]),))
     result = project(over, spec, WHOLE, margin=0.1)
     assert result.succeeded
     assert result.verdicts.margin > 0.1
@@ -63,7 +63,7 @@ def test_margin_is_kept_free() -> None:
 
 def test_a_contradiction_is_an_outcome_with_a_reason() -> None:
     spec = specification(between(2, 1))
-    over = FrozenHeads(ConstantBounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
+    over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
     result = project(over, spec, WHOLE)
     assert not result.succeeded
     assert result.heads[0] is not None
@@ -76,7 +76,7 @@ def test_disjoint_literals_go_to_the_nearer_side() -> None:
     clause = Clause((Literal(((0, ONE),), (), Fraction(0)), Literal(((0, -ONE),), (), Fraction(-10))))
     spec = specification(CNF((clause,)))
     for start, expected in ((2.0, 0.0), (8.0, 10.0)):
-        over = FrozenHeads(ConstantBounds([-1.0], [1.0]), (Head([[0.1]], [start]),))
+        over = FrozenHeads(Bounds([-1.0], [1.0]), (Head([[0.1]], [start]),))
         result = project(over, spec, WHOLE)
         assert result.succeeded
         head = result.over.heads[0]
@@ -90,7 +90,7 @@ def test_exclusions_are_projected_however_many() -> None:
     pairs = np.stack(np.triu_indices(labels, 1), axis=1)
     spec = specification(CNF((), pairs), labels)
     head = Head(rng.normal(size=(labels, 6)) * 0.3, rng.normal(size=labels) - 1.0)
-    over = FrozenHeads(ConstantBounds(-np.ones(6), np.ones(6)), (head,))
+    over = FrozenHeads(Bounds(-np.ones(6), np.ones(6)), (head,))
     assert len(pairs) > 500
     assert not verify(over, spec, WHOLE).hold
     result = project(over, spec, WHOLE)
@@ -99,7 +99,7 @@ def test_exclusions_are_projected_however_many() -> None:
 
 def test_a_broken_fallback_is_replaced() -> None:
     spec = specification(between(0, 1))
-    over = FrozenHeads(ConstantBounds([0.0], [1.0]), (Head([[2.0]], [1.0], fallback=[5.0]),))
+    over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[2.0]], [1.0], fallback=[5.0]),))
     result = project(over, spec, WHOLE)
     assert result.succeeded
     head = result.over.heads[0]
@@ -111,7 +111,7 @@ def test_a_broken_fallback_is_replaced() -> None:
 def test_pdcg_stops_at_its_limits_and_says_so() -> None:
     spec = specification(between(0, 1))
     rng = np.random.default_rng(0)
-    over = FrozenHeads(ConstantBounds(-np.ones(8), np.ones(8)), (Head(rng.normal(size=(1, 8)), [0.0]),))
+    over = FrozenHeads(Bounds(-np.ones(8), np.ones(8)), (Head(rng.normal(size=(1, 8)), [0.0]),))
     head = over.heads[0]
     assert head is not None
     problem = HeadProblem.of(over, spec, WHOLE, 0)
@@ -135,7 +135,7 @@ def test_memory_forgets_the_oldest_first() -> None:
 def test_refit_is_clipped_least_squares_in_one_dimension() -> None:
     """Targets 2 z, rule y <= 1 on z in [0, 1]: the best safe line ends at 1."""
     spec = specification(CNF((Clause((Literal(((0, ONE),), (), ONE),)),)))
-    over = FrozenHeads(ConstantBounds([0.0], [1.0]), (Head([[0.0]], [0.0]),))
+    over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[0.0]], [0.0]),))
     z = np.linspace(0, 1, 101)[:, None]
     data = Samples(z, np.zeros((101, 1)), np.zeros(101, dtype=np.intp), 2 * z)
     result = refit(over, spec, WHOLE, samples=data)

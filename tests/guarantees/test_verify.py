@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from smle.guarantees import find_cells
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.regions.cells import Cells
@@ -46,9 +46,9 @@ def specification(*clauses: Clause, rows: tuple[Row, ...] = (), outputs: int = 1
     return spec, cells
 
 
-def one_head(head: Head, *, cells: int = 1, bounds: ConstantBounds | AffineBounds | None = None) -> FrozenHeads:
+def one_head(head: Head, *, cells: int = 1, bounds: Bounds | None = None) -> FrozenHeads:
     n = head.W.shape[1]
-    box = ConstantBounds(np.zeros(n), np.ones(n)) if bounds is None else bounds
+    box = Bounds(np.zeros(n), np.ones(n)) if bounds is None else bounds
     return FrozenHeads(box, (head, *[None] * (cells - 1)))
 
 
@@ -230,14 +230,14 @@ def test_failures_are_sorted_worst_first() -> None:
 def test_heads_and_cells_must_match() -> None:
     spec, cells = specification(Clause((at_most("4"),)))
     with pytest.raises(ValueError, match="one head per cell"):
-        verify(FrozenHeads(ConstantBounds([0.0], [1.0]), ()), spec, cells)
+        verify(FrozenHeads(Bounds([0.0], [1.0]), ()), spec, cells)
     with pytest.raises(ValueError, match="Expected a head"):
-        verify(FrozenHeads(ConstantBounds([0.0], [1.0]), (None,)), spec, cells)
+        verify(FrozenHeads(Bounds([0.0], [1.0]), (None,)), spec, cells)
 
 
 def test_affine_bounds_follow_the_input() -> None:
     """z <= speed / 40, y = 40 z: y <= speed is proved with a tolerance, not without."""
-    bounds = AffineBounds([0.0], [[0.0, 0.0]], [0.0], [[0.0, 1 / 40]])
+    bounds = Bounds([0.0], [0.0], [[0.0, 0.0]], [[0.0, 1 / 40]])
     for room, kind in (("0", NotProved), ("1/100", Holds)):
         clause = Clause((at_most(room, inputs=((1, -ONE),)),))
         spec, cells = specification(clause)
@@ -249,7 +249,7 @@ def test_a_witness_is_a_real_point_of_the_box_and_the_region() -> None:
     """Constant bounds and no inputs in the clause: x plays no part, yet the witness names one inside the region."""
     for rows in ((), (Row(((0, ONE), (1, ONE)), Fraction(30)), Row(((0, -ONE), (1, -ONE)), Fraction(-25)))):
         spec, cells = specification(Clause((at_most("40"),)), rows=rows)
-        bounds = ConstantBounds([-3.0, -2.0], [2.0, 5.0])
+        bounds = Bounds([-3.0, -2.0], [2.0, 5.0])
         over = one_head(Head([[20.0, -5.0]], [30.0]), cells=2 if rows else 1, bounds=bounds)
         verdict = only(verify(over, spec, cells))
         assert isinstance(verdict, NotProved)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, Head
+from smle.guarantees.proof.frozen_heads import Bounds, Head
 from smle.guarantees.proof.rounding import affine_errors
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
 from smle.guarantees.regions.cells import Cells
@@ -30,14 +30,14 @@ def test_a_sum_that_may_overflow_has_no_error_bound() -> None:
 
 def test_constant_bounds_that_cross_are_widened_to_what_the_clip_gives() -> None:
     domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
-    envelope = WidenedBox.of(ConstantBounds([2.0, 0.0], [1.0, 1.0]), domain)
+    envelope = WidenedBox.of(Bounds([2.0, 0.0], [1.0, 1.0]), domain)
     assert envelope.lower[0] <= 1.0 <= envelope.upper[0]
     assert (envelope.lower[1], envelope.upper[1]) == pytest.approx((0.0, 1.0), abs=1e-30)
 
 
 def test_affine_bounds_are_widened_by_their_own_rounding() -> None:
     domain = Domain(np.zeros(1), np.full(1, 100.0), np.full(1, 100.0))
-    envelope = WidenedBox.of(AffineBounds([0.1], [[0.3]], [0.2], [[0.3]]), domain)
+    envelope = WidenedBox.of(Bounds([0.1], [0.2], [[0.3]], [[0.3]]), domain)
     assert 1e-7 < envelope.extra[0] < 1e-4
     head = HeadNumbers.of(Head([[1.0]], [0.0], V=[[2.0]]), envelope, domain)
     assert head.errors[0] > 0

@@ -12,11 +12,12 @@ from smle.guarantees.box import counterexample
 from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.frozen_heads import AffineBounds, Head
+from smle.guarantees.proof.frozen_heads import Bounds, Head
 from smle.guarantees.proof.verdict import Holds, NotProved
 from smle.guarantees.proof.verify import verify_clauses
-from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.rules import Literals
 from smle.solvers import LinearProgram, Solution, Status, solve
 from studies.formulations import (
     exclusion_counterexample_milp,
@@ -40,7 +41,7 @@ def plain(instance: Instance) -> tuple[WidenedBox, Region, Literals]:
     region = Region.of(instance.cells, instance.spec, [1], domain=domain)
     clauses = [clause for rule in instance.spec.rules for clause in rule.requirement.clauses]
     m = len(instance.spec.targets)
-    return plain_envelope(bounds, domain), region, Literals.of(clauses, m, len(domain.low))  # type: ignore[arg-type]
+    return plain_envelope(bounds, domain), region, Literals.of_clauses(clauses, m, len(domain.low))  # type: ignore[arg-type]
 
 
 @MANY
@@ -184,7 +185,7 @@ def test_a_milp_out_of_time_says_that_a_stronger_one_may_exist(monkeypatch: pyte
     assert not search.strongest
 
 
-def enumerate_crossings(literals: Literals, bounds: AffineBounds, head: object, region: Region) -> float:
+def enumerate_crossings(literals: Literals, bounds: Bounds, head: object, region: Region) -> float:
     """max min_j literal_j by one LP per pattern of units that stand at u (the others lie between l and u)."""
     d, n = region.A.shape[1], len(bounds.lower)
     W, V, b = head.W.astype(float), head.V.astype(float), head.b.astype(float)  # type: ignore[attr-defined]
@@ -223,12 +224,12 @@ def test_milp_with_crossing_bounds_equals_enumeration(seeds: range) -> None:
     for seed in seeds:
         instance = random_instance(seed, affine=True, degenerate=True, literals=1 + seed % 2)
         bounds, head = instance.over.bounds, instance.over.heads[0]
-        assert isinstance(bounds, AffineBounds)
+        assert bounds.kind == "affine"
         assert head is not None
         region = Region.of(instance.cells, instance.spec, [1])
         crossed += bool((WidenedBox.of(bounds, region.domain).extra > 1e-3).any())
         clause = instance.spec.rules[0].requirement.clauses[0]
-        literals = Literals.of(clause, len(head.b), region.A.shape[1])
+        literals = Literals.of_clauses(clause, len(head.b), region.A.shape[1])
         found, x, z = worst_clause_milp(literals, bounds, head, region)
         assert found.objective == pytest.approx(enumerate_crossings(literals, bounds, head, region), abs=1e-6)
         assert x is not None

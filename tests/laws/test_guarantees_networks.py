@@ -8,8 +8,9 @@ import pytest
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
 from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
+from smle.rules import Literals
 from studies.formulations import worst_clause_milp
 from support.guarantee_instances import Instance, random_instance
 
@@ -63,7 +64,7 @@ def test_verdicts_about_networks_agree_with_milp_and_samples(literals: int) -> N
             head = instance.over.heads[obligation.head]
             assert head is not None
             clause = instance.spec.rules[obligation.rule].requirement.clauses[obligation.clause]
-            arrays = Literals.of(clause, 2, 2)
+            arrays = Literals.of_clauses(clause, 2, 2)
             active = [*instance.cells[obligation.head]]
             region = Region.of(instance.cells, instance.spec, active, domain=domain)
             milp, _, _ = worst_clause_milp(arrays, instance.over.bounds, head, region)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from smle.guarantees.proof.clause_lp import clause_optimum
-from smle.guarantees.proof.frozen_heads import AffineBounds
 from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, worst_case
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
+from smle.rules import Literals
 from smle_check.floats import BINARY32, BINARY64, affine_error, cast_error, guard_slack, nearest, round_up, upward
 from support.guarantee_instances import Instance, random_instance, vertices
 
@@ -67,7 +67,7 @@ def parts(instance: Instance) -> tuple[WidenedBox, HeadNumbers, Region, Literals
     rows = enlarged_rows(instance.cells, instance.spec)
     region = Region.of(instance.cells, instance.spec, [1], domain=domain, rows=rows)
     clauses = instance.spec.rules[0].requirement.clauses
-    return envelope, head, region, Literals.of(clauses, len(head.b), len(domain.low))
+    return envelope, head, region, Literals.of_clauses(clauses, len(head.b), len(domain.low))
 
 
 @pytest.mark.parametrize("affine", [False, True])
@@ -121,7 +121,7 @@ def test_sampled_points_never_refute_holds_and_witnesses_are_real(affine: bool, 
             assert head is not None
             kinds.add(type(verdict))
             clause = instance.spec.rules[obligation.rule].requirement.clauses[obligation.clause]
-            arrays = Literals.of(clause, len(head.b), len(domain.low))
+            arrays = Literals.of_clauses(clause, len(head.b), len(domain.low))
 
             def excess(x: np.ndarray, z: np.ndarray, head=head, arrays=arrays) -> float:
                 y = head.W @ z + head.b + (0 if head.V is None else head.V @ x)
@@ -156,7 +156,7 @@ def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> 
         max(abs(a), abs(b)) * (1 + Fraction(1, 2**24)) + Fraction(1, 2**126) for a, b in zip(low, high, strict=True)
     ]
     zero = [[Fraction(0)] * d for _ in range(n)]
-    affine = isinstance(bounds, AffineBounds)
+    affine = bounds.kind == "affine"
     slopes = (
         [[as_fractions(r) for r in s] for s in (bounds.lower_slope, bounds.upper_slope)] if affine else [zero, zero]
     )

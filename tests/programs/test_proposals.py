@@ -13,8 +13,7 @@ from smle.programs import Candidates
 from smle.programs.label_chains import best_sets, planned
 from smle.programs.label_sets import allowed_sets
 from smle.programs.proposals import Proposals
-from smle.rules import Specification
-from smle.rules.arrays import ClauseArrays
+from smle.rules import ClauseArrays, Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined
 from support.random_rules import random_rules, served, thresholds

@@ -21,7 +21,7 @@ import numpy as np
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.certificates.issue import compiled, issue
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.search import find_cells
 from smle.rules import Row, Specification
@@ -134,9 +134,7 @@ def gate_tensors(spec: Specification, cells: Cells) -> dict[str, np.ndarray]:
 def weights_of(spec: Specification, cells: Cells, over: FrozenHeads) -> dict[str, np.ndarray]:
     """All tensors of the head; the free head, if there is one, is all ones."""
     tensors = gate_tensors(spec, cells)
-    for name in ("lower", "upper", "lower_slope", "upper_slope"):
-        if hasattr(over.bounds, name):
-            tensors[f"bounds.{name}"] = getattr(over.bounds, name)
+    tensors |= {f"bounds.{name}": array for name, array in over.bounds.stored().items()}
     certified = [head for head in over.heads if head is not None]
     m, n = len(spec.targets), over.bounds.width
     tensors["heads.weight"] = np.array([h.W for h in certified], dtype="<f4").reshape(-1, m, n)
@@ -172,7 +170,7 @@ def written(
 ) -> Package:
     """Write a certificate by hand, with the given proofs; nothing is checked."""
     block = bytearray()
-    affine = isinstance(over.bounds, AffineBounds)
+    affine = over.bounds.kind == "affine"
     nan_safe = all(head.fallback is None for head in over.heads if head is not None)
     document: dict[str, Any] = {
         "format": "smle-certificate",
@@ -230,8 +228,8 @@ def heads_by_rules(
     return heads
 
 
-def unit_box(n: int) -> ConstantBounds:
-    return ConstantBounds(-np.ones(n, dtype="f4"), np.ones(n, dtype="f4"))
+def unit_box(n: int) -> Bounds:
+    return Bounds(-np.ones(n, dtype="f4"), np.ones(n, dtype="f4"))
 
 
 def without_gate(cells: Cells) -> Cells:
@@ -357,7 +355,7 @@ def affine(*, gate: bool = True) -> Package:
     cells = find_cells(spec) if gate else without_gate(find_cells(spec))
     slope = np.array([[1.0, 1.0], [0.5, 0.5]], dtype="f4")
     lower, upper = np.array([-0.0625, 0.0], dtype="f4"), np.array([0.0625, 0.125], dtype="f4")
-    bounds = AffineBounds(lower, slope, upper, slope)
+    bounds = Bounds(lower, upper, slope, slope)
     head = Head(np.array([[0.75, 0.5]], dtype="f4"), np.array([0.0], dtype="f4"))
     last = (None,) if cells.free_cell else (head,)
     heads = (head,) * (len(cells) - 1) + last
@@ -407,7 +405,7 @@ def affine_labels() -> Package:
     spec = Specification.from_yaml(LABELS)
     cells = find_cells(spec)
     slope = np.full((2, 1), 0.25, dtype="f4")
-    bounds = AffineBounds(np.zeros(2, "f4"), slope, np.full(2, 0.5, "f4"), 2 * slope)
+    bounds = Bounds(np.zeros(2, "f4"), np.full(2, 0.5, "f4"), slope, 2 * slope)
     head = Head(np.full((4, 2), 0.25, "f4"), np.array([-1, -2, -0.75, -1.5], "f4"))
     return issued(spec, cells, FrozenHeads(bounds, (head,) * len(cells)))
 

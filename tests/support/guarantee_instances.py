@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from smle.guarantees.proof.frozen_heads import AffineBounds, ConstantBounds, FrozenHeads, Head
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
@@ -80,9 +80,9 @@ def random_over(
         slope = rng.normal(size=(n, d))
         opening = rng.normal(size=(n, d)) * 0.5
         room = 0 if degenerate else np.abs(opening).sum(axis=1)
-        bounds = AffineBounds(lower, slope, lower + width + room, slope + opening)
+        bounds = Bounds(lower, lower + width + room, slope, slope + opening)
     else:
-        bounds = ConstantBounds(lower, lower + width)
+        bounds = Bounds(lower, lower + width)
     return FrozenHeads(
         bounds,
         tuple(

@@ -9,8 +9,7 @@ import yaml
 
 from smle.errors import RuleError
 from smle.programs.proposals import Proposals
-from smle.rules import Specification
-from smle.rules.arrays import ClauseArrays
+from smle.rules import ClauseArrays, Specification
 
 TINY = 2.0**-126
 

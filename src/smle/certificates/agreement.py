@@ -13,7 +13,8 @@ from smle.certificates.document import Certificate
 from smle.certificates.issue import compiled
 from smle.errors import CertificateError
 from smle.guarantees import Cells, regions_of
-from smle.rules import Categorical, NumericInput, Specification
+from smle.rules import Categorical, NumericInput, Specification, date_text
+from smle_check.names import term
 from smle_check.words import assumptions_text
 
 __all__ = ["assumptions_of", "cells_of", "require_kind", "require_same_rules"]
@@ -55,9 +56,15 @@ def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
 def assumptions_of(spec: Specification) -> list[str]:
     """Return what the proof assumes, and what these rules declare beside it."""
     numbers = [item for item in spec.inputs if isinstance(item, NumericInput)]
-    filled = [(item.name, f"{float(item.missing):g}") for item in numbers if item.missing is not None]
+    filled = [
+        (item.name, date_text(item.missing) if item.dates else f"{float(item.missing):g}")
+        for item in numbers
+        if item.missing is not None
+    ]
     others = [(item.name, item.missing) for item in spec.inputs if isinstance(item, Categorical) and item.missing]
-    return assumptions_text([item.name for item in numbers if item.integer], [*filled, *others])
+    lines = assumptions_text([item.name for item in numbers if item.integer], [*filled, *others])
+    dated = ", ".join(term(item.name) for item in numbers if item.dates)
+    return [*lines, f"Dates are numbers of days from 1970-01-01: {dated}."] if dated else lines
 
 
 def require_same_rules(certificate: Certificate, spec: Specification) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
@@ -14,12 +14,15 @@ import numpy.typing as npt
 
 import smle_check
 from smle.errors import CertificateError
+from smle.rules import html_table, text_table
 from smle_check.digits import margin_text
 from smle_check.words import domain_text, head_text
 
-__all__ = ["Certificate", "Proved", "arrays_of", "shortened", "tensors_of"]
+__all__ = ["Certificate", "Proved", "arrays_of", "how_proved", "shortened", "tensors_of"]
 
 Proved = smle_check.Proved
+
+_SHOWN = 50  # rules that a description lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +106,49 @@ class Certificate:
         """Which kind of head is proved, and what is not, in words (of an accepted certificate)."""
         return head_text(self.document["program"]["head"], self.tensors, self.files)
 
+    def __repr__(self) -> str:
+        """Name the digest; nothing is checked for it."""
+        try:
+            digest = str(self.document.get("digest"))[:16]
+        except CertificateError:
+            digest = "not readable"
+        return f"Certificate({digest})"
+
     def __str__(self) -> str:
-        lines = [f"Certificate: {len(self.proved)} statements proved in exact arithmetic,"]
-        lines += [f"  {line}" for line in self.domain]
+        """Check the certificate and say what is proved, a line per rule; `details()` has every statement."""
+        return "\n".join([self._title(), "", text_table(self._rows()), "", *self._below()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._rows(), self._below())
+
+    def details(self) -> str:
+        """Check the certificate and return every proved statement, with the inputs that it is about."""
+        lines = [self._title(), *(f"  {line}" for line in self.domain)]
+        lines += [f"  {p.rule}: {p.where}: {p.sentence}  ({how_proved([p])})" for p in self.proved]
+        return "\n".join([*lines, *self._below()])
+
+    def _title(self) -> str:
+        return f"Certificate: {len(self.proved)} statements proved in exact arithmetic, for every input of the domain"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        rules: dict[str, list[Proved]] = {}
         for item in self.proved:
-            lines.append(f"  {item.rule}: {item.where}: {item.sentence}  (margin {margin_text(item.margin)})")
-        lines.append(f"Claim: {self.document['statement']['claim']}")
-        return "\n".join([*lines, *_accuracy(self.files.get("model", b""))])
+            rules.setdefault(item.rule, []).append(item)
+        rows = [(name, str(len(items)), how_proved(items)) for name, items in rules.items()]
+        more = [(f"... {len(rows) - _SHOWN} more rules", "", "")] if len(rows) > _SHOWN else []
+        last = "enforced by" if any(item.by for item in self.proved) else "margin"
+        return [("rule", "statements", last), *rows[:_SHOWN], *more]
+
+    def _below(self) -> list[str]:
+        return [f"Claim: {self.document['statement']['claim']}", *_accuracy(self.files.get("model", b""))]
+
+
+def how_proved(proved: Sequence[Proved]) -> str:
+    """Return the smallest margin of statements about one rule, or what enforces it in a head of rules."""
+    if not proved:
+        return "never active"
+    enforced = sorted({item.by for item in proved if item.by}, reverse=True)
+    return ", ".join(enforced) or margin_text(min(item.margin for item in proved))
 
 
 def _accuracy(description: bytes) -> list[str]:

@@ -12,9 +12,7 @@ from smle.certificates.document import Certificate
 from smle.errors import CertificateError, NotCertifiedError
 from smle.guarantees import (
     COMPLEMENT,
-    AffineBounds,
     Cells,
-    ConstantBounds,
     Cut,
     Domain,
     ExclusionVerdicts,
@@ -40,8 +38,6 @@ __all__ = ["compiled", "issue", "rebind", "require_proved", "sealed"]
 _MANY_PAIRS = 1_000
 """Beyond this many exclusions, weights are stored per label."""
 _CHUNK_PAIRS = 1 << 11
-
-_KINDS = {ConstantBounds: "constant", AffineBounds: "affine", NetworkBounds: "network"}
 
 
 def issue(
@@ -71,7 +67,7 @@ def issue(
             "head": "box",
             "precision": "float32",
             "clip": "where" if nan_safe else "clamp",
-            "bounds": _KINDS[type(over.bounds)],
+            "bounds": over.bounds.kind,
         },
         "specification": specification,
         "gate": {"regions": list(cells.gated)},

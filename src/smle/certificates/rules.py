@@ -18,17 +18,8 @@ from smle.certificates.issue import compiled, sealed
 from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import (
-    ExactOptimal,
-    domain_box,
-    guard_rows,
-    label_columns,
-    maximize,
-    point_text,
-    regions_of,
-    room_at,
-)
-from smle.rules import Specification
+from smle.guarantees import ExactOptimal, domain_box, guard_rows, maximize, point_text, regions_of, room_at
+from smle.rules import Specification, label_columns
 from smle_check.floats import (
     BINARY32,
     BINARY64,

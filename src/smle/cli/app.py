@@ -19,7 +19,6 @@ from rich.table import Table
 
 import smle
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, SmleError
-from smle_check.digits import margin_text
 from smle_check.floats import BINARY64, round_down
 from smle_check.names import visible
 
@@ -35,6 +34,7 @@ __all__ = [
     "REFUTED",
     "RULES",
     "UNDECIDED",
+    "WRONG",
     "Json",
     "app",
     "common",
@@ -200,26 +200,21 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
     """Print one line per rule with its smallest margin, or with what enforces it."""
+    from smle.certificates.document import how_proved
+
     rows = []
-    for rule in spec.rules:
-        name = visible(rule.name)
-        last = how_proved([item for item in proved if item.rule == name])
-        rows.append((name, visible(rule.when or "always"), visible(rule.then), last))
+    for index, rule in enumerate(spec.rules):
+        last = how_proved([item for item in proved if item.obligation.rule == index])
+        rows.append((visible(rule.name), visible(rule.when or "always"), visible(rule.then), last))
     print_rows("Proved rules", ("rule", "when", "then", _column(proved)), rows)
 
 
 def print_statements(proved: Sequence[Proved]) -> None:
     """Print one line per proved statement."""
+    from smle.certificates.document import how_proved
+
     rows = [(p.rule, p.where.removeprefix("where "), p.sentence, how_proved([p])) for p in proved]
     print_rows("Proved statements", ("rule", "when", "then", _column(proved)), rows)
-
-
-def how_proved(proved: Sequence[Proved]) -> str:
-    """Return the smallest margin of statements about one rule, or what enforces it in a head of rules."""
-    if not proved:
-        return "never active"
-    enforced = sorted({item.by for item in proved if item.by}, reverse=True)
-    return ", ".join(enforced) or margin_text(min(item.margin for item in proved))
 
 
 def _column(proved: Sequence[Proved]) -> str:

@@ -10,7 +10,6 @@ import typer
 from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
 from smle.cli.places import Overwrite, require_model, texts_of
 from smle_check.digits import margin_text
-from smle_check.names import visible
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -104,8 +103,8 @@ def _margins(old: SafeEstimator, new: SafeEstimator) -> dict[str, dict[str, Frac
     result: dict[str, dict[str, Fraction | str | None]] = {}
     for key, model in (("old", old), ("new", new)):
         proved = () if model.certificate_ is None else model.certificate_.proved
-        for rule in model.specification_.rules:
-            found = [item.margin for item in proved if item.rule == visible(rule.name)]
+        for index, rule in enumerate(model.specification_.rules):
+            found = [item.margin for item in proved if item.obligation.rule == index]
             entry = result.setdefault(rule.name, {"old": None, "new": None})
             entry[key] = min(found) if found else "never active"
     return result

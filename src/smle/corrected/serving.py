@@ -25,7 +25,8 @@ from smle.programs import MUCH, WAYS, Box, Corrections, Perceptron, Program, pro
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
-from smle.tables.frames import frame_of
+from smle.tables.days import with_days
+from smle.tables.frames import frame_of, missing_counts
 
 __all__ = ["WIDE", "Answered", "Front", "ServedModel"]
 
@@ -81,13 +82,13 @@ class Answered(NamedTuple):
         served = np.asarray(WAYS, dtype=object)[ways]
         return {**facts, "served": served, "moved": self.moved, "replaced": self.replaced}
 
-    def usage(self, spec: Specification, edges: Edges, *, heads: int) -> Usage:
+    def usage(self, spec: Specification, edges: Edges, *, heads: int, missing: dict[str, int]) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did; a box has so many `heads`."""
         seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), self.cell, self.clipped)
         head = None
         if not heads:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
-        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head)
+        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing)
 
 
 def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
@@ -203,8 +204,9 @@ class ServedModel:
 
     def explained(self, X: Any, encoded: Array, *, taps: bool = False) -> Answered:
         """Return what is answered and served; nothing is counted, and inputs outside the domain are clamped."""
-        if self.front.columns is not None and column_names(X) is None:
-            X = frame_of(X, [item.name for item in self.specification_.inputs])
+        if self.front.columns is not None:
+            names = column_names(X)
+            X = frame_of(X, self.specification_) if names is None else with_days(self.specification_, X, names)
         if isinstance(self.head, Box):
             starts = range(0, max(len(encoded), 1), _CHUNK)
             parts = [_boxed(self.front, self.head, encoded[i : i + _CHUNK], taps) for i in starts]
@@ -237,7 +239,8 @@ class ServedModel:
         """
         edges = column_edges(self.specification_, encoded) if edges is None else edges
         heads = self.head.heads if isinstance(self.head, Box) else 0
-        return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads)
+        missing = missing_counts(self.specification_, X)
+        return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads, missing=missing)
 
     # --- storing
 

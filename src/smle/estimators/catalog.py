@@ -57,7 +57,7 @@ def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0
         MissingDependencyError: If its package is not installed.
     """
     outputs = [item.name for item in spec.outputs]
-    frame = frame_of(table, [item.name for item in spec.inputs], without=outputs)
+    frame = frame_of(table, spec)
     numbers, texts = _columns(frame)
     scaled = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()) if name == "ridge" else "passthrough"
     in_front = [("text", OneHotEncoder(handle_unknown="ignore", sparse_output=False), texts), ("n", scaled, numbers)]

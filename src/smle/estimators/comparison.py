@@ -14,8 +14,8 @@ import numpy.typing as npt
 from smle.baselines import QuickModel
 from smle.estimators.concerns import concern_about, cost_of_rules
 from smle.estimators.scores import decided, losses, metric_of, output_entries, scale_of, total_score
-from smle.guarantees import broken, label_columns, nearest_outputs, to_scores
-from smle.rules import Choice, Specification
+from smle.guarantees import broken, nearest_outputs, to_scores
+from smle.rules import Choice, Specification, label_columns
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 
 if TYPE_CHECKING:
@@ -110,13 +110,24 @@ def compare(
     return Compared(spec, X, truth, answers, loss, violations, weight, plain)
 
 
-def quick_baseline(spec: Specification, X: Any, y: Any, *, seed: int = 0) -> QuickModel:
-    """Return a quick plain model of a table and its targets, for `compare_models` where no baseline was trained."""
-    return QuickModel.fit(spec, encode_inputs(spec, X), encode_targets(spec, y), seed=seed)
+def quick_baseline(spec: Specification, X: Any, y: Any, *, seed: int = 0, preprocess: bool = False) -> QuickModel:
+    """Return a quick plain model of a table and its targets, for `compare_models` where no baseline was trained.
+
+    `preprocess`: it learns the nearest targets that obey the rules.
+    """
+    encoded, targets = encode_inputs(spec, X), encode_targets(spec, y)
+    if preprocess:
+        targets = nearest_outputs(spec, encoded, targets)
+    return QuickModel.fit(spec, encoded, targets, seed=seed)
 
 
 def compare_models(
-    safe: SafeEstimator, X: Any, y: Any, *, plain: SafeEstimator | QuickModel | None = None
+    safe: SafeEstimator,
+    X: Any,
+    y: Any,
+    *,
+    plain: SafeEstimator | QuickModel | None = None,
+    preprocess: SafeEstimator | QuickModel | None = None,
 ) -> dict[str, Any]:
     """Measure on rows that no model was trained on.
 
@@ -126,10 +137,12 @@ def compare_models(
         y: Table with the output columns.
         plain: A model without rules, or a `quick_baseline`, if there is one. Beside a model that corrects answers
             stands what is answered inside.
+        preprocess: A model without rules that learned targets which obey them (`quick_baseline(..., preprocess=True)`).
 
     Returns:
-        `metric`, `rows`, and for each of plain, postprocess, safe and oracle (the allowed answers with the best score)
-        the `score` and the share of rows that break a rule (`violations`, exact); there also `data`: the true outputs.
+        `metric`, `rows`, and for each of plain, preprocess, postprocess, safe and oracle (the allowed answers with the
+        best score) the `score` and the share of rows that break a rule (`violations`, exact); there also `data`: the
+        true outputs.
         `outputs`: scores per output, with recall and balanced accuracy where a side is rare. `seconds`: training, and
         for postprocess the time for these rows. `concern`: why the safe model is of little use, if it is, and what
         to do; `cost`: which rules forbid what the data show, if that costs much.
@@ -146,6 +159,9 @@ def compare_models(
         seconds["plain"] = plain.history_.seconds
     elif safe.has_head_of_rules:
         outputs["plain"], kind = safe.own_answers(X), safe.deployed_.front.kind
+    if preprocess is not None:
+        rows = encoded if isinstance(preprocess, QuickModel) else X
+        outputs["preprocess"] = preprocess.raw_outputs(rows)
     started = time.monotonic()
     found = compare(spec, encoded, truth, outputs, plain=kind)
     if "plain" in outputs:

@@ -55,7 +55,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         default, scale = model._typical(targets)
         certificate = certify_rules(spec, default=default, scale=scale)
         program_of(certificate)
-    frame = frame_of(X, [item.name for item in spec.inputs], without={item.name for item in spec.outputs})
+    frame = frame_of(X, spec)
     routed = _routed(model, sample_weight, params)
     started = time.monotonic()
     inner, classes = _fitted(model, frame, model._inner_targets(targets), routed)

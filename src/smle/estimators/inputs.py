@@ -32,7 +32,7 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
     if isinstance(X, np.ma.MaskedArray):
         kind: Any = X.dtype if X.dtype.kind == "f" else object
         X = np.where(np.ma.getmaskarray(X), np.asarray(None, dtype=kind), np.asarray(X, dtype=kind))
-    if spec is None or not spec.one_hot:
+    if spec is None or not (spec.one_hot or spec.dates):
         stands_in = spec is not None and any(item.missing is not None for item in spec.inputs)
         checked = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)
         known = [] if spec is None else [f"Input '{item.name}'" for item in spec.inputs]

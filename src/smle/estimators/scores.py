@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import label_columns
-from smle.rules import Choice, Label, Number, Specification
+from smle.rules import Choice, Label, Number, Specification, label_columns
 
 __all__ = ["columns_of", "decided", "losses", "metric_of", "output_entries", "scale_of", "sides_of", "total_score"]
 

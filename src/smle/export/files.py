@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +19,7 @@ from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, R
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.export.proposals import proposals_of
+from smle.files import replacing
 from smle.rules import Specification
 from smle_check.onnx.check import FORMAT
 from smle_check.reading import BACKBONE
@@ -211,16 +211,6 @@ def _text(certificate: Certificate, role: str) -> str | None:
 
 def _replace(files: dict[Path, bytes]) -> None:
     """Write files beside their places, then move them there: a file is old or new, never half."""
-    fresh = {place: place.with_name(f".{place.name}.{secrets.token_hex(4)}") for place in files}
-    try:
-        for place, data in files.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with open(fresh[place], "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for place, other in fresh.items():
-            os.replace(other, place)
-    finally:
-        for other in fresh.values():
-            other.unlink(missing_ok=True)
+    with replacing(*files) as fresh:
+        for path, data in zip(fresh, files.values(), strict=True):
+            path.write_bytes(data)

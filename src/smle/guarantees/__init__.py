@@ -12,10 +12,9 @@ from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
-from smle.guarantees.answers.nearest import label_columns, nearest_outputs, to_scores
+from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.guarantees.box import (
     PDCG_COSTS,
-    Center,
     Counterexample,
     Finder,
     HeadProblem,
@@ -37,7 +36,7 @@ from smle.guarantees.box import (
     strongest_counterexample,
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
-from smle.guarantees.proof.frozen_heads import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.network_boxes import CUTS
 from smle.guarantees.proof.relaxation import bisected
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
@@ -54,7 +53,7 @@ from smle.guarantees.proof.verdict import (
     Violated,
 )
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, slopes_and_offsets, worst_case
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
 from smle.guarantees.regions.cell_rules import CellRules, PlainClause, Polytopes, cell_rules_of
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
@@ -67,12 +66,9 @@ __all__ = [
     "COMPLEMENT",
     "CUTS",
     "PDCG_COSTS",
-    "AffineBounds",
     "Bounds",
     "CellRules",
     "Cells",
-    "Center",
-    "ConstantBounds",
     "Counterexample",
     "Cut",
     "Diagnosis",
@@ -89,7 +85,6 @@ __all__ = [
     "HeadResult",
     "Holds",
     "Leaf",
-    "Literals",
     "LocalLoss",
     "Loss",
     "Memory",
@@ -123,7 +118,6 @@ __all__ = [
     "find_cells",
     "find_center",
     "guard_rows",
-    "label_columns",
     "logistic_loss",
     "maximize",
     "nearest_outputs",

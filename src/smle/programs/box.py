@@ -11,7 +11,7 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
-from smle.guarantees import AffineBounds, Bounds, ConstantBounds, FrozenHeads, Head, NetworkBounds
+from smle.guarantees import Bounds, FrozenHeads, Head, NetworkBounds
 from smle_check.program import Gate, Op, Step, Table, box, needed, prepared, run
 from smle_check.reading import BACKBONE
 
@@ -309,11 +309,7 @@ class Perceptron:
 def frozen_heads_of(tensors: Mapping[str, Array]) -> FrozenHeads:
     """Return what the stored heads behind a box can reach."""
     box = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
-    bounds: Bounds
-    if "hidden.0.weight" in box:
-        bounds = NetworkBounds.of_stored(box)
-    else:
-        bounds = AffineBounds(**box) if "lower_slope" in box else ConstantBounds(**box)
+    bounds = NetworkBounds.of_stored(box) if "hidden.0.weight" in box else Bounds(**box)
     names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
     own = {field: tensors[f"heads.{name}"] for name, field in names.items() if f"heads.{name}" in tensors}
     heads = [Head(**{field: value[c] for field, value in own.items()}) for c in range(len(own["W"]))]

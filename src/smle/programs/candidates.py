@@ -20,7 +20,7 @@ from smle.certificates.document import Certificate
 from smle.programs.checks import Check, CheckedColumns, CheckedRows
 from smle.programs.clip_list import MANY_LIMITS, ClipList
 from smle.programs.proposals import Proposals
-from smle.rules.arrays import ClauseArrays
+from smle.rules import ClauseArrays
 from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, WIDE, limits_of
 from smle_check.program import Op, Stage, gate_of, gated

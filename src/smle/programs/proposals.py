@@ -18,7 +18,7 @@ import numpy.typing as npt
 from smle.programs.alternatives import KEPT, Block
 from smle.programs.label_sets import Labels
 from smle.programs.nearest_points import upward
-from smle.rules.arrays import ClauseArrays
+from smle.rules import ClauseArrays
 
 __all__ = ["Proposals"]
 
@@ -164,8 +164,8 @@ def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Number
             parts += [part] * len(pairs)
     g, s, h = distinct[:, :m], distinct[:, m:-1], distinct[:, -1]
     block = Block(g, s, h, listed, np.array(parts, dtype=np.intp), scale, clauses.labels) if listed else None
-    signs = _signs(clauses, literals)
-    if not clauses.labels[columns].all() or signs is None:
+    signs = [sign for i in literals.tolist() if (sign := clauses.sign(i)) is not None]
+    if not clauses.labels[columns].all() or len(signs) < len(literals):
         assert block is not None
         return block
     position = np.full(m, -1)
@@ -183,15 +183,3 @@ def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Number
     shifted = [position[pairs].astype(np.int32) for _, pairs in lists]
     own_parts = np.array([*numbers.tolist(), *(part for part, _ in lists)], dtype=np.intp)
     return Labels(columns, list(words.values()), shifted, own_parts, upward(least), -upward(-most), block)
-
-
-def _signs(clauses: ClauseArrays, literals: Numbers) -> list[tuple[int, bool]] | None:
-    """Read literals as (label, on); None if one of them says something else."""
-    result = []
-    for i in literals:
-        outputs = np.flatnonzero(clauses.g[i])
-        value = clauses.g[i, outputs[0]]
-        if len(outputs) != 1 or clauses.h[i] != 0 or clauses.s[i].any() or clauses.strict[i] != (value > 0):
-            return None
-        result.append((int(outputs[0]), bool(value < 0)))
-    return result

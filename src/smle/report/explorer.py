@@ -82,6 +82,7 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
             start_at = min(max(medians.get(item.name, (low + high) / 2), low), high)
             start_at = float(round(start_at)) if item.integer else float(f"{start_at:.4g}")
             facts = {"kind": "number", "columns": [column], "low": low, "high": high, "integer": item.integer}
+            facts |= {"dates": True} if item.dates else {}
             facts["start"] = min(max(start_at, low), high)
         result.append({"name": item.name, **facts})
         column += len(facts["columns"])

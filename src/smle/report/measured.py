@@ -15,7 +15,7 @@ from smle.estimators.concerns import concern_about
 from smle.estimators.scores import decided, losses, metric_of, output_entries, total_score
 from smle.guarantees import active, broken, to_scores
 from smle.programs import Corrections
-from smle.rules import Choice, Specification
+from smle.rules import Choice, Literals, Specification
 from smle.tables import column_names, encode_choices, encode_inputs, in_domain
 
 __all__ = ["Measured", "measure"]
@@ -157,14 +157,8 @@ def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> f
         return None
     least = np.inf
     for clause in requirement.expanded():
-        room = np.full(len(rows), -np.inf)
-        for literal in clause.literals:
-            value = np.full(len(rows), float(literal.bound))
-            for j, g in literal.outputs:
-                value -= float(g) * Y[rows, j]
-            for k, s in literal.inputs:
-                value -= float(s) * X[rows, k]
-            room = np.maximum(room, value)
+        literals = Literals.of_clauses(clause, Y.shape[1], X.shape[1])
+        room = (literals.bounds(X[rows]) - Y[rows] @ literals.g.T).max(axis=1)
         least = min(least, float(room.min()))
     return least
 

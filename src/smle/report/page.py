@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import cache
@@ -18,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 import smle
+from smle.files import reason_of, replacing
 
 __all__ = ["json_for_script", "render", "require_page", "stamped", "write_page"]
 
@@ -81,17 +80,11 @@ def write_page(target: Path, text: str) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with replacing(target) as (fresh,):
             fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, target)
-        finally:
-            fresh.unlink(missing_ok=True)
     except OSError as error:
-        reason = "a part of the path is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise OSError(f"Cannot write '{target}': {reason}. Name another place.") from error
+        raise OSError(f"Cannot write '{target}': {reason_of(error)}. Name another place.") from error
 
 
 def json_for_script(value: Mapping[str, Any]) -> Markup:

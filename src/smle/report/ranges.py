@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import HeadNumbers, Literals, NetworkBounds, RegionMaximum, binding_rules, worst_case
+from smle.guarantees import HeadNumbers, NetworkBounds, RegionMaximum, binding_rules, worst_case
 from smle.report.statements import Witnesses
-from smle.rules import Literal, Specification
+from smle.rules import Literal, Literals, Specification
 
 __all__ = ["Limit", "OutputRanges", "Range", "output_ranges"]
 

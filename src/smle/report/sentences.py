@@ -16,6 +16,7 @@ from smle.rules.expressions import (
     And,
     Call,
     Compare,
+    Day,
     Implies,
     Member,
     Name,
@@ -76,6 +77,8 @@ class _Speaker:
         match node:
             case Num(value=value):
                 return exact_text(value), _ATOM
+            case Day():
+                return to_text(node), _ATOM
             case Name(name=name):
                 return self._name(name, inside=True), _ATOM
             case Negative(operand=operand):

@@ -12,7 +12,7 @@ from smle.programs import Corrections, Moves, Parts, alternatives_of
 from smle.report import svg
 from smle.report.measured import Measured
 from smle.report.wording import clause_text, name_text, number, share
-from smle.rules import Choice, Clause, Label, Literal, Specification
+from smle.rules import Choice, Clause, Label, Literal, Specification, label_columns
 from smle_check.names import visible
 
 __all__ = ["served_facts", "served_view"]
@@ -151,9 +151,6 @@ def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> lis
 
 def _part(literal: Literal, spec: Specification) -> str:
     """Return an alternative as a formula; that a label is on or off in words."""
-    labels = {output.name for output in spec.outputs if isinstance(output, Label)}
-    if len(literal.outputs) == 1 and not literal.inputs and literal.bound == 0:
-        ((column, value),) = literal.outputs
-        if spec.targets[column] in labels:
-            return f"{name_text(spec.targets[column])} is {'on' if value < 0 else 'off'}"
+    if literal.sign is not None and label_columns(spec)[literal.sign[0]]:
+        return f"{name_text(spec.targets[literal.sign[0]])} is {'on' if literal.sign[1] else 'off'}"
     return clause_text(Clause((literal,)), spec)

@@ -7,7 +7,7 @@ margins are those of the exact checker; the corners are computed in float64 and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,49 +20,24 @@ from smle.guarantees import (
     Domain,
     FrozenHeads,
     HeadNumbers,
-    Literals,
     NetworkBounds,
     Region,
     RegionMaximum,
     WidenedBox,
-    binding_rules,
     slopes_and_offsets,
     verify_exclusions,
     worst_case,
 )
 from smle.report.wording import clause_text, exclusion_texts, row_text
-from smle.rules import Clause, Specification
-from smle_check.names import term, visible
-from smle_check.words import comparison_text
+from smle.rules import Clause, Literals, Specification
 
-__all__ = [
-    "Corner",
-    "Key",
-    "Reader",
-    "RuleVerdict",
-    "Witnesses",
-    "enforced_text",
-    "keyed",
-    "keys_of",
-    "plain_verdicts",
-    "rule_verdicts",
-]
+__all__ = ["Corner", "Reader", "RuleVerdict", "Witnesses", "enforced_text", "plain_verdicts", "rule_verdicts"]
 
 Array = npt.NDArray[np.float64]
 _LOCATED_RULES = 200  # rules for which the corner is computed
 _LOCATED_PAIRS = 200_000
 _SHOWN_ROWS = 40
 _EPS = 2.0**-52
-
-
-@dataclass(frozen=True)
-class Key:
-    """Which obligation a proved statement is about; `clause` is -1 for a block of exclusions."""
-
-    head: int
-    rule: int
-    region: int | None
-    clause: int
 
 
 @dataclass(frozen=True)
@@ -106,28 +81,13 @@ class RuleVerdict:
         return None if self.worst is None else float(self.worst.margin)
 
 
-def keys_of(certificate: Certificate, spec: Specification, cells: Cells) -> Iterator[Key]:
-    """Yield the obligations in the order in which the checker states them."""
-    empty = {
-        (proof["head"], proof["region"]) for proof in certificate.document["proof"]["obligations"] if "empty" in proof
-    }
-    for head in range(len(cells) - cells.free_cell):
-        for rule, region in binding_rules(cells, spec, head):
-            if (head, region) in empty:
-                continue
-            requirement = spec.rules[rule].requirement
-            yield from (Key(head, rule, region, clause) for clause in range(len(requirement.clauses)))
-            if len(requirement.exclusions):
-                yield Key(head, rule, region, -1)
-
-
 def rule_verdicts(
     proved: tuple[Proved, ...], certificate: Certificate, spec: Specification, *, cells: Cells, over: FrozenHeads
 ) -> list[RuleVerdict]:
     """Return one verdict per rule, from what the exact checker proved."""
-    grouped: dict[int, list[tuple[Key, Proved]]] = {}
-    for key, item in keyed(proved, certificate, spec, cells=cells):
-        grouped.setdefault(key.rule, []).append((key, item))
+    grouped: dict[int, list[Proved]] = {}
+    for item in proved:
+        grouped.setdefault(item.obligation.rule, []).append(item)
     reader = Reader(spec, cells)
     witnesses = Witnesses(certificate, spec, cells=cells, over=over)
     result = []
@@ -136,18 +96,17 @@ def rule_verdicts(
         if not items:
             result.append(RuleVerdict(rule, 0, None, None))
             continue
-        key, worst = min(items, key=lambda pair: pair[1].margin)
-        corner = witnesses.corner(key, float(worst.margin)) if rule < _LOCATED_RULES else None
-        told = reader.where(key, worst), reader.sentence(key, worst)
-        result.append(RuleVerdict(rule, len(items), worst, corner, *told))
+        worst = min(items, key=lambda item: item.margin)
+        corner = witnesses.corner(worst) if rule < _LOCATED_RULES else None
+        result.append(RuleVerdict(rule, len(items), worst, corner, reader.where(worst), reader.sentence(worst)))
     return result
 
 
 def plain_verdicts(proved: Sequence[Proved], spec: Specification) -> list[RuleVerdict]:
     """Return one verdict per rule of a head that has no box, and so no corner that attains a margin."""
     result = []
-    for index, rule in enumerate(spec.rules):
-        items = [item for item in proved if item.rule == visible(rule.name)]
+    for index in range(len(spec.rules)):
+        items = [item for item in proved if item.obligation.rule == index]
         worst = min(items, key=lambda item: item.margin, default=None)
         told = ("", "") if worst is None else (worst.where, worst.sentence)
         result.append(RuleVerdict(index, len(items), worst, None, *told, enforced_text(items)))
@@ -160,52 +119,28 @@ def enforced_text(proved: Sequence[Proved]) -> str:
     return " and ".join(f"{count:,} {kind}{'s' if count > 1 else ''}" for count, kind in counts if count)
 
 
-def keyed(
-    proved: Sequence[Proved], certificate: Certificate, spec: Specification, *, cells: Cells
-) -> Iterator[tuple[Key, Proved]]:
-    """Yield what the checker proved, each statement with its obligation."""
-    for key, item in zip(keys_of(certificate, spec, cells), proved, strict=True):
-        if visible(spec.rules[key.rule].name) != item.rule:
-            raise RuntimeError(f"Expected a statement about rule '{spec.rules[key.rule].name}'. Got '{item.rule}'.")
-        yield key, item
-
-
 class Reader:
-    """Prints proved statements for readers, from the rules themselves.
-
-    The text of the checker is printed anew from the same rows and literals; where it is not the same, it is shown as
-    the checker prints it.
-    """
+    """Prints proved statements for readers, from the rules themselves."""
 
     def __init__(self, spec: Specification, cells: Cells) -> None:
         self._spec, self._cells = spec, cells
 
-    def where(self, key: Key, item: Proved) -> str:
+    def where(self, item: Proved) -> str:
         """Return the region of a statement as a formula; `everywhere` if there is no condition."""
-        regions = (*self._cells[key.head], *(() if key.region is None else (key.region,)))
-        active = sorted({row for region in regions for row in self._cells.regions[region]})
-        rows = [self._cells.rows[row] for row in active]
-        names = [term(name) for name in self._spec.columns]
-        plain = [comparison_text(dict(row.coefficients), row.bound, row.strict, names) for row in rows]
-        if not rows or item.where != "where " + " and ".join(plain):
+        rows = [self._cells.rows[row] for row in item.obligation.rows]
+        if not rows:
             return item.where
         more = f" ∧ … ({len(rows) - _SHOWN_ROWS:,} more)" if len(rows) > _SHOWN_ROWS else ""
         return "where " + " ∧ ".join(row_text(row, self._spec) for row in rows[:_SHOWN_ROWS]) + more
 
-    def sentence(self, key: Key, item: Proved) -> str:
+    def sentence(self, item: Proved) -> str:
         """Return what a statement says as a formula."""
-        requirement = self._spec.rules[key.rule].requirement
-        if key.clause < 0:
-            pairs = requirement.exclusions
-            more = f" and {len(pairs) - 3:,} more exclusions" if len(pairs) > 3 else ""
-            return "; ".join(exclusion_texts(pairs[:3].tolist(), self._spec)) + more
-        clause = requirement.clauses[key.clause]
-        m, names = len(self._spec.targets), [term(name) for name in (*self._spec.targets, *self._spec.columns)]
-        plain = [
-            comparison_text({**dict(v.outputs), **{m + k: s for k, s in v.inputs}}, v.bound, v.strict, names)
-            for v in clause.literals
-        ]
-        return clause_text(clause, self._spec) if item.sentence == " or ".join(plain) else item.sentence
+        requirement, clause = self._spec.rules[item.obligation.rule].requirement, item.obligation.clause
+        if clause is not None:
+            return clause_text(requirement.clauses[clause], self._spec)
+        pairs = requirement.exclusions
+        more = f" and {len(pairs) - 3:,} more exclusions" if len(pairs) > 3 else ""
+        return "; ".join(exclusion_texts(pairs[:3].tolist(), self._spec)) + more
 
 
 class Witnesses:
@@ -215,8 +150,8 @@ class Witnesses:
         self.spec, self.cells, self.over = spec, cells, over
         self.domain = Domain.of(spec)
         self.envelope = WidenedBox.of(over.bounds, self.domain)
-        self._weights: dict[Key, Any] = {
-            Key(p["head"], p["rule"], p["region"], p["clause"]): p["lambda"]
+        self._weights: dict[tuple[int, int, int | None, int | None], Any] = {
+            (p["head"], p["rule"], p["region"], p["clause"]): p["lambda"]
             for p in certificate.document["proof"]["obligations"]
             if "lambda" in p
         }
@@ -230,30 +165,31 @@ class Witnesses:
             self._supports[place] = RegionMaximum(Region.of(self.cells, self.spec, active, domain=self.domain))
         return self._supports[place]
 
-    def corner(self, key: Key, margin: float) -> Corner | None:
-        """Return where the margin of an obligation is attained; None if that is not known.
+    def corner(self, item: Proved) -> Corner | None:
+        """Return where the margin of a statement is attained; None if that is not known.
 
         Bounds by a network are proved box by box, without one corner that stands for all.
         """
         if isinstance(self.over.bounds, NetworkBounds):
             return None
-        head = self.over.heads[key.head]
+        obligation = item.obligation
+        head = self.over.heads[obligation.head]
         assert head is not None
-        requirement = self.spec.rules[key.rule].requirement
-        if key.clause < 0:
+        requirement = self.spec.rules[obligation.rule].requirement
+        if obligation.clause is None:
             if len(requirement.exclusions) > _LOCATED_PAIRS:
                 return None
             _, margins = verify_exclusions(requirement.exclusions, head, self.envelope, self.domain)
             h, k = requirement.exclusions[int(np.argmin(margins))].tolist()
             return Corner(pair=(h, k))
         numbers = HeadNumbers.of(head, self.envelope, self.domain)
-        clause = requirement.clauses[key.clause]
-        return self._clause_corner(clause, numbers, key, margin)
+        return self._clause_corner(requirement.clauses[obligation.clause], numbers, item)
 
-    def _clause_corner(self, clause: Clause, numbers: HeadNumbers, key: Key, margin: float) -> Corner | None:
+    def _clause_corner(self, clause: Clause, numbers: HeadNumbers, item: Proved) -> Corner | None:
+        key, margin = item.obligation, float(item.margin)
         m, d = len(self.spec.targets), len(self.spec.columns)
-        weights = np.array([float.fromhex(w) for w in self._weights[key]])
-        literals = Literals.of(clause, m, d).combined(weights[None] / weights.sum())
+        weights = np.array([float.fromhex(w) for w in self._weights[key.head, key.rule, key.region, key.clause]])
+        literals = Literals.of_clauses(clause, m, d).combined(weights[None] / weights.sum())
         support = self.support(key.head, key.region)
         both = Literals.stacked([literals, Literals(-literals.g, -literals.s, -literals.h, literals.strict)])
         worst = worst_case(both, numbers, self.envelope, support)

@@ -17,7 +17,7 @@ from smle.report.measured import Measured
 from smle.report.ranges import OutputRanges
 from smle.report.recorded import history_of
 from smle.report.sentences import words
-from smle.report.statements import Corner, Key, Reader, RuleVerdict, enforced_text
+from smle.report.statements import Corner, Reader, RuleVerdict, enforced_text
 from smle.report.wording import (
     about,
     domain_text,
@@ -150,18 +150,18 @@ def rules_view(spec: Specification, verdicts: Sequence[RuleVerdict], measured: M
     }
 
 
-def statements_view(stated: Sequence[tuple[Key, Proved]], reader: Reader) -> dict[str, Any]:
+def statements_view(stated: Sequence[Proved], reader: Reader) -> dict[str, Any]:
     """Return the proved statements with the smallest margins."""
-    ordered = sorted(stated, key=lambda pair: pair[1].margin)[:_STATEMENTS]
+    ordered = sorted(stated, key=lambda item: item.margin)[:_STATEMENTS]
     rows = [
         {
             "rule": item.rule,
             "head": item.head,
-            "where": reader.where(key, item),
-            "sentence": reader.sentence(key, item),
+            "where": reader.where(item),
+            "sentence": reader.sentence(item),
             "margin": margin_text(item.margin),
         }
-        for key, item in ordered
+        for item in ordered
     ]
     return {"statements": rows, "statements_total": len(stated)}
 
@@ -295,7 +295,7 @@ def history_view(description: Mapping[str, Any]) -> dict[str, Any]:
             parts.append(f"ended by {record.stopped.replace('_', ' ')}")
         if record.final:
             parts.append(
-                f"the last {record.final} went on from the best, on all rows with none held out, and were kept"
+                f"{record.final} final epochs went on from the best, on all rows with none held out, and were kept"
             )
         caption = "; ".join(parts) + "."
     elif isinstance(seconds := _mapping_of(description.get("history")).get("seconds"), int | float):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-from smle.rules import Categorical, Clause, Row, Rule, Specification
+from smle.rules import Categorical, Clause, Row, Rule, Specification, date_text
 from smle.rules.expressions import decimal_text, quote_name
 from smle_check.digits import rounded_text
 from smle_check.floats import exact
@@ -116,6 +116,8 @@ def row_text(row: Row, spec: Specification) -> str:
     if len(row.coefficients) == 1 and not row.strict:
         ((column, value),) = row.coefficients
         category = _category(column, spec)
+        if column in spec.dates and abs(value) == 1:
+            return f"{name_text(spec.columns[column])} {'≤' if value > 0 else '≥'} {date_text(row.bound * value)}"
         if category is not None and ((value == 1 and row.bound == 0) or value == row.bound == -1):
             return f"{name_text(category[0])} {'=' if value < 0 else '≠'} {name_text(category[1])}"
     return _comparison([(spec.columns[k], v) for k, v in row.coefficients], row.bound, row.strict)
@@ -202,7 +204,9 @@ def point(spec: Specification, values: Sequence[float]) -> list[str]:
     parts = []
     for column, value in enumerate(values):
         category = _category(column, spec)
-        if category is None:
+        if column in spec.dates:
+            parts.append(f"{name_text(spec.columns[column])} = {date_text(value)}")
+        elif category is None:
             parts.append(f"{name_text(spec.columns[column])} {about(value)}")
         elif value > 0.5:
             parts.append(f"{name_text(category[0])} = {name_text(category[1])}")
@@ -217,6 +221,9 @@ def domain_text(spec: Specification) -> list[tuple[str, str]]:
             shown = ", ".join(f"“{c}”" if "," in c else c for c in item.categories[:12])
             more = f", … ({len(item.categories)} in all)" if len(item.categories) > 12 else ""
             values, missing = f"one of {shown}{more}", item.missing
+        elif item.dates:
+            values = f"{date_text(item.lower)} to {date_text(item.upper)}"
+            missing = None if item.missing is None else date_text(item.missing)
         else:
             kind = ", whole numbers" if item.integer else ""
             values = f"{exact_text(item.lower)} to {exact_text(item.upper)}{kind}"

@@ -1,7 +1,9 @@
 """What must hold: statements only, no solving."""
 
+from smle.rules.arrays import ClauseArrays, Literals, label_columns
+from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
-from smle.rules.formula import CNF, Clause, Literal
+from smle.rules.formula import CNF, Clause, Literal, exclusion
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, label_implies, mutually_exclusive, rule
 from smle.rules.helpers import linear as linear_rule
 from smle.rules.operators import (
@@ -22,6 +24,7 @@ from smle.rules.operators import (
     variables,
 )
 from smle.rules.polytope import Linear, Polytope, Row, dot, linear
+from smle.rules.shown import html_table, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
 __all__ = [
@@ -29,10 +32,12 @@ __all__ = [
     "Categorical",
     "Choice",
     "Clause",
+    "ClauseArrays",
     "Condition",
     "Label",
     "Linear",
     "Literal",
+    "Literals",
     "NeverTogether",
     "Number",
     "NumericInput",
@@ -48,10 +53,15 @@ __all__ = [
     "at_most",
     "at_most_one",
     "bounded_change",
+    "date_text",
+    "day_of",
     "dot",
     "exactly",
     "exactly_one",
+    "exclusion",
     "forbidden_pairs_from_data",
+    "html_table",
+    "label_columns",
     "label_implies",
     "linear",
     "linear_rule",
@@ -61,6 +71,7 @@ __all__ = [
     "mutually_exclusive",
     "rule",
     "score",
+    "text_table",
     "variable",
     "variables",
 ]

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import CASES, Call, Name, Negative, Node, Num, Product, Sum, quote
+from smle.rules.expressions import CASES, Call, Day, Name, Negative, Node, Num, Product, Sum, quote
 from smle.rules.specification import Categorical, Choice, Label
 from smle.rules.vocabulary import Vocabulary
 
@@ -37,6 +37,7 @@ class Affine:
     inputs: dict[int, Fraction] = field(default_factory=dict)
     outputs: dict[int, Fraction] = field(default_factory=dict)
     largest: list[Largest] = field(default_factory=list)
+    dates: Fraction = Fraction(0)  # by how much it would grow if days were counted from one day earlier
 
     @property
     def is_constant(self) -> bool:
@@ -62,6 +63,7 @@ class Affine:
     def add(self, other: Affine, scale: Fraction) -> None:
         """Add scale * other."""
         self.constant = _bounded(self.constant + scale * other.constant)
+        self.dates = _bounded(self.dates + scale * other.dates)
         for mine, theirs in ((self.inputs, other.inputs), (self.outputs, other.outputs)):
             for index, value in theirs.items():
                 mine[index] = _bounded(mine.get(index, Fraction(0)) + scale * value)
@@ -72,6 +74,8 @@ class Affine:
 def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction:
     """Return the value of an expression without variables."""
     value = affine(node, Vocabulary((), (), constants or {}))
+    if value.dates:
+        raise RuleError(f"Expected a number. Got the date {quote(node)}.")
     return value.constant
 
 
@@ -91,6 +95,8 @@ def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary) -
     match node:
         case Num(value=value):
             total.constant = _bounded(total.constant + scale * value)
+        case Day(value=day):
+            total.add(Affine(constant=Fraction(day), dates=Fraction(1)), scale)
         case Name(name=name):
             _variable(total, name, scale, names)
         case Sum(terms=terms):
@@ -116,6 +122,8 @@ def _variable(total: Affine, name: str, scale: Fraction, names: Vocabulary) -> N
     elif name in names.columns:
         index = names.columns[name]
         total.inputs[index] = _bounded(total.inputs.get(index, Fraction(0)) + scale)
+        if index in names.dates:
+            total.dates = _bounded(total.dates + scale)
     elif isinstance(names.inputs.get(name), Categorical):
         raise RuleError(f"'{name}' is a category, not a number. Compare it with '==', '!=' or 'in'.")
     elif isinstance(names.outputs.get(name), Label):
@@ -139,6 +147,10 @@ def _product(node: Product, names: Vocabulary) -> Affine:
             if variable is not None:
                 raise RuleError(f"Not linear: {quote(node)} multiplies variables. Rules are linear.")
             variable = value
+        elif value.dates:
+            raise RuleError(
+                f"{quote(node)} multiplies or divides by a date. A difference of two dates is a number of days."
+            )
         elif operator == "/":
             if not value.constant:
                 raise RuleError(f"Division by zero in {quote(node)}.")
@@ -160,6 +172,8 @@ def _largest(node: Call, names: Vocabulary) -> Affine:
         raise RuleError(f"Expected two numbers or more in {node.function}(...). Got {quote(node)}.")
     elif sign < 0:
         forms = [form.scaled(sign) for form in forms]
+    if len({form.dates for form in forms}) > 1:
+        raise RuleError(f"{quote(node)} mixes dates and numbers. A difference of two dates is a number of days.")
     fixed = [form for form in forms if form.is_constant]
     forms = [form for form in forms if not form.is_constant]
     if fixed:

@@ -1,42 +1,123 @@
-"""Clauses as arrays of floats: one form for everything that computes with rules in floats."""
+"""Clauses as arrays of floats: the one place where exact rules become floats to compute with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import smle_check
+from smle.rules.formula import Clause, Literal
 from smle.rules.specification import Label, Specification
 
-__all__ = ["ClauseArrays"]
+__all__ = ["ClauseArrays", "Literals", "label_columns"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 Pairs = npt.NDArray[np.int32]
+Stated = tuple[Mapping[int, Fraction], Mapping[int, Fraction], Fraction, bool]
+
+
+def label_columns(spec: Specification) -> Mask:
+    """Return which output columns are labels. Shape (m,)."""
+    names = {item.name for item in spec.outputs if isinstance(item, Label)}
+    return np.array([name in names for name in spec.targets], dtype=bool)
+
+
+def _stated(literal: Literal, scale: Fraction | int = 1) -> Stated:
+    outputs, inputs = ({i: scale * v for i, v in form} for form in (literal.outputs, literal.inputs))
+    return outputs, inputs, scale * literal.bound, literal.strict
 
 
 @dataclass(frozen=True, eq=False)
-class ClauseArrays:
-    """Literals `g.y + s.x <= h` (`<` if strict), the clause of each, and lists of exclusions.
+class Literals:
+    """Literals `g.y + s.x <= h` (`<` if strict): g (L, m), s (L, d), h (L,), strict (L,).
 
-    Coefficients are the floats nearest to the exact ones: nothing is proved with them.
-
-    * `g` (L, m), `s` (L, d), `h` (L,), `strict` (L,): the literals, clause by clause.
-    * `clause` (L,): the clause of each literal; a clause holds if one of its literals does.
-    * `rule` (C,): the rule of each clause.
-    * `exclusions`: (rule, pairs (p, 2)); "not both y_h >= 0 and y_k >= 0".
-    * `labels` (m,): which outputs are labels, on if they are >= 0.
+    Coefficients are the floats nearest to the exact ones: nothing is proved with them alone.
     """
 
     g: Array
     s: Array
     h: Array
     strict: Mask
+
+    @staticmethod
+    def _arrays(literals: Sequence[Stated], m: int, d: int) -> tuple[Array, Array, Array, Mask]:
+        g, s = np.zeros((len(literals), m)), np.zeros((len(literals), d))
+        for i, (outputs, inputs, _, _) in enumerate(literals):
+            g[i, list(outputs)] = [float(v) for v in outputs.values()]
+            s[i, list(inputs)] = [float(v) for v in inputs.values()]
+        h = np.array([float(bound) for _, _, bound, _ in literals], dtype=np.float64)
+        return g, s, h, np.array([strict for _, _, _, strict in literals], dtype=bool)
+
+    @classmethod
+    def of_clauses(cls, clauses: Clause | Sequence[Clause], m: int, d: int, *, stated: bool = False) -> Literals:
+        """Return the literals of a clause (or of several clauses, one after the other).
+
+        Their first coefficient is 1 or -1; `stated`: as the user stated them.
+        """
+        several = (clauses,) if isinstance(clauses, Clause) else clauses
+        literals = [literal for clause in several for literal in clause.literals]
+        arrays = cls._arrays([_stated(literal, literal.scale if stated else 1) for literal in literals], m, d)
+        return Literals(*arrays)
+
+    @classmethod
+    def of_pairs(cls, pairs: npt.NDArray[np.integer[Any]], m: int, d: int) -> Literals:
+        """Return `y_h < 0`, `y_k < 0` for each pair (h, k): two literals each."""
+        labels = np.asarray(pairs).reshape(-1)
+        g = np.zeros((len(labels), m))
+        g[np.arange(len(labels)), labels] = 1.0
+        return Literals(g, np.zeros((len(g), d)), np.zeros(len(g)), np.ones(len(g), dtype=bool))
+
+    @staticmethod
+    def stacked(parts: Sequence[Literals]) -> Literals:
+        """Return the literals of several clauses, one after the other."""
+        return Literals(
+            np.concatenate([part.g for part in parts]),
+            np.concatenate([part.s for part in parts]),
+            np.concatenate([part.h for part in parts]),
+            np.concatenate([part.strict for part in parts]),
+        )
+
+    def combined(self, weights: Array) -> Literals:
+        """Return combinations of the literals as literals. Shape: weights (c, L)."""
+        return Literals(
+            weights @ self.g,
+            weights @ self.s,
+            weights @ self.h,
+            np.asarray((weights > 0) @ self.strict.astype(int) == (weights > 0).sum(axis=1)),
+        )
+
+    def bounds(self, X: npt.NDArray[np.floating[Any]]) -> Array:
+        """Return h - s.x, what g.y may be at most. Shapes: X (n, d) -> (n, L)."""
+        used = self.s.any(axis=0)  # what is not mentioned may be NaN
+        moved: Array = self.h - X[:, used].astype(np.float64) @ self.s[:, used].T
+        return moved
+
+    def sign(self, i: int) -> tuple[int, bool] | None:
+        """Read a literal about the sign of one output as (output, whether >= 0); None if it says something else."""
+        outputs = np.flatnonzero(self.g[i])
+        value = self.g[i, outputs[0]]
+        if len(outputs) != 1 or self.h[i] != 0 or self.s[i].any() or self.strict[i] != (value > 0):
+            return None
+        return int(outputs[0]), bool(value < 0)
+
+
+@dataclass(frozen=True, eq=False)
+class ClauseArrays(Literals):
+    """Literals, the clause of each, and lists of exclusions.
+
+    * `clause` (L,): the clause of each literal; a clause holds if one of its literals does.
+    * `rule` (C,): the rule of each clause.
+    * `exclusions`: (rule, pairs (p, 2)); "not both y_h >= 0 and y_k >= 0".
+    * `labels` (m,): which outputs are labels, on if they are >= 0.
+    """
+
     clause: Numbers
     rule: Numbers
     exclusions: tuple[tuple[int, Pairs], ...]
@@ -55,39 +136,40 @@ class ClauseArrays:
             spec: The rules. Their regions are not part of the arrays.
             labels: Columns of the outputs that are labels, for the checker's specification, which does not know them.
         """
-        stated: list[list[list[tuple[Mapping[int, Fraction], Mapping[int, Fraction], Fraction, bool]]]]
+        stated: list[list[list[Stated]]]
         if isinstance(spec, Specification):
             stated = [
-                [[(dict(a.outputs), dict(a.inputs), a.bound, a.strict) for a in clause.literals] for clause in clauses]
-                for clauses in (rule.requirement.clauses for rule in spec.rules)
+                [[_stated(literal) for literal in clause.literals] for clause in rule.requirement.clauses]
+                for rule in spec.rules
             ]
             lists: list[npt.ArrayLike] = [rule.requirement.exclusions for rule in spec.rules]
             d, m = len(spec.columns), len(spec.targets)
-            named = {item.name for item in spec.outputs if isinstance(item, Label)}
-            labels = [i for i, name in enumerate(spec.targets) if name in named] if labels is None else labels
+            is_label = label_columns(spec)
         else:
             stated = [[[tuple(a) for a in clause] for clause in rule.clauses] for rule in spec.rules]  # type: ignore[misc]
             lists = [rule.exclusions for rule in spec.rules]
             d, m = len(spec.inputs), len(spec.outputs)
-        flat = [
-            (r, c, literal)
-            for c, (r, clause) in enumerate((r, clause) for r, own in enumerate(stated) for clause in own)
-            for literal in clause
-        ]
-        g, s = np.zeros((len(flat), m)), np.zeros((len(flat), d))
-        for i, (_, _, (outputs, inputs, _, _)) in enumerate(flat):
-            g[i, list(outputs)] = [float(v) for v in outputs.values()]
-            s[i, list(inputs)] = [float(v) for v in inputs.values()]
-        is_label = np.zeros(m, dtype=bool)
-        is_label[list(labels or ())] = True
+            is_label = np.zeros(m, dtype=bool)
+        if labels is not None:
+            is_label = np.isin(np.arange(m), list(labels))
+        clauses = [(r, clause) for r, own in enumerate(stated) for clause in own]
         pairs = [np.asarray(own, dtype=np.int32).reshape(-1, 2) for own in lists]
         return cls(
-            g,
-            s,
-            np.array([float(literal[2]) for _, _, literal in flat]),
-            np.array([literal[3] for _, _, literal in flat], dtype=bool),
-            np.array([c for _, c, _ in flat], dtype=np.intp),
-            np.array([r for r, own in enumerate(stated) for _ in own], dtype=np.intp),
+            *cls._arrays([literal for _, clause in clauses for literal in clause], m, d),
+            np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause], dtype=np.intp),
+            np.array([r for r, _ in clauses], dtype=np.intp),
             tuple((r, own) for r, own in enumerate(pairs) if len(own)),
             is_label,
         )
+
+    def with_exclusions(self, limit: int, rng: np.random.Generator) -> ClauseArrays:
+        """Return the same with exclusions as clauses, of long lists a random choice of `limit`."""
+        chosen = [
+            (rule, pairs if len(pairs) <= limit else pairs[rng.choice(len(pairs), limit, replace=False)])
+            for rule, pairs in self.exclusions
+        ]
+        rules = np.concatenate([self.rule, *(np.full(len(pairs), rule, dtype=np.intp) for rule, pairs in chosen)])
+        every = np.concatenate([np.empty((0, 2), dtype=np.int32), *(pairs for _, pairs in chosen)])
+        both = Literals.stacked([self, Literals.of_pairs(every, self.g.shape[1], self.s.shape[1])])
+        clause = np.concatenate([self.clause, len(self.rule) + np.repeat(np.arange(len(every)), 2)])
+        return ClauseArrays(both.g, both.s, both.h, both.strict, clause, rules, (), self.labels)

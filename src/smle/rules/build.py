@@ -15,6 +15,7 @@ import numpy as np
 from smle.errors import RuleError
 from smle.rules.affine import number
 from smle.rules.compiler import compile_rule
+from smle.rules.dates import day_of, is_date
 from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node
 from smle.rules.operators import Condition, Term, node_of
@@ -68,6 +69,10 @@ def _text_number(text: str, what: str) -> Fraction:
     bare = text.strip().lower().lstrip("+-.")
     if bare in ("inf", "infinity", "nan"):
         raise RuleError(f"{what}: expected a finite number. Got '{text}'.")
+    if is_date(text):
+        raise RuleError(
+            f"{what}: expected a number. Got '{text}', which is a date; dates go into ranges and conditions."
+        )
     try:
         return number(parse(text))
     except RuleError:
@@ -95,7 +100,7 @@ def build(
     """State a specification in Python; the parts are those of a rules file.
 
     Args:
-        inputs: Name to range `(low, high)`, list of categories, or a dict as in the rules file.
+        inputs: Name to range `(low, high)` of numbers or dates, list of categories, or a dict as in the rules file.
         outputs: Names of real outputs (or Number, Label and Choice objects).
         labels: Names of labels.
         choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
@@ -172,6 +177,11 @@ def _input(key: object, stated: Any) -> NumericInput | Categorical:
         if not isinstance(stated, Mapping):
             listed = isinstance(stated, Sequence) and not isinstance(stated, str) and len(stated) > 0
             words = listed and all(isinstance(v, str) for v in stated) and not hasattr(stated[0], "line")
+            if words and all(map(is_date, stated)):
+                raise RuleError(
+                    f"{what}: two dates as text may be categories or a range. Write datetime.date(...) for a range, or "
+                    "{'categories': [...]}."
+                )
             stated = {"categories": stated} if words else {"range": stated}
         check_keys(stated, ("range", "integer", "missing", "categories"), what)
         if ("range" in stated) == ("categories" in stated):
@@ -197,10 +207,31 @@ def _numeric(name: str, stated: Mapping[str, Any], missing: Any) -> NumericInput
     ends = stated["range"]
     if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
         raise RuleError(f"{what}: expected a range [low, high]. Got {_shown(ends)}.")
+    if any(map(is_date, ends)):
+        return _dates(name, ends, stated, missing)
     lower, upper = (to_fraction(end, what) for end in ends)
     integer = _flag(stated.get("integer", False), f"{what}, integer")
     value = None if missing is None else to_fraction(missing, f"{what}, missing")
     return NumericInput(name, lower, upper, integer, value)
+
+
+def _dates(name: str, ends: Sequence[Any], stated: Mapping[str, Any], missing: Any) -> NumericInput:
+    what = f"Input '{name}'"
+    if "integer" in stated:
+        raise RuleError(f"{what}: 'integer' does not go with dates, which are whole days.")
+    days = []
+    for value in (*ends, *(() if missing is None else (missing,))):
+        with located(value):
+            if not is_date(value):
+                raise RuleError(f"{what}: expected dates such as 2020-01-31 throughout. Got '{value}'.")
+            try:
+                days.append(Fraction(day_of(value)))
+            except RuleError as error:
+                raise RuleError(f"{what}: {error}") from None
+    low, high = days[:2]
+    if low >= high:
+        raise RuleError(f"{what}: expected a range of dates [first, last]. Got [{ends[0]}, {ends[1]}].")
+    return NumericInput(name, low, high, True, days[2] if len(days) > 2 else None, dates=True)
 
 
 def _flag(value: object, what: str) -> bool:

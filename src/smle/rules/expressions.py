@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from smle.errors import RuleError
+from smle.rules.dates import date_text
 
 __all__ = [
     "CASES",
@@ -22,6 +23,7 @@ __all__ = [
     "And",
     "Call",
     "Compare",
+    "Day",
     "Implies",
     "Member",
     "Name",
@@ -81,6 +83,13 @@ class Num(Node):
     def __post_init__(self) -> None:
         if self.value < 0 or len(decimal_text(self.value) or "x" * 999) > _MAX_NUMBER_TEXT:
             raise RuleError(f"Expected a decimal number of at most {_MAX_NUMBER_TEXT} characters.")
+
+
+@dataclass(frozen=True)
+class Day(Node):
+    """A date, as its number of days from 1970-01-01."""
+
+    value: int
 
 
 @dataclass(frozen=True)
@@ -289,6 +298,8 @@ def _print(node: Node) -> tuple[str, int]:
     match node:
         case Num(value=value):
             return decimal_text(value) or "?", _ATOM
+        case Day(value=value):
+            return date_text(value), _ATOM
         case Name(name=name):
             return quote_name(name), _ATOM
         case Truth(value=truth):

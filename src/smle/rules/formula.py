@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from smle.rules.polytope import Linear, dot
 
-__all__ = ["CNF", "Clause", "Literal", "unique_pairs"]
+__all__ = ["CNF", "Clause", "Literal", "exclusion", "unique_pairs"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,13 @@ class Literal:
     def __post_init__(self) -> None:
         if not self.outputs:
             raise ValueError("Expected a literal that mentions an output. Got one over inputs only.")
+
+    @property
+    def sign(self) -> tuple[int, bool] | None:
+        """The output and whether it is >= 0, for a literal about the sign of one output (`<` or `>=`); else None."""
+        if len(self.outputs) != 1 or self.inputs or self.bound != 0 or self.strict != (self.outputs[0][1] > 0):
+            return None
+        return self.outputs[0][0], self.outputs[0][1] < 0
 
     def excess(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> Fraction:
         """Return g.y + s.x - h: positive (or zero, if strict) means violated."""
@@ -55,6 +62,11 @@ class Clause:
     def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
         """Evaluate the clause, exactly."""
         return any(literal.holds(y, x) for literal in self.literals)
+
+
+def exclusion(h: int, k: int) -> Clause:
+    """Return "not both" of two labels: `y_h < 0 or y_k < 0`."""
+    return Clause(tuple(Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in (h, k)))
 
 
 def unique_pairs(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
@@ -112,10 +124,4 @@ class CNF:
 
     def expanded(self) -> tuple[Clause, ...]:
         """Return all clauses as objects, exclusions included (for small formulas)."""
-        one = Fraction(1)
-
-        def below(label: int) -> Literal:
-            return Literal(((label, one),), (), Fraction(0), strict=True)
-
-        pairs = tuple(Clause((below(h), below(k))) for h, k in self.exclusions.tolist())
-        return self.clauses + pairs
+        return self.clauses + tuple(exclusion(h, k) for h, k in self.exclusions.tolist())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import NamedTuple
@@ -288,12 +288,17 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
 def _at_most(form: Affine, strict: bool, node: Node) -> Formula:
     """Return `form <= 0`: k times a largest form asks for all of the forms if k > 0, for one of them if k < 0."""
     if not form.largest:
+        if form.dates:
+            raise RuleError(
+                f"{quote(node)} compares a date with a number. Write dates as 2020-01-31; a difference of two dates is "
+                "a number of days, as in opened - 2020-01-31 >= 30."
+            )
         return _atom(form, strict)
     bounded_cases(form.cases, node)
     first, *rest = form.largest
     cases = []
     for inner in first.forms:
-        case = Affine(form.constant, form.inputs, form.outputs, rest).scaled(Fraction(1))
+        case = replace(form, largest=rest).scaled(Fraction(1))
         case.add(inner, first.factor)
         cases.append(_at_most(case, strict, node))
     return _joined(cases, conjunctive=first.factor > 0)

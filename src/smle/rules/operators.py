@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
@@ -11,9 +12,11 @@ from typing import NoReturn
 import numpy as np
 
 from smle.errors import RuleError
+from smle.rules.dates import day_of
 from smle.rules.expressions import (
     Call,
     Compare,
+    Day,
     Implies,
     Member,
     Name,
@@ -64,6 +67,8 @@ def node_of(value: object) -> Node:
         return value
     if isinstance(value, str):
         return Name(str(value))
+    if isinstance(value, date):
+        return Day(day_of(value))
     if isinstance(value, np.generic):
         return node_of(Fraction(str(value)) if isinstance(value, np.floating) and np.isfinite(value) else value.item())
     if isinstance(value, bool) or not isinstance(value, int | float | Rational | Decimal):

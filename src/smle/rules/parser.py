@@ -7,7 +7,7 @@
     comparison  = sum { ("<=" | "<" | ">=" | ">" | "==" | "!=") sum } | sum ["not"] "in" "[" sum { "," sum } "]"
     sum         = product { ("+" | "-") product }
     product     = unary { ("*" | "/") unary }
-    unary       = ["-" | "+"] unary | number | name | function "(" formula { "," formula } ")" | "(" formula ")"
+    unary       = ["-" | "+"] unary | number | date | name | function "(" formula { "," formula } ")" | "(" formula ")"
 
 Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack. A function of the caller's own
 is replaced by what it returns, a tree too, so that a rule never depends on it afterwards.
@@ -23,12 +23,14 @@ from fractions import Fraction
 from typing import Any
 
 from smle.errors import RuleError
+from smle.rules.dates import DATE_LIKE, day_of
 from smle.rules.expressions import (
     FUNCTIONS,
     KEYWORDS,
     MAX_DEPTH,
     Call,
     Compare,
+    Day,
     Implies,
     Member,
     Name,
@@ -54,6 +56,7 @@ _MAX_EXPONENT = 390
 
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
+    rf"|(?P<date>{DATE_LIKE})"
     r"|(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<name>[^\W\d]\w*)"
     r"|(?P<quoted>`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\")"
@@ -88,7 +91,7 @@ _BINDING = {
 
 @dataclass(frozen=True)
 class _Token:
-    kind: str  # number, name, quoted, operator (keywords included), end
+    kind: str  # number, date, name, quoted, operator (keywords included), end
     text: str
     start: int
     end: int
@@ -296,6 +299,9 @@ class _Parser:
         if token.kind == "number":
             self.advance()
             return _number(token.text)
+        if token.kind == "date":
+            self.advance()
+            return Day(day_of(token.text))
         if token.kind == "quoted":
             self.advance()
             mark = token.text[0]

@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smle.errors import RuleError
+from smle.rules.dates import date_text
 from smle.rules.formula import CNF
 from smle.rules.polytope import Polytope
+from smle.rules.shown import html_table, text_table
 from smle_check.names import twins, visible
 
 if TYPE_CHECKING:
@@ -19,13 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "RuleText", "Specification"]
 
 _LISTED = 6  # names in a short description
+_SHOWN = 50  # rules that a description lists
 
 
 @dataclass(frozen=True)
 class NumericInput:
     """A number in a finite range; `integer` promises whole numbers. One input column.
 
-    `missing` is None (missing values are refused) or the value that stands in for a missing one.
+    `missing` is None (missing values are refused) or the value that stands in for a missing one. `dates` are days,
+    as whole numbers counted from 1970-01-01.
     """
 
     name: str
@@ -33,9 +37,12 @@ class NumericInput:
     upper: Fraction
     integer: bool = False
     missing: Fraction | None = None
+    dates: bool = False
 
     def text(self, value: float) -> str:
-        """Return a value as people read it, rounded to four digits."""
+        """Return a value as people read it: a date, or a number rounded to four digits."""
+        if self.dates:
+            return date_text(value)
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
     def __post_init__(self) -> None:
@@ -43,6 +50,8 @@ class NumericInput:
             raise RuleError(
                 f"Input '{self.name}': expected a range [low, high] with low < high. Got [{self.lower}, {self.upper}]."
             )
+        if self.dates and not self.integer:
+            raise RuleError(f"Input '{self.name}': expected integer=True for dates, which are whole days.")
         if self.integer and (self.lower.denominator != 1 or self.upper.denominator != 1):
             raise RuleError(
                 f"Input '{self.name}': expected whole numbers as the ends of an integer range. "
@@ -170,9 +179,26 @@ class Specification:
                 )
 
     def __repr__(self) -> str:
-        """Name inputs, outputs and rules; the whole text is `to_yaml()`."""
+        """Name inputs, outputs and rules; `print` lists the rules, the whole text is `to_yaml()`."""
         parts = (("inputs", self.inputs), ("outputs", self.outputs), ("rules", self.rules))
         return f"Specification({', '.join(f'{part}=[{_some_names(items)}]' for part, items in parts)})"
+
+    def __str__(self) -> str:
+        return f"{self._summary()}\n\n{text_table(self._rows())}" if self.rules else self._summary()
+
+    def _repr_html_(self) -> str:
+        return html_table(self._summary(), self._rows())
+
+    def _summary(self) -> str:
+        parts = ((self.rules, "rule"), (self.inputs, "input"), (self.outputs, "output"))
+        counts = [f"{len(items)} {noun}{'s' if len(items) != 1 else ''}" for items, noun in parts]
+        named = [_some_names(items) for items in (self.inputs, self.outputs)]
+        return f"{counts[0]} about {counts[1]} ({named[0]}) and {counts[2]} ({named[1]})"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        shown = [(visible(r.name), visible(r.when or "always"), visible(r.then)) for r in self.rules[:_SHOWN]]
+        more = [(f"... {len(self.rules) - _SHOWN} more", "", "")] if len(self.rules) > _SHOWN else []
+        return [("rule", "when", "then"), *shown, *more]
 
     def _refuse_shared_names(self) -> None:
         groups = [i for i in self.inputs if isinstance(i, Categorical)]
@@ -261,6 +287,16 @@ class Specification:
             else:
                 names.append(item.name)
         return tuple(names)
+
+    def value_text(self, column: int, value: Fraction | float) -> str:
+        """Return a value of an input column as people read it: a date, or a number with six digits."""
+        return date_text(value) if column in self.dates else f"{float(value):g}"
+
+    @cached_property
+    def dates(self) -> frozenset[int]:
+        """Input columns that are dates, in days from 1970-01-01."""
+        names = {item.name for item in self.inputs if isinstance(item, NumericInput) and item.dates}
+        return frozenset(i for i, name in enumerate(self.columns) if name in names)
 
     def violated(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> tuple[str, ...]:
         """Return the names of the rules that the exact pair (x, y) violates."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from smle.errors import RuleError
-from smle.rules.expressions import Name, Negative, Node, Num, Truth, quote, to_text
+from smle.rules.expressions import Day, Name, Negative, Node, Num, Truth, quote, to_text
 from smle.rules.parser import did_you_mean
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput
 from smle_check.names import looks, visible
@@ -20,7 +20,7 @@ def written(node: Node) -> str | None:
     match node:
         case Name(name=name):
             return name
-        case Num() | Truth() | Negative(operand=Num()):
+        case Num() | Day() | Truth() | Negative(operand=Num()):
             return to_text(node)
     return None
 
@@ -47,6 +47,7 @@ class Vocabulary:
         self.columns: dict[str, int] = {}
         self.targets: dict[str, int] = {}
         self.integral: set[int] = set()
+        self.dates: set[int] = set()
         for source in inputs:
             self.inputs[source.name] = source
             names = [source.name]
@@ -55,6 +56,8 @@ class Vocabulary:
             for name in names:
                 if isinstance(source, Categorical) or source.integer:
                     self.integral.add(len(self.columns))
+                if isinstance(source, NumericInput) and source.dates:
+                    self.dates.add(len(self.columns))
                 self.columns[name] = len(self.columns)
         for target in outputs:
             self.outputs[target.name] = target
@@ -128,7 +131,10 @@ class Vocabulary:
         known = group.categories if isinstance(group, Categorical) else group.options
         text = written(node)
         if text is None:
-            raise RuleError(f"Expected {kind} of '{group.name}'. Got {quote(node)}.")
+            squeezed = to_text(node).replace(" ", "")
+            meant = next((name for name in known if name.replace(" ", "") == squeezed), None)
+            hint = "" if meant is None else f", which computes. Put the name in backticks: `{meant}`"
+            raise RuleError(f"Expected {kind} of '{group.name}'. Got {quote(node)}{hint}.")
         columns = self.columns if isinstance(group, Categorical) else self.targets
         if text not in known and isinstance(node, Num | Negative):
             equal = [k for k in known if _same_number(k, text)]

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from smle.errors import RuleError
+from smle.rules.dates import date_text
 from smle.rules.exclusions import is_summary, ranges_text
 from smle.rules.expressions import decimal_text
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, Specification
@@ -75,6 +76,9 @@ def _stated_input(item: NumericInput | Categorical) -> str:
     if isinstance(item, Categorical):
         missing = "" if item.missing is None else f", missing: {_scalar(item.missing, flow=True)}"
         return f"{{categories: {_flow(item.categories)}{missing}}}"
+    if item.dates:
+        ends = f"[{date_text(item.lower)}, {date_text(item.upper)}]"
+        return ends if item.missing is None else f"{{range: {ends}, missing: {date_text(item.missing)}}}"
     ends = f"[{number_text(item.lower)}, {number_text(item.upper)}]"
     if not item.integer and item.missing is None:
         return ends

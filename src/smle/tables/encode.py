@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
+import unicodedata
 import warnings
 from collections.abc import Collection
 from typing import Any
@@ -13,6 +15,8 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Categorical, Choice, NumericInput, Specification
+from smle.tables.days import days_of
+from smle.tables.missing import is_missing
 from smle.tables.whole import WHOLE_FLOAT32, as_objects, may_be_rounded, require_exact
 from smle_check.floats import BINARY32, BINARY64, nearest
 
@@ -63,7 +67,9 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
         raw = [array[:, i] for i in range(len(wanted))]
     else:
         _require_columns(names, wanted, "inputs")
-        raw = [_column(table, name) for name in wanted]
+        dates = {item.name: item for item in spec.inputs if isinstance(item, NumericInput) and item.dates}
+        labels = {str(label): label for label in table.columns}
+        raw = [days_of(dates[name], table[labels[name]]) if name in dates else _column(table, name) for name in wanted]
     parts: list[FloatArray] = []
     for item, values in zip(spec.inputs, raw, strict=True):
         if isinstance(item, Categorical):
@@ -97,7 +103,10 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     try:
         array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"Expected numbers in the outputs ({', '.join(spec.targets)}).") from None
+        flat = np.asarray(y, dtype=object).reshape(-1).tolist()
+        example = next((v for v in flat if not _is_number(v)), None)
+        listed = ", ".join(spec.targets)
+        raise DataError(f"Expected numbers in the outputs ({listed}). Got {example!r:.60}.{_comma(example)}") from None
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or array.shape[1] != len(spec.targets):
         raise DataError(
@@ -204,9 +213,10 @@ def require_in_domain(
     parts = []
     for i in np.flatnonzero(outside):
         values = X[~inside[:, i], i]
+        low, high, found = (spec.value_text(int(i), v) for v in (spec.lower[i], spec.upper[i], values[0]))
         parts.append(
-            f"'{spec.columns[i]}' {outside[i]} rows outside [{float(spec.lower[i]):g}, {float(spec.upper[i]):g}] "
-            f"(first {values[0]:g} in row {first + int(np.argmin(inside[:, i]))})"
+            f"'{spec.columns[i]}' {outside[i]} rows outside [{low}, {high}] "
+            f"(first {found} in row {first + int(np.argmin(inside[:, i]))})"
         )
     raise DataError(
         f"{(~inside.all(axis=1)).sum()} of {len(X)} {what} lie outside the domain of the rules: {'; '.join(parts)}. "
@@ -272,6 +282,12 @@ def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
     if missing:
         hints = []
         for name in missing:
+            if any(_normal(name) == _normal(other) for other in names):
+                hints.append(
+                    f"'{name}', which is there in another Unicode form (rename the columns by "
+                    "unicodedata.normalize('NFC', name), and the input in the rules)"
+                )
+                continue
             close = difflib.get_close_matches(name, names, n=1)
             hints.append(f"'{name}'" + (f" (did you mean '{close[0]}'?)" if close else ""))
         raise DataError(
@@ -281,15 +297,18 @@ def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
 
 
 def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
+    if item.dates:
+        values = days_of(item, values)
     if values.dtype.kind in "mMc":
-        raise DataError(f"Input '{item.name}': expected real numbers. Got {values.dtype} values.")
+        advice = " State its range in dates, as [2010-01-01, 2025-01-01]." if values.dtype.kind == "M" else ""
+        raise DataError(f"Input '{item.name}': expected real numbers. Got {values.dtype} values.{advice}")
     if values.dtype == object:
         values = np.array([None if is_missing(v) else v for v in values.tolist()], dtype=object)
     try:
         numbers: FloatArray = values.astype(np.float32 if values.dtype == np.float32 else np.float64)
     except (TypeError, ValueError):
         example = next((v for v in values.tolist() if not _is_number(v)), None)
-        raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.") from None
+        raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.{_comma(example)}") from None
     except OverflowError:
         raise DataError(f"Input '{item.name}': expected numbers. Got a whole number beyond all floats.") from None
     require_exact(values[:, None], numbers[:, None], [f"Input '{item.name}'"])
@@ -309,9 +328,18 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     return numbers
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
-    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _comma(value: Any) -> str:
+    """Return advice about decimal commas, which are not guessed: 1,234 may be either."""
+    if not isinstance(value, str) or re.fullmatch(r"\s*[+-]?[\d.\s]*\d,\d+\s*", value) is None:
+        return ""
+    return (
+        " Decimals are written with a point. Save the table so, or read it with pandas.read_csv(..., sep=';', "
+        "decimal=',') and pass it in Python."
+    )
 
 
 def _is_number(value: Any) -> bool:

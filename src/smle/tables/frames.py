@@ -6,31 +6,33 @@ what is stored decides as it does on the same side of every threshold.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError
-from smle.tables.encode import column_names, is_missing
+from smle.rules import Specification
+from smle.tables.days import with_days
+from smle.tables.encode import column_names
+from smle.tables.missing import is_missing
 from smle.tables.whole import WHOLE_FLOAT32
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text", "missing_in"]
+__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text", "missing_counts", "missing_in"]
 
 MISSING = "nan"  # how a missing text is handed to a stored model, which knows text only
 
 
-def frame_of(table: Any, names: Sequence[str], *, without: Collection[str] = ()) -> pd.DataFrame:
-    """Return a pandas table with all columns: numbers as float32 holds them, missing texts as NaN.
+def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
+    """Return a pandas table with all columns: numbers as float32 holds them, dates as days, missing texts as NaN.
 
     Args:
-        table: A pandas or polars table, or an array, whose columns are called `names`.
-        names: Names of the columns of an array.
-        without: Columns to leave out, if they are there: the outputs, from which a model must not learn.
+        table: A pandas or polars table, or an array of the inputs of the rules.
+        spec: The rules: which columns an array has, which ones are dates, and which ones are outputs. Those are left
+            out, for a model must not learn from them.
 
     Raises:
         DataError: If two columns have one name, an array has another number of columns, or a column holds neither
@@ -39,6 +41,9 @@ def frame_of(table: Any, names: Sequence[str], *, without: Collection[str] = ())
     import pandas as pd
 
     known = column_names(table)
+    names = [] if spec is None else [item.name for item in spec.inputs]
+    without = frozenset() if spec is None else {item.name for item in spec.outputs}
+    table = table if spec is None else with_days(spec, table, known)
     if known is None:
         array = np.asarray(table)
         if array.ndim != 2 or array.shape[1] != len(names):
@@ -98,8 +103,23 @@ def as_texts(values: Any) -> npt.NDArray[Any]:
 
 def missing_in(values: Any) -> npt.NDArray[np.bool_]:
     """Return which values of a column are missing."""
-    array = _plain(values)
+    array = np.asarray(values)
+    if array.dtype.kind == "M":
+        return np.asarray(np.isnat(array))
+    array = _plain(array)
     return np.isnan(array) if array.dtype.kind == "f" else np.array([is_missing(v) for v in array.tolist()], dtype=bool)
+
+
+def missing_counts(spec: Specification, table: Any) -> dict[str, int]:
+    """Return in how many rows each input that has a stand-in is missing."""
+    names = column_names(table)
+    labels = {} if names is None else dict(zip(names, table.columns, strict=True))
+    counts = {}
+    for position, item in enumerate(spec.inputs):
+        if item.missing is not None:
+            column = np.asarray(table)[:, position] if names is None else table[labels[item.name]]
+            counts[item.name] = int(missing_in(column).sum())
+    return counts
 
 
 def _text(value: Any) -> str:

@@ -7,7 +7,6 @@ either the old file or the new one.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from smle.errors import TrainingError
+from smle.files import replacing
 
 __all__ = ["Checkpoint", "is_checkpoint", "load_optimizer", "optimizer_state", "read_checkpoint", "write_checkpoint"]
 
@@ -42,15 +42,8 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         for name, value in members.items()
     }
     header = json.dumps({"groups": list(checkpoint.tensors), "data": checkpoint.data})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(flat, beside, metadata={"format": _FORMAT, "checkpoint": header})
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as (fresh,):
+        save_file(flat, fresh, metadata={"format": _FORMAT, "checkpoint": header})
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees import active, broken, regions_of
-from smle.rules import Rule, Specification
-from smle.rules.arrays import ClauseArrays
+from smle.rules import ClauseArrays, Rule, Specification
 from smle.violations.points import (
     border_points,
     corner_points,
@@ -140,21 +139,7 @@ class _Hunt:
     @cached_property
     def clauses(self) -> ClauseArrays:
         """Literals in float64, some exclusions among them, clause by clause."""
-        known = ClauseArrays.of(self.spec)
-        lists = []
-        for rule, pairs in known.exclusions:
-            chosen = pairs if len(pairs) <= _PAIRS else pairs[self.rng.choice(len(pairs), _PAIRS, replace=False)]
-            lists += [(rule, int(h), int(k)) for h, k in chosen]
-        g = np.zeros((2 * len(lists), known.g.shape[1]))
-        for i, (_, h, k) in enumerate(lists):
-            g[2 * i, h] = g[2 * i + 1, k] = 1.0
-        first = int(known.clause.max(initial=-1)) + 1
-        return ClauseArrays(
-            np.vstack([known.g, g]), np.vstack([known.s, np.zeros((len(g), known.s.shape[1]))]),
-            np.concatenate([known.h, np.zeros(len(g))]), np.concatenate([known.strict, np.ones(len(g), dtype=bool)]),
-            np.concatenate([known.clause, first + np.repeat(np.arange(len(lists)), 2)]),
-            np.concatenate([known.rule, np.array([rule for rule, _, _ in lists], dtype=np.intp)]), (), known.labels,
-        )  # fmt: skip
+        return ClauseArrays.of(self.spec).with_exclusions(_PAIRS, self.rng)
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.intp]:

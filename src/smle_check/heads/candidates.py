@@ -294,10 +294,12 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     require(not own, f"proof {list(own)[:1]} is for no clip")
     for clause in checked.clauses:
         for region in spec.rules[clause.rule].regions:
-            settled.append((Obligation(0, clause.rule, tuple(spec.regions[region]), clause.clause), Fraction(0)))
+            settled.append(
+                (Obligation(0, clause.rule, region, tuple(spec.regions[region]), clause.clause), Fraction(0))
+            )
     for rule in checked.excluding:
         for region in spec.rules[rule].regions:
-            settled.append((Obligation(0, rule, tuple(spec.regions[region]), None), Fraction(0)))
+            settled.append((Obligation(0, rule, region, tuple(spec.regions[region]), None), Fraction(0)))
     return settled
 
 
@@ -312,7 +314,7 @@ def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int
             try:
                 safe.clause(spec.rules[rule].clauses[c], region, proof)
             except Rejected as reason:
-                raise Unproved(Obligation(number, rule, tuple(spec.regions[region]), c), str(reason)) from None
+                raise Unproved(Obligation(number, rule, region, tuple(spec.regions[region]), c), str(reason)) from None
     labels: dict[int, bool] = {}
     for rule in checked.excluding:
         for region in spec.rules[rule].regions:
@@ -323,6 +325,6 @@ def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int
                     if label not in labels:
                         labels[label] = safe.is_off(label)
                 if not (labels[pair[0]] or labels[pair[1]]):
-                    obligation = Obligation(number, rule, tuple(spec.regions[region]), None)
+                    obligation = Obligation(number, rule, region, tuple(spec.regions[region]), None)
                     names = " and ".join(repr(spec.outputs[label]) for label in pair)
                     raise Unproved(obligation, f"the safe answer may have both {names}")

@@ -208,7 +208,7 @@ def check_clips(
     require(pairs.most() <= MAX_PAIRS, "rules: too many pairs of limits")
     for k, clip in enumerate(clips):
         limit = clip.limit
-        obligation = Obligation(0, limit.rule, tuple(spec.regions[limit.region]), limit.clause)
+        obligation = Obligation(0, limit.rule, limit.region, tuple(spec.regions[limit.region]), limit.clause)
         margins = []
         for j in pairs.against(k):
             try:

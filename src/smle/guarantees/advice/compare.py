@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from smle.errors import RuleError
 from smle.guarantees.advice.compare_search import Difference, columns_of, forbidden_by_first_only, is_integer
-from smle.guarantees.advice.wording import number_json, number_text
-from smle.rules import Categorical, Choice, Label, Number, NumericInput, Specification
+from smle.guarantees.advice.wording import number_json, number_text, value_text
+from smle.rules import Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 
 __all__ = ["Change", "Comparison", "Difference", "compare"]
 
@@ -105,7 +105,7 @@ class Comparison:
             elif isinstance(item, Categorical):
                 value = next(c for c, i in zip(item.categories, columns, strict=True) if difference.x[i] == 1)
             else:
-                value = number_text(difference.x[columns[0]])
+                value = value_text(item, difference.x[columns[0]])
             parts.append(f"{item.name}={value}")
         return ", ".join(parts)
 
@@ -163,7 +163,10 @@ def _obstacle(
     old: NumericInput | Categorical | Number | Label | Choice, new: NumericInput | Categorical | Number | Label | Choice
 ) -> Iterator[str]:
     kinds = {NumericInput: "a number", Categorical: "a category", Number: "a number", Label: "a label"}
-    before, after = (kinds.get(type(item), "a choice") for item in (old, new))
+    before, after = (
+        "a date" if isinstance(item, NumericInput) and item.dates else kinds.get(type(item), "a choice")
+        for item in (old, new)
+    )
     if before != after:
         yield f"'{old.name}' is {before} in the old file and {after} in the new one"
     for word, members in (("categories", Categorical), ("options", Choice)):
@@ -186,7 +189,12 @@ def _changes(old: Specification, new: Specification) -> Iterator[Change]:
         if is_integer(before) != is_integer(after):
             yield Change(before.name, "integer", is_integer(before), is_integer(after))
         if before.missing != after.missing:
-            yield Change(before.name, "missing", before.missing, after.missing)
+            old_value, new_value = (
+                date_text(item.missing) if isinstance(item, NumericInput) and item.dates and item.missing is not None
+                else item.missing
+                for item in (before, after)
+            )  # fmt: skip
+            yield Change(before.name, "missing", old_value, new_value)
 
 
 def _value_text(value: bool | Fraction | str) -> str:

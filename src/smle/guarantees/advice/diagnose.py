@@ -248,8 +248,8 @@ def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Findin
 def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
     """Say what training would refuse, and what looks like another unit than that of the rules."""
     ranges = {
-        name: f"[{float(low):g}, {float(high):g}]"
-        for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)
+        name: f"[{spec.value_text(i, spec.lower[i])}, {spec.value_text(i, spec.upper[i])}]"
+        for i, name in enumerate(spec.columns)
     }
     findings = []
     if data.outside_rows:
@@ -268,10 +268,11 @@ def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
     widths = {name: high - low for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)}
     for name, (low, high) in data.narrow.items():
         part = float(100 * (Fraction(high) - Fraction(low)) / widths[name])
+        first, last = (spec.value_text(spec.columns.index(name), value) for value in (low, high))
         text = (
-            f"'{name}' is {low:g} in all rows, one value of {ranges[name]}: is that meant?"
+            f"'{name}' is {first} in all rows, one value of {ranges[name]}: is that meant?"
             if low == high
-            else f"'{name}' lies in {low:g} to {high:g}, {part:.1g} % of {ranges[name]}: other units?"
+            else f"'{name}' lies in {first} to {last}, {part:.1g} % of {ranges[name]}: other units?"
         )
         findings.append(Finding("narrow data", (), text))
     return [*findings, *(Finding("other units", (), text) for text in data.doubts)]

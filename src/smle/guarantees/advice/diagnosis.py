@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from smle.guarantees.advice.costs import score_text
 from smle.guarantees.advice.data_check import DataCheck
 from smle.guarantees.advice.wording import point_json
-from smle.rules import Specification
+from smle.rules import Specification, html_table, text_table
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
@@ -104,6 +103,21 @@ class Diagnosis:
         doubtful = any(finding.severe for finding in self.findings) or any(c.status == "unknown" for c in self.cells)
         return doubtful and not self.contradictory
 
+    def __repr__(self) -> str:
+        """Say what was found in one line; `print` and `table()` say it all."""
+        severe = sum(finding.severe for finding in self.findings)
+        found = "contradictory" if self.contradictory else "the rules can hold together"
+        rows = "" if self.data is None else f", {self.data.rows} rows of data"
+        return f"Diagnosis({found}: {len(self.findings)} findings, {severe} severe{rows})"
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        notes = [("!! " if finding.severe else "") + finding.text for finding in self.findings]
+        costs = [] if self.data is None else self.data.text().split("\n")
+        return html_table(repr(self), self._rules(), [*costs, *notes])
+
     def to_json(self) -> dict[str, object]:
         """Return plain data for machines; exact numbers are given as text beside the nearest float."""
         return {
@@ -132,14 +146,15 @@ class Diagnosis:
 
     def table(self) -> str:
         """Return the diagnosis as text for a terminal."""
-        parts = [self._rules(), self._cells()]
+        parts = [text_table(self._rules()) if self.spec.rules else "No rules.", self._cells()]
         if self.data is not None:
             parts.append(self.data.text())
         parts.append(self._findings())
         parts.append("\n".join(f" ? {item.text}" for item in self.untested))
         return "\n\n".join(part for part in parts if part)
 
-    def _rules(self) -> str:
+    def _rules(self) -> list[list[str]]:
+        """Return the rules as a table, with what the data say about them."""
         header = ["rule", "when", "then"]
         rows = [[rule.name, rule.when or "always", rule.then] for rule in self.spec.rules]
         if self.data is not None:
@@ -150,7 +165,7 @@ class Diagnosis:
                 dearest = max(lost, key=lambda name: lost[name], default="")
                 row += [f"{share:.1%}", "" if wrong is None else f"{wrong:.1%}"]
                 row.append(f"{score_text(lost[dearest])} of {dearest}" if dearest else "")
-        return columns([header, *rows]) if rows else "No rules."
+        return [header, *rows]
 
     def _cells(self) -> str:
         if not self.cells:
@@ -177,11 +192,3 @@ class Diagnosis:
             mark = "!!" if finding.severe else " -"
             lines.append(f"{mark} {finding.text}")
         return "\n".join(lines)
-
-
-def columns(rows: Sequence[Sequence[str]], *, limit: int = 60) -> str:
-    """Return rows as aligned columns; long entries are cut. The first row is underlined."""
-    cut = [[cell if len(cell) <= limit else cell[: limit - 3] + "..." for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in cut) for i in range(len(cut[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cut]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from smle.errors import AccuracyWarning, DataError
 from smle.guarantees.answers.membership import active
-from smle.rules import Number, Specification
+from smle.rules import Literals, Number, Specification
 
 __all__ = ["require_units", "target_doubts"]
 
@@ -82,16 +82,12 @@ def _limits(spec: Specification, X: npt.NDArray[np.floating[Any]], column: int) 
     """Return the lowest and highest value that limits on one output alone allow, by row; infinite if there is none."""
     lower, upper = np.full(len(X), -np.inf), np.full(len(X), np.inf)
     for rule in spec.rules:
-        single = [c.literals[0] for c in rule.requirement.clauses if len(c.literals) == 1]
-        own = [(literal, literal.outputs[0][1]) for literal in single if [i for i, _ in literal.outputs] == [column]]
+        single = [c for c in rule.requirement.clauses if len(c.literals) == 1]
+        own = [clause for clause in single if [i for i, _ in clause.literals[0].outputs] == [column]]
         if not own:
             continue
-        on = active(rule, X)
-        for literal, factor in own:
-            bound = np.full(len(X), float(literal.bound))
-            for i, v in literal.inputs:
-                bound -= float(v) * X[:, i].astype(np.float64)
-            bound /= float(factor)
+        on, literals = active(rule, X), Literals.of_clauses(own, len(spec.targets), len(spec.columns))
+        for factor, bound in zip(literals.g[:, column], (literals.bounds(X) / literals.g[:, column]).T, strict=True):
             if factor > 0:
                 upper[on] = np.minimum(upper, bound)[on]
             else:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from smle.rules import Categorical, Polytope, Row, Rule, Specification
+from smle.rules import Categorical, NumericInput, Polytope, Row, Rule, Specification, date_text
 from smle_check.words import comparison_text
 
-__all__ = ["number_json", "number_text", "point_json", "point_text", "region_text"]
+__all__ = ["number_json", "number_text", "point_json", "point_text", "region_text", "value_text"]
 
 
 def number_text(value: Fraction) -> str:
@@ -18,6 +18,11 @@ def number_text(value: Fraction) -> str:
         if Fraction(text) == value:
             return text.rstrip("0").rstrip(".") if "." in text else text
     return f"~{float(value):.6g}"
+
+
+def value_text(item: NumericInput, value: Fraction) -> str:
+    """Return a value of an input: a date, or a short decimal."""
+    return date_text(value) if item.dates else number_text(value)
 
 
 def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[int]) -> str:
@@ -36,7 +41,7 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
         if isinstance(item, Categorical):
             parts += [f"{item.name}={c}" for c, i in zip(item.categories, columns, strict=True) if values[i] == 1]
         else:
-            parts.append(f"{item.name}={number_text(values[columns[0]])}")
+            parts.append(f"{item.name}={value_text(item, values[columns[0]])}")
     return ", ".join(parts) or "every input"
 
 
@@ -59,6 +64,8 @@ def _row_text(spec: Specification, row: Row) -> str:
     if len(row.coefficients) == 1 and not row.strict:
         ((column, value),) = row.coefficients
         name, _, category = spec.columns[column].partition("=")
+        if column in spec.dates and abs(value) == 1:
+            return f"{name} {'<=' if value > 0 else '>='} {date_text(row.bound * value)}"
         if category and ((value == 1 and row.bound == 0) or value == row.bound == -1):
             return f"{name} {'==' if value < 0 else '!='} {category}"
     return comparison_text(dict(row.coefficients), row.bound, row.strict, list(spec.columns))

@@ -1,6 +1,6 @@
 """The most likely allowed set of labels: cross-entropy with epsilon, exact.
 
-    maximize  sum over labels that are on of  w_l = log(p_l + eps) - log(1 - p_l + eps)
+    maximize  sum over labels that are on of  w_l = log max(p_l, eps) - log max(1 - p_l, eps)
 
 Exclusions alone: only labels with positive weight matter, and the answer is a heaviest independent set of the
 conflict graph, found per connected component by branch and bound. With further clauses over few labels all patterns
@@ -30,7 +30,7 @@ _AT_ONCE = 4096  # rows
 def weights_of(probabilities: Array) -> Array:
     """Return what turning each label on gains in log-likelihood."""
     p = np.clip(probabilities, 0.0, 1.0)
-    gains: Array = np.log(p + EPSILON) - np.log(1 - p + EPSILON)
+    gains: Array = np.log(np.maximum(p, EPSILON)) - np.log(np.maximum(1 - p, EPSILON))
     return gains
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,21 +21,15 @@ from smle.errors import DataError
 from smle.guarantees.answers.label_map import most_likely_labels
 from smle.guarantees.answers.membership import active, clause_holds
 from smle.guarantees.answers.polyhedra import Choices, nearest_in_union
-from smle.rules import Clause, Label, Literal, Specification
+from smle.rules import Clause, Literals, Specification, exclusion, label_columns
 from smle_check.floats import BINARY64, round_down
 
-__all__ = ["label_columns", "nearest_outputs", "to_scores"]
+__all__ = ["nearest_outputs", "to_scores"]
 
 Array = npt.NDArray[np.float64]
 
 _MARGINS = (1e-11, 1e-9, 1e-6)
 _MIXED_PAIRS = 2_000
-
-
-def label_columns(spec: Specification) -> npt.NDArray[np.bool_]:
-    """Return which output columns are labels. Shape (m,)."""
-    names = {item.name for item in spec.outputs if isinstance(item, Label)}
-    return np.array([name in names for name in spec.targets], dtype=bool)
 
 
 def to_scores(spec: Specification, Y: Array) -> Array:
@@ -105,9 +99,9 @@ class _Part:
         plain: dict[Clause, tuple[tuple[int, bool], ...]] = {}
         general: list[Clause] = []
         for clause in dict.fromkeys(clauses):
-            read = [_sign(literal, labels) for literal in clause.literals]
-            if all(item is not None for item in read):
-                plain[clause] = tuple(item for item in read if item is not None)
+            signs = tuple(sign for literal in clause.literals if (sign := literal.sign) is not None and labels[sign[0]])
+            if len(signs) == len(clause.literals):
+                plain[clause] = signs
             else:
                 general.append(clause)
         mixed = _tied(general, plain, stacked, labels)
@@ -118,7 +112,7 @@ class _Part:
                 f"{touching.sum():,}; split the rules."
             )
         general += [clause for clause, signs in plain.items() if mixed[signs[0][0]]]
-        general += [_exclusion(int(h), int(k)) for h, k in np.unique(np.sort(stacked[touching], axis=1), axis=0)]
+        general += [exclusion(int(h), int(k)) for h, k in np.unique(np.sort(stacked[touching], axis=1), axis=0)]
         rest = tuple(signs for signs in plain.values() if not mixed[signs[0][0]])
         return cls(labels, stacked[~touching], rest, _blocks(general))
 
@@ -163,18 +157,6 @@ def _tied(
         mixed[pairs[mixed[pairs].any(axis=1)]] = True
         if mixed.sum() == count:
             return mixed
-
-
-def _exclusion(h: int, k: int) -> Clause:
-    return Clause(tuple(Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in (h, k)))
-
-
-def _sign(literal: Literal, labels: npt.NDArray[np.bool_]) -> tuple[int, bool] | None:
-    """Read a literal about the sign of one logit as (label, on); None if it says something else."""
-    if len(literal.outputs) != 1 or literal.inputs or literal.bound != 0:
-        return None
-    ((label, value),) = literal.outputs
-    return (label, value < 0) if labels[label] and literal.strict == (value > 0) else None
 
 
 def _blocks(clauses: Sequence[Clause]) -> tuple[tuple[tuple[int, ...], tuple[Clause, ...]], ...]:
@@ -261,26 +243,13 @@ def _choices(
     unit: Array,
 ) -> Choices:
     """Return the literals, over outputs in the given units, as rows of norm 1, moved inward by a relative margin."""
-    place = {int(column): p for p, column in enumerate(columns)}
-    G: list[Array] = []
-    H: list[Array] = []
-    numbers: list[tuple[int, ...]] = []
-    for clause in clauses:
-        own = []
-        for literal in clause.literals:
-            row = np.zeros(len(columns))
-            for i, v in literal.outputs:
-                row[place[i]] = float(v)
-            bound = np.full(len(X), float(literal.bound))
-            size = np.abs(bound) + np.abs(Y) @ np.abs(row)
-            for i, v in literal.inputs:
-                term = X[:, i].astype(np.float64) * float(v)
-                bound -= term
-                size += np.abs(term)
-            row *= unit
-            norm = float(np.sqrt(row @ row))
-            own.append(len(G))
-            G.append(row / norm)
-            H.append((bound - margin * np.maximum(size, 1e-3)) / norm)
-        numbers.append(tuple(own))
-    return Choices(np.array(G), np.stack(H, axis=1), tuple(numbers))
+    literals = Literals.of_clauses(clauses, int(columns.max()) + 1, X.shape[1])
+    G = literals.g[:, columns]
+    used = literals.s.any(axis=0)
+    size = np.abs(literals.h) + np.abs(Y) @ np.abs(G).T
+    size += np.abs(X[:, used]).astype(np.float64) @ np.abs(literals.s[:, used]).T
+    H = literals.bounds(X) - margin * np.maximum(size, 1e-3)
+    G = G * unit
+    norms = np.sqrt((G**2).sum(axis=1))
+    ends = np.cumsum([0, *(len(clause.literals) for clause in clauses)]).tolist()
+    return Choices(G / norms[:, None], H / norms, tuple(tuple(range(i, j)) for i, j in pairwise(ends)))

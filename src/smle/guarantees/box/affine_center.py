@@ -152,7 +152,7 @@ class AffineSearch:
         ordered = tuple(weights[c] for c in range(len(self.need.clauses)))
         for y0, Y, _ in (near, solved) if near is not None else (solved,):
             found = CandidateCenter(y0, Y, room, ordered)
-            if evaluate_affine(self.need, found)[2].min(initial=np.inf) > 0:
+            if evaluate_affine(self.need, found).min(initial=np.inf) > 0:
                 return found
         return None
 
@@ -227,16 +227,13 @@ def _literals_at(clause: PlainClause, y0: Array, Y: Array) -> tuple[Array, Array
     return slopes, offsets
 
 
-def evaluate_affine(need: CellRules, found: CandidateCenter) -> tuple[list[Array], Array, Array]:
-    """Return (weights, g, slacks) of all clauses at an affine center, slacks priced over their regions."""
+def evaluate_affine(need: CellRules, found: CandidateCenter) -> Array:
+    """Return the room of all clauses at an affine center, priced over their regions (k,)."""
     assert found.Y is not None
     supports = [RegionMaximum(need.polytopes.intersection(active)) for active in need.regions]
-    g = np.zeros((len(need.clauses), len(found.y0)))
     slacks = np.zeros(len(need.clauses))
     for c, (clause, weights) in enumerate(zip(need.clauses, found.weights, strict=True)):
         slopes, offsets = _literals_at(clause, found.y0, found.Y)
         top, _, _ = supports[clause.region]((weights @ slopes)[None])
         slacks[c] = -float(top[0] + weights @ offsets)
-        for w, lit in zip(weights, clause.literals, strict=True):
-            g[c, lit.outputs] += w * lit.g
-    return list(found.weights), g, slacks
+    return slacks

@@ -25,7 +25,7 @@ from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.obligations import binding_rules
 from smle.rules import Specification
 
-__all__ = ["MINIMUM_ROOM", "Center", "find_center", "search_center"]
+__all__ = ["Center", "find_center"]
 
 Array = npt.NDArray[np.float64]
 _BAND = 20 * MINIMUM_ROOM  # width that is enough, in the units of the limits: a center near a wish keeps a tenth of it
@@ -33,35 +33,11 @@ _BAND = 20 * MINIMUM_ROOM  # width that is enough, in the units of the limits: a
 
 @dataclass(frozen=True, eq=False)
 class Center:
-    """y0 + Y x and, per clause, weights of literals (summing to 1) and the room that they leave.
-
-    Shapes: y0 (m,), Y (m, d) or None; per clause c with J literals: lambdas[c] (J,), rules[c] the index of its
-    rule; clause_g (k, m), clause_slacks (k,). Exclusions: pairs (p, 2), pair_lambdas (p, 2), pair_slacks (p,).
-    """
+    """y0 + Y x and the room that it leaves in every clause, exclusions last. Shapes: y0 (m,), Y (m, d) or None."""
 
     y0: Array
     Y: Array | None
-    rules: tuple[int, ...]
-    lambdas: tuple[Array, ...]
-    clause_g: Array
-    clause_slacks: Array
-    pairs: npt.NDArray[np.int32]
-    pair_lambdas: Array
-    pair_slacks: Array
-
-    @property
-    def g(self) -> Array:
-        """The output parts of all clauses under their weights, exclusions last. Shape (k + p, m)."""
-        rows = np.zeros((len(self.pairs), len(self.y0)))
-        span = np.arange(len(self.pairs))
-        rows[span, self.pairs[:, 0]] = self.pair_lambdas[:, 0]
-        rows[span, self.pairs[:, 1]] = self.pair_lambdas[:, 1]
-        return np.concatenate([self.clause_g, rows])
-
-    @property
-    def slacks(self) -> Array:
-        """The room of all clauses, exclusions last. Shape (k + p,)."""
-        return np.concatenate([self.clause_slacks, self.pair_slacks])
+    slacks: Array
 
 
 def find_center(
@@ -98,29 +74,18 @@ def find_center(
     need = cell_rules_of(polytopes or Polytopes(spec, cells), cell_index)
     if need.has_x_terms:
         need = need.without_pairs()
-    found = search_center(need, wish, share=share)
+    found = _search_center(need, wish, share=share)
     if found is None or found.room < MINIMUM_ROOM * need.scale:
         _refuse(spec, cells, cell_index, width=None if found is None else _BAND * need.scale)
     assert found is not None
-    weights, slopes, slacks = evaluate(need, found.y0) if found.Y is None else evaluate_affine(need, found)
-    pair_lambdas, pair_slacks = _pair_weights(found.y0, need.pairs)
-    worst = min(float(slacks.min(initial=np.inf)), float(pair_slacks.min(initial=np.inf)))
-    if worst <= 0:
+    slacks = evaluate(need, found.y0) if found.Y is None else evaluate_affine(need, found)
+    slacks = np.concatenate([slacks, _pair_slacks(found.y0, need.pairs)])
+    if slacks.min(initial=np.inf) <= 0:
         _refuse(spec, cells, cell_index, width=_BAND * need.scale)
-    return Center(
-        y0=found.y0,
-        Y=found.Y,
-        rules=tuple(clause.rule for clause in need.clauses),
-        lambdas=tuple(weights),
-        clause_g=slopes,
-        clause_slacks=slacks,
-        pairs=need.pairs,
-        pair_lambdas=pair_lambdas,
-        pair_slacks=pair_slacks,
-    )
+    return Center(found.y0, found.Y, slacks)
 
 
-def search_center(need: CellRules, prefer: Array | None = None, *, share: float = 0.8) -> CandidateCenter | None:
+def _search_center(need: CellRules, prefer: Array | None = None, *, share: float = 0.8) -> CandidateCenter | None:
     """Return the center with its room, or None if none was found. Affine if the rules have x-terms.
 
     Outputs of very different sizes are measured each in its own; the room is then given as a share of the rules' scale.
@@ -143,17 +108,12 @@ def _search(need: CellRules, prefer: Array | None, *, share: float) -> Candidate
     return CenterSearch(need, target, prefers=prefer is not None, share=share).run()
 
 
-def _pair_weights(y: Array, pairs: npt.NDArray[np.int32]) -> tuple[Array, Array]:
-    """Weight the two labels of each exclusion by how far below zero they are: the half-space farthest from y.
-
-    Shapes: y (m,), pairs (p, 2) -> (p, 2), (p,).
-    """
+def _pair_slacks(y: Array, pairs: npt.NDArray[np.int32]) -> Array:
+    """Return the room of each exclusion, its two labels weighted by how far below zero they are: (p, 2) -> (p,)."""
     below = np.maximum(-y[pairs], 0.0)
     total = below.sum(axis=1)
-    safe = np.where(total > 0, total, 1.0)
-    weights = below / safe[:, None]
-    slacks = np.where(total > 0, -(weights * y[pairs]).sum(axis=1), -1.0)
-    return weights, slacks
+    weighted = -(below * y[pairs]).sum(axis=1) / np.where(total > 0, total, 1.0)
+    return np.where(total > 0, weighted, -1.0)
 
 
 def _refuse(spec: Specification, cells: Cells, cell_index: int, *, width: float | None) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.answers.label_map import most_likely_labels
-from smle.guarantees.answers.nearest import label_columns
 from smle.guarantees.regions.cell_rules import CellRules, PlainClause, PlainLiteral, negative
+from smle.rules import label_columns
 from smle.solvers import LinearProgram, QuadraticProgram, Status, solve
 
 __all__ = ["MINIMUM_ROOM", "CandidateCenter", "CenterSearch", "best_weights", "evaluate"]
@@ -35,18 +35,13 @@ class CandidateCenter:
     weights: tuple[Array, ...] = ()
 
 
-def evaluate(need: CellRules, y: Array) -> tuple[list[Array], Array, Array]:
-    """Return (weights, g, slacks) of all clauses at a constant center. Shapes: (J,) each, (k, m), (k,)."""
-    weights: list[Array] = []
-    slopes = np.zeros((len(need.clauses), len(y)))
+def evaluate(need: CellRules, y: Array) -> Array:
+    """Return the room of all clauses at a constant center, each under its best weights (k,)."""
     slacks = np.zeros(len(need.clauses))
     for c, clause in enumerate(need.clauses):
-        weight = best_weights(clause, y)
-        weights.append(weight)
-        for j, lit in enumerate(clause.literals):
-            slopes[c, lit.outputs] += weight[j] * lit.g
-            slacks[c] += weight[j] * (lit.h - lit.g @ y[lit.outputs])
-    return weights, slopes, slacks
+        for w, lit in zip(best_weights(clause, y), clause.literals, strict=True):
+            slacks[c] += w * (lit.h - lit.g @ y[lit.outputs])
+    return slacks
 
 
 def best_weights(clause: PlainClause, y: Array) -> Array:

@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import PairValues, best_weights
-from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, Literals, WidenedBox, slopes_and_offsets
+from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, slopes_and_offsets
 from smle.guarantees.regions.geometry import Region, RegionMaximum
+from smle.rules import Literals
 from smle.solvers import MixedIntegerProgram, Status, solve
 
 __all__ = ["Counterexample", "Search", "counterexample_at", "exclusion_counterexample", "linear_counterexample"]

@@ -13,21 +13,14 @@ from smle.guarantees.box.robust import Layout, RobustRow
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.network_boxes import cut_region, exclusion_clause
+from smle.guarantees.proof.network_boxes import cut_region
 from smle.guarantees.proof.verdict import Holds
 from smle.guarantees.proof.verify import ClauseVerifier, fallback_room
-from smle.guarantees.proof.worst_case import (
-    HeadNumbers,
-    HiddenWidenedBox,
-    Literals,
-    WidenedBox,
-    rounding_margin,
-    worst_case,
-)
+from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
-from smle.rules import Clause, Specification
+from smle.rules import Clause, Literals, Specification, exclusion
 from smle.solvers import MixedIntegerProgram, Status, solve
 
 __all__ = ["HeadProblem", "RegionObligations"]
@@ -85,10 +78,10 @@ class HeadProblem:
             )
             regions = [region]
             if isinstance(over.bounds, NetworkBounds):
-                clauses, exclusions = (*clauses, *map(exclusion_clause, exclusions.tolist())), exclusions[:0]
+                clauses, exclusions = (*clauses, *(exclusion(h, k) for h, k in exclusions.tolist())), exclusions[:0]
                 regions = cut_region(region)
             literals, stated = (
-                tuple(Literals.of(clause, m, d, stated=asked) for clause in clauses) for asked in (False, True)
+                tuple(Literals.of_clauses(clause, m, d, stated=asked) for clause in clauses) for asked in (False, True)
             )
             for place in regions:
                 if place.empty() is None:
@@ -102,7 +95,7 @@ class HeadProblem:
             problem.note(np.concatenate([part.exclusions for part in parts] or [np.zeros((0, 2), np.int32)]))
         return problem
 
-    def under(self, bounds: Bounds) -> HeadProblem:
+    def under(self, bounds: Bounds | NetworkBounds) -> HeadProblem:
         """Return the same obligations under other bounds of the same kind."""
         envelope = WidenedBox.of(bounds, self.domain)
         if isinstance(bounds, NetworkBounds):
@@ -205,9 +198,7 @@ class HeadProblem:
         return result
 
     def _pair(self, h: int, k: int) -> Literals:
-        g = np.zeros((2, self.outputs))
-        g[0, h] = g[1, k] = 1.0
-        return Literals(g, np.zeros((2, len(self.domain.low))), np.zeros(2), np.ones(2, dtype=bool))
+        return Literals.of_pairs(np.array([h, k]), self.outputs, len(self.domain.low))
 
     def row_excess(self, rows: Sequence[RobustRow], theta: Array, layout: Layout) -> Array:
         """Return how much each row is exceeded by a head in float64 (positive: violated), without rounding."""

@@ -23,7 +23,8 @@ from smle.guarantees.box.counterexample import Counterexample, Search, exclusion
 from smle.guarantees.box.head_problem import HeadProblem, RegionObligations
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.frozen_heads import Head
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, rounding_margin
+from smle.guarantees.proof.worst_case import HeadNumbers, rounding_margin
+from smle.rules import Literals
 from smle.solvers import LinearProgram, QuadraticProgram, Solution, Status, solve
 
 __all__ = [

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
 from smle.guarantees.regions.geometry import TINY, Region, U
+from smle.rules import Literals
 from smle.solvers import LinearProgram, Solution, Status, solve
 
 __all__ = ["ClauseOptimum", "clause_optimum", "clause_program"]

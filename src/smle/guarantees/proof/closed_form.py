@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from smle.guarantees.proof.frozen_heads import Head
 from smle.guarantees.proof.rounding import LARGEST, gamma
-from smle.guarantees.proof.worst_case import Literals, WidenedBox
+from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.geometry import TINY, Region
+from smle.rules import Literals
 
 __all__ = ["ClosedForm"]
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AffineBounds", "Bounds", "ConstantBounds", "FrozenHeads", "Head", "Layer", "NetworkBounds"]
+__all__ = ["Bounds", "FrozenHeads", "Head", "Layer", "NetworkBounds"]
 
 Array = npt.NDArray[np.float32]
 
@@ -29,38 +30,43 @@ def _frozen(array: npt.ArrayLike, *shape: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class ConstantBounds:
-    """l <= z <= u with constant vectors. Shapes: lower (n,), upper (n,)."""
+class Bounds:
+    """l(x) = lower + lower_slope x and u(x) = upper + upper_slope x. Shapes: (n,), (n,), and (n, d) twice or None.
+
+    Without slopes the bounds are constant.
+    """
 
     lower: Array
     upper: Array
+    lower_slope: Array | None = None
+    upper_slope: Array | None = None
 
     def __post_init__(self) -> None:
         n = len(self.lower)
         object.__setattr__(self, "lower", _frozen(self.lower, n))
         object.__setattr__(self, "upper", _frozen(self.upper, n))
+        if (self.lower_slope is None) != (self.upper_slope is None):
+            raise ValueError("Expected slopes of both bounds or of none. Got those of one.")
+        if self.lower_slope is not None and self.upper_slope is not None:
+            d = np.shape(self.lower_slope)[1]
+            object.__setattr__(self, "lower_slope", _frozen(self.lower_slope, n, d))
+            object.__setattr__(self, "upper_slope", _frozen(self.upper_slope, n, d))
 
     @property
-    def width(self) -> int:
-        """Number of embedding units."""
-        return len(self.lower)
+    def kind(self) -> str:
+        """The name of this kind in certificates."""
+        return "constant" if self.lower_slope is None else "affine"
 
+    @property
+    def slopes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+        """The slopes of lower and upper bounds in float64, None for constant bounds."""
+        if self.lower_slope is None or self.upper_slope is None:
+            return None
+        return self.lower_slope.astype(np.float64), self.upper_slope.astype(np.float64)
 
-@dataclass(frozen=True, eq=False)
-class AffineBounds:
-    """l(x) = lower + lower_slope x and u(x) = upper + upper_slope x. Shapes: (n,), (n, d), (n,), (n, d)."""
-
-    lower: Array
-    lower_slope: Array
-    upper: Array
-    upper_slope: Array
-
-    def __post_init__(self) -> None:
-        n, d = np.shape(self.lower_slope)
-        object.__setattr__(self, "lower", _frozen(self.lower, n))
-        object.__setattr__(self, "lower_slope", _frozen(self.lower_slope, n, d))
-        object.__setattr__(self, "upper", _frozen(self.upper, n))
-        object.__setattr__(self, "upper_slope", _frozen(self.upper_slope, n, d))
+    def stored(self) -> dict[str, Array]:
+        """Return the arrays by their names in the model file."""
+        return {name: array for name, array in vars(self).items() if array is not None}
 
     @property
     def width(self) -> int:
@@ -89,6 +95,7 @@ class NetworkBounds:
     deployed clip gives u.
     """
 
+    kind: ClassVar[str] = "network"
     hidden: tuple[Layer, ...]
     lower: Layer
     upper: Layer
@@ -139,9 +146,6 @@ class NetworkBounds:
         return len(self.lower.bias)
 
 
-Bounds = ConstantBounds | AffineBounds | NetworkBounds
-
-
 @dataclass(frozen=True, eq=False)
 class Head:
     """y = W z + V x + b. Shapes: W (m, n), V (m, d) or None, b (m,); fallback (m,) or None.
@@ -184,5 +188,5 @@ class FrozenHeads:
     A free cell (nothing is required there) has None for its head.
     """
 
-    bounds: Bounds
+    bounds: Bounds | NetworkBounds
     heads: tuple[Head | None, ...]

@@ -8,9 +8,8 @@ proved is cut in two across its widest side.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,11 @@ import numpy.typing as npt
 from smle.guarantees.proof.frozen_heads import Head, NetworkBounds
 from smle.guarantees.proof.relaxation import bisect, bisected, halves
 from smle.guarantees.proof.verdict import Cut, Holds, Leaf, NotProved, Verdict
-from smle.guarantees.proof.worst_case import HiddenWidenedBox, Literals, WidenedBox
+from smle.guarantees.proof.worst_case import HiddenWidenedBox, WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region
-from smle.rules import Clause, Literal
+from smle.rules import Clause, Literals, exclusion
 
-__all__ = ["CUTS", "Boxes", "cut_region", "exclusion_clause"]
+__all__ = ["CUTS", "Boxes", "cut_region"]
 
 Array = npt.NDArray[np.float64]
 Tree = tuple[Cut | Leaf, ...]
@@ -85,7 +84,7 @@ class Boxes:
         weights, margins = np.zeros((len(pairs), 2), np.float32), np.full(len(pairs), -np.inf)
         boxes: list[Tree] = []
         for i, pair in enumerate(pairs.tolist()):
-            verdict = self.verify(exclusion_clause(pair), head, judge=judge)
+            verdict = self.verify(exclusion(*pair), head, judge=judge)
             if isinstance(verdict, Holds | NotProved):
                 margins[i] = verdict.margin
             if isinstance(verdict, Holds):
@@ -103,18 +102,13 @@ class Boxes:
         x, region = verdict.x, self._region
         if verdict.multipliers is None or not (region.A @ x <= region.a + 1e-9 * np.abs(region.a)).all():
             return verdict
-        literals = Literals.of(clause, len(head.b), len(x))
+        literals = Literals.of_clauses(clause, len(head.b), len(x))
         lower, upper = self._bounds.at(x)
         v = (verdict.multipliers.weights @ literals.g) @ head.W
         z = np.where(v > 0, upper, np.minimum(lower, upper))
         y = head.W @ z + head.b + (0 if head.V is None else head.V @ x)
         excess = float((literals.g @ y + literals.s @ x - literals.h).min())
         return NotProved(x, z, min(0.0, -excess)) if excess >= 0 else verdict
-
-
-def exclusion_clause(pair: Sequence[int]) -> Clause:
-    """Return `y_h < 0 or y_k < 0` as a clause."""
-    return Clause(tuple(Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in pair))
 
 
 def cut_region(region: Region) -> list[Region]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from smle.rules import html_table, text_table
+
 __all__ = [
     "Cut",
     "ExclusionVerdicts",
@@ -158,6 +160,26 @@ class Verdicts(_NoTruth):
         proved = sum(isinstance(verdict, Holds) for _, verdict in self.items)
         proved += sum(int(block.proved.sum()) for block in self.exclusions)
         return f"Verdicts({proved} of {len(self)} proved, smallest margin {self.margin:.3g})"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n\n{text_table(self._rows())}"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self._rows())
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Return for each rule (by number, from 0 on) what is proved and its smallest margin."""
+        found: dict[int, list[float]] = {}
+        for obligation, verdict in self.items:
+            known = isinstance(verdict, Holds | NotProved)
+            found.setdefault(obligation.rule, []).append(verdict.margin if known else -np.inf)  # type: ignore[union-attr]
+        for block in self.exclusions:
+            found.setdefault(block.rule, []).extend(block.margins.tolist())
+        rows = [
+            (str(rule), f"{sum(m > 0 for m in margins)} of {len(margins)}", f"{min(margins):.3g}")
+            for rule, margins in sorted(found.items())
+        ]
+        return [("rule", "proved", "smallest margin"), *rows]
 
     def __iter__(self) -> Iterator[tuple[Obligation, Verdict]]:
         return iter(self.items)

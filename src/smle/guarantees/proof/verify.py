@@ -30,11 +30,11 @@ from smle.guarantees.proof.verdict import (
     Verdict,
     Verdicts,
 )
-from smle.guarantees.proof.worst_case import HeadNumbers, Literals, WidenedBox, worst_case
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.guarantees.regions.obligations import obligation_regions
-from smle.rules import CNF, Clause, Specification
+from smle.rules import CNF, Clause, Literals, Specification
 from smle_check.floats import exact
 
 __all__ = ["ClauseVerifier", "verify", "verify_clauses"]
@@ -120,7 +120,7 @@ def _judge_pair(clause: Clause, *, head: Head, envelope: WidenedBox, region: Reg
 def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, region: Region) -> list[Verdict]:
     """Judge clauses over one region, the fallback included."""
     m, d = len(head.b), len(region.domain.low)
-    literals = [Literals.of(clause, m, d) for clause in clauses]
+    literals = [Literals.of_clauses(clause, m, d) for clause in clauses]
     result = ClauseVerifier(literals, envelope, RegionMaximum(region, points=False))(head)
     if head.fallback is not None:
         y = head.fallback.astype(np.float64)
@@ -265,7 +265,7 @@ def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Arra
 
     Literals without inputs are evaluated exactly; x is where the best literal has the least room.
     """
-    literals = Literals.of(clause, len(y), len(domain.low))
+    literals = Literals.of_clauses(clause, len(y), len(domain.low))
     cast = np.abs(literals.s) @ (domain.sizes * 2.0**-24 + 2.0**-126) * (1 + 1e-9)
     excess = literals.g @ y - literals.h + domain.over(literals.s) + cast
     sizes = np.abs(literals.g) @ np.abs(y) + np.abs(literals.h) + np.abs(literals.s) @ domain.sizes

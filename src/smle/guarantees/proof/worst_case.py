@@ -11,19 +11,18 @@ errors; the exact checker has the last word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.frozen_heads import Bounds, ConstantBounds, Head, NetworkBounds
+from smle.guarantees.proof.frozen_heads import Bounds, Head, NetworkBounds
 from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.rounding import LARGEST, affine_errors
 from smle.guarantees.regions.geometry import TINY, Domain, Region, RegionMaximum, U, enlarged_rows
-from smle.rules import Clause
+from smle.rules import Literals
 
-__all__ = ["HeadNumbers", "Literals", "WidenedBox", "Worst", "enlarged_rows", "worst_case"]
+__all__ = ["HeadNumbers", "WidenedBox", "Worst", "enlarged_rows", "worst_case"]
 
 Array = npt.NDArray[np.float64]
 
@@ -48,7 +47,7 @@ class WidenedBox:
     extra: Array
 
     @classmethod
-    def of(cls, bounds: Bounds, domain: Domain) -> WidenedBox:
+    def of(cls, bounds: Bounds | NetworkBounds, domain: Domain) -> WidenedBox:
         """Return the widened box; of networks, the affine one around it.
 
         Where l > u the deployed clip gives u; the box is widened by the largest l - u over the domain.
@@ -56,12 +55,12 @@ class WidenedBox:
         if isinstance(bounds, NetworkBounds):
             return HiddenWidenedBox.over(bounds, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
-        if isinstance(bounds, ConstantBounds):
+        if bounds.slopes is None:
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
             extra = np.where(near_zero, TINY, 0.0) + np.maximum(0.0, lower - upper)
             sizes = np.maximum(np.abs(lower), np.abs(upper)) + 2 * extra
             return cls(lower - extra, upper + extra, None, None, sizes * _UP, extra)
-        low_slope, high_slope = (bounds.lower_slope.astype(np.float64), bounds.upper_slope.astype(np.float64))
+        low_slope, high_slope = bounds.slopes
         rounding = np.maximum(
             affine_errors(low_slope, domain.sizes, lower), affine_errors(high_slope, domain.sizes, upper)
         )
@@ -168,54 +167,6 @@ class HeadNumbers:
         sizes = envelope.sizes if V is None else np.concatenate([envelope.sizes, domain.sizes])
         errors = affine_errors(weights, sizes, b)
         return cls(W, V, b, errors, np.abs(weights) @ sizes + np.abs(b))
-
-
-@dataclass(frozen=True, eq=False)
-class Literals:
-    """The literals of one clause as arrays: g (k, m), s (k, d), h (k,), strict (k,)."""
-
-    g: Array
-    s: Array
-    h: Array
-    strict: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, clauses: Clause | Sequence[Clause], m: int, d: int, *, stated: bool = False) -> Literals:
-        """Return the literals of a clause (or of several clauses, one after the other).
-
-        Their first coefficient is 1 or -1; `stated`: as the user stated them.
-        """
-        several = (clauses,) if isinstance(clauses, Clause) else clauses
-        literals = [literal for clause in several for literal in clause.literals]
-        k = len(literals)
-        g, s = np.zeros((k, m)), np.zeros((k, d))
-        scales = [literal.scale if stated else 1 for literal in literals]
-        for row, (literal, scale) in enumerate(zip(literals, scales, strict=True)):
-            for j, value in literal.outputs:
-                g[row, j] = float(scale * value)
-            for j, value in literal.inputs:
-                s[row, j] = float(scale * value)
-        h = np.array([float(scale * one.bound) for one, scale in zip(literals, scales, strict=True)], dtype=np.float64)
-        return cls(g, s, h, np.array([literal.strict for literal in literals], dtype=bool))
-
-    @classmethod
-    def stacked(cls, parts: Sequence[Literals]) -> Literals:
-        """Return the literals of several clauses, one after the other."""
-        return cls(
-            np.concatenate([part.g for part in parts]),
-            np.concatenate([part.s for part in parts]),
-            np.concatenate([part.h for part in parts]),
-            np.concatenate([part.strict for part in parts]),
-        )
-
-    def combined(self, weights: Array) -> Literals:
-        """Return combinations of the literals as literals. Shape: weights (c, k)."""
-        return Literals(
-            weights @ self.g,
-            weights @ self.s,
-            weights @ self.h,
-            np.asarray((weights > 0) @ self.strict.astype(int) == (weights > 0).sum(axis=1)),
-        )
 
 
 @dataclass(frozen=True, eq=False)

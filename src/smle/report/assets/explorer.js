@@ -19,6 +19,11 @@ function digits(value) {
   return text.replace("-", "−");
 }
 
+// A value of an input; dates are days from 1970-01-01.
+function valueText(input, value) {
+  return input.dates ? new Date(Math.round(value) * 86400000).toISOString().slice(0, 10) : digits(value);
+}
+
 function roundTicks(low, high, wanted) {
   const raw = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((f) => f * power).find((s) => s >= raw * 0.999);
@@ -222,7 +227,7 @@ class Explorer {
     const width = Math.max(chart.clientWidth, 260);
     this.sliders.forEach(({ field, readout, row }, i) => {
       const input = this.data.inputs[i];
-      readout.textContent = input.kind === "category" ? "" : digits(this.values[i]);
+      readout.textContent = input.kind === "category" ? "" : valueText(input, this.values[i]);
       field.disabled = Boolean(this.grid) && i !== this.first && i !== this.second;
       row.classList.toggle("axis-input", i === this.first || i === this.second);
     });
@@ -256,7 +261,7 @@ class Explorer {
 
   ticksOf(axis, ends, wanted) {
     const input = this.data.inputs[axis];
-    if (input.kind !== "category") return roundTicks(...ends, wanted).map((v) => [v, digits(v)]);
+    if (input.kind !== "category") return roundTicks(...ends, wanted).map((v) => [v, valueText(input, v)]);
     const step = Math.ceil(input.categories.length / Math.max(wanted, 1));
     return input.categories.map((name, k) => [k, name]).filter(([k]) => k % step === 0);
   }

@@ -8,7 +8,7 @@ import pytest
 
 import smle
 from smle.errors import RuleError
-from smle.guarantees import ConstantBounds, FrozenHeads, Head, find_cells
+from smle.guarantees import Bounds, FrozenHeads, Head, find_cells
 from smle.rules import Specification
 
 SPEC = Specification.from_yaml("""
@@ -26,7 +26,7 @@ class Box:
 
     def __init__(self, spec, heads, low, high):
         self.spec, self.cells = spec, find_cells(spec)
-        self._heads = FrozenHeads(ConstantBounds(low, high), heads)
+        self._heads = FrozenHeads(Bounds(low, high), heads)
 
     def frozen_heads(self):
         return self._heads
