@@ -89,15 +89,15 @@ class ModelRecord:
         return (json.dumps(description, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
-def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
     """Write a model folder; an interruption at any moment leaves the previous folder readable.
 
     Everything is written to a new folder beside it, which then takes its place by renaming. Writers wait for each
     other, and each removes what killed ones left.
 
     Raises:
-        ModelFormatError: If the place is taken by something that is not a model folder, or by a certified model and
-            `overwrite` is not said, or a file would be too large.
+        ModelFormatError: If the place is taken by something that is not a model folder, or by a certified model that
+            is not to be overwritten, or a file would be too large.
         NotCertifiedError: If there are rules, but no certificate for exactly what would be written.
         OSError: If the place cannot be written.
     """
@@ -340,7 +340,7 @@ def model_files(folder: str | os.PathLike[str]) -> list[Path]:
     return [place for name in _FILES if (place := Path(folder) / name).is_file()]
 
 
-def require_replaceable(target: Path, *, overwrite: bool = False) -> None:
+def require_replaceable(target: Path, *, overwrite: bool = True) -> None:
     """Raise ModelFormatError if a model folder cannot be written there; nothing but a model folder is replaced."""
     _require_not_taken(target, overwrite)
     require_writable(target)

@@ -86,7 +86,7 @@ class Answered(NamedTuple):
         """Count which rules are on, what lies outside the domain, and what the head did; a box has so many `heads`."""
         seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), self.cell, self.clipped)
         head = None
-        if not heads:
+        if spec.rules and not heads:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
         return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing)
 
