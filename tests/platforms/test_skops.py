@@ -1,4 +1,4 @@
-"""skops: a model goes through a file without pickle, and the certificate that comes out is checked by whoever loads it."""
+"""skops: a model goes through a file without pickle; whoever loads it checks the certificate that comes out."""
 
 import io
 import zipfile
