@@ -15,7 +15,6 @@ from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.guarantees.box import (
     PDCG_COSTS,
-    Center,
     Counterexample,
     Finder,
     HeadProblem,
@@ -55,7 +54,6 @@ from smle.guarantees.proof.verdict import (
 )
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
-from smle.guarantees.regions.cell_rules import CellRules, PlainClause, Polytopes, cell_rules_of
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
@@ -68,9 +66,7 @@ __all__ = [
     "CUTS",
     "PDCG_COSTS",
     "Bounds",
-    "CellRules",
     "Cells",
-    "Center",
     "Counterexample",
     "Cut",
     "Diagnosis",
@@ -95,8 +91,6 @@ __all__ = [
     "Obligation",
     "PairValues",
     "Pdcg",
-    "PlainClause",
-    "Polytopes",
     "Region",
     "RegionMaximum",
     "RuleCost",
@@ -111,7 +105,6 @@ __all__ = [
     "binding_rules",
     "bisected",
     "broken",
-    "cell_rules_of",
     "clause_holds",
     "compare",
     "conflicts_explained",

@@ -5,7 +5,7 @@ Safe centers (`center`), the strongest counterexample (`counterexample`), projec
 and the safe head that fits data best (`refitting`). Others use the names below and nothing from inside.
 """
 
-from smle.guarantees.box.center import MINIMUM_ROOM, Center, find_center, search_center
+from smle.guarantees.box.center import find_center
 from smle.guarantees.box.counterexample import Counterexample, Search
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import COSTS as PDCG_COSTS
@@ -14,9 +14,7 @@ from smle.guarantees.box.projection import HeadResult, nearest_safe_head, projec
 from smle.guarantees.box.refitting import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
 
 __all__ = [
-    "MINIMUM_ROOM",
     "PDCG_COSTS",
-    "Center",
     "Counterexample",
     "Finder",
     "HeadProblem",
@@ -33,7 +31,6 @@ __all__ = [
     "project",
     "refit",
     "run_pdcg",
-    "search_center",
     "softmax_loss",
     "squared_error",
     "strongest_counterexample",
