@@ -12,7 +12,7 @@ import smle
 from smle import Specification, assurance
 from smle.errors import CertificateError, DataError, NotCertifiedError
 from smle.guarantees import Violated
-from smle.nn import SafeNetwork
+from smle.nn import BoxNetwork
 from smle.training import train
 from support.sampling import Judge, hard_points
 
@@ -51,31 +51,30 @@ rules:
 @pytest.mark.parametrize("bounds", ["constant", "fixed", "affine"])
 @pytest.mark.parametrize("gate", [True, False])
 @pytest.mark.parametrize("name", SPECS)
-def test_any_parameters_are_certified_and_never_violate(name, gate, bounds):
-    """The gauge is safe for every value of the raw parameters, so random ones must pass checker and attack."""
+def test_projected_heads_are_certified_and_never_violate(name, gate, bounds):
+    """Whatever the heads were, the nearest safe ones must pass checker and attack."""
     torch.manual_seed(0)
     spec = Specification.from_yaml(SPECS[name])
     d = len(spec.columns)
-    network = SafeNetwork(nn.Linear(d, 6), spec, embedding=6, bounds=bounds, gate=gate)
+    network = BoxNetwork(nn.Linear(d, 6), spec, embedding=6, bounds=bounds, gate=gate)
     judge = Judge(spec)
     for scale in (0.1, 3.0, 100.0):
         with torch.no_grad():
-            for parameter in network.parameters():
+            for parameter in network.heads.parameters():
                 parameter.copy_(torch.randn_like(parameter) * scale)
-        network.train()
-        network.eval()
-        certificate = smle.certify(network)
+        safe = smle.project(network.train())
+        certificate = smle.certify(safe)
         assert min(item.margin for item in certificate.check()) > 0
         for dtype in (np.float32, np.float64):
             for X in hard_points(spec, np.random.default_rng(0), 4000, dtype=dtype):
                 with torch.inference_mode():
-                    assert judge.violations(X, network(torch.from_numpy(X)).numpy()) == []
+                    assert judge.violations(X, safe(torch.from_numpy(X)).numpy()) == []
 
 
 def _unsafe():
     torch.manual_seed(1)
     spec = Specification.from_yaml(SPECS["numbers"])
-    network = SafeNetwork(nn.Linear(2, 5), spec, embedding=5, bounds="fixed", gauge=False)
+    network = BoxNetwork(nn.Linear(2, 5), spec, embedding=5, bounds="fixed")
     with torch.no_grad():
         network.heads.raw_weight.normal_(0, 3)
     return network
@@ -117,7 +116,7 @@ def test_a_certificate_is_for_its_own_weights():
 def test_nothing_is_projected_that_the_exact_checker_does_not_accept(monkeypatch) -> None:
     """A projection that is wrong about its heads is found out before the network is handed over."""
     spec = Specification.from_yaml("inputs: {a: [-1, 1]}\noutputs: [y]\nrules:\n  - {name: r, then: y <= 0.5}\n")
-    network = SafeNetwork(nn.Linear(1, 4), spec, embedding=4, bounds="fixed").eval()
+    network = BoxNetwork(nn.Linear(1, 4), spec, embedding=4, bounds="fixed").eval()
     over = network.frozen_heads()
     head = over.heads[0]
     assert head is not None
@@ -130,18 +129,18 @@ def test_nothing_is_projected_that_the_exact_checker_does_not_accept(monkeypatch
 def test_wrong_types_are_named():
     spec, x = Specification.from_yaml(SPECS["numbers"]), torch.rand(20, 2)
     for judge in (smle.verify, smle.certify, smle.project):
-        with pytest.raises(TypeError, match=r"Expected a SafeNetwork\. Got Linear"):
+        with pytest.raises(TypeError, match=r"Expected a BoxNetwork\. Got Linear"):
             judge(nn.Linear(2, 2))
     with pytest.raises(TypeError, match="from_yaml"):
-        SafeNetwork(nn.Linear(2, 4), SPECS["numbers"], embedding=4)
+        BoxNetwork(nn.Linear(2, 4), SPECS["numbers"], embedding=4)
     with pytest.raises(ValueError, match="at least one unit"):
-        SafeNetwork(nn.Linear(2, 4), spec, embedding=0)
+        BoxNetwork(nn.Linear(2, 4), spec, embedding=0)
     with pytest.raises(DataError, match=r"Expected tensors.*ndarray"):
-        train(SafeNetwork(nn.Linear(2, 4), spec, embedding=4), x.numpy(), x.numpy(), loss=nn.functional.mse_loss)
+        train(BoxNetwork(nn.Linear(2, 4), spec, embedding=4), x.numpy(), x.numpy(), loss=nn.functional.mse_loss)
 
 
 def test_verdicts_are_shown_by_their_number() -> None:
     text = "{inputs: {a: [0, 1], b: [0, 1]}, outputs: [y, z], rules: [{name: r, then: y <= 1 and z >= 0}]}\n"
-    network = SafeNetwork(nn.Linear(2, 3), Specification.from_yaml(text), embedding=3)
+    network = smle.project(BoxNetwork(nn.Linear(2, 3), Specification.from_yaml(text), embedding=3))
     verdicts = smle.verify(network)
     assert repr(verdicts) == f"Verdicts(2 of 2 proved, smallest margin {verdicts.margin:.3g})"

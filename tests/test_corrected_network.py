@@ -16,7 +16,7 @@ import smle
 from smle import Specification, correct
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
 from smle.guarantees import nearest_outputs
-from smle.nn import CNN, SafeNetwork
+from smle.nn import CNN, BoxNetwork
 from support.sampling import Judge, hard_points
 
 INPUTS = "inputs: {a: [-1, 1], b: [-1, 1]}\n"
@@ -236,7 +236,7 @@ def test_saved_and_loaded_with_the_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bounds", ["constant", "fixed", "affine"])
 def test_safe_networks_are_saved_and_loaded(tmp_path: Path, bounds: str) -> None:
     spec, X = spec_of("outputs: [p]\nrules:\n  - {name: r, when: a >= 0, then: p <= 2 + b}\n"), inputs(300)
-    network = SafeNetwork(wild_model(4), spec, embedding=4, bounds=bounds).eval()
+    network = BoxNetwork(wild_model(4), spec, embedding=4, bounds=bounds).eval()
     network.save(tmp_path / "model")
     again = smle.load(tmp_path / "model", backbone=wild_model(4, seed=5))
     np.testing.assert_array_equal(answers(again, X), answers(network, X))
@@ -251,7 +251,7 @@ def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
     spec = spec_of(RULES["limits"])
     with pytest.raises(ModelFormatError, match=r"bfloat16\. Call model\.float\(\)"):
         correct(wild_model(3).to(torch.bfloat16), spec).save(tmp_path / "model")
-    free = SafeNetwork(nn.Linear(2, 4), spec_of("outputs: [p]\nrules: []\n"), embedding=4)
+    free = BoxNetwork(nn.Linear(2, 4), spec_of("outputs: [p]\nrules: []\n"), embedding=4)
     with pytest.raises(NotCertifiedError, match="nothing to prove"):
         free.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -29,7 +29,7 @@ import sys
 from smle import SafeRegressor, Specification
 from smle.demo import BRAKING_RULES, braking_data
 spec, data = Specification.from_yaml(BRAKING_RULES), braking_data(rows=200)
-model = SafeRegressor(spec, max_epochs=2, random_state=0, compare=False, enforcement="gauge")  # exports are of a box
+model = SafeRegressor(spec, max_epochs=2, random_state=0, compare=False, enforcement="pdcg")  # twins are of a box
 model.fit(data[list(spec.columns)], data["brake"]).save("demo/model")
 sys.argv = ["serve.py", "model.onnx"]
 """

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import smle_check
 from smle.certificates.agreement import cells_of
-from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import issue, require_proved
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.guarantees import Verdicts
@@ -23,12 +23,14 @@ from smle.guarantees import project as project_heads
 from smle.guarantees import verify as verify_frozen_heads
 from smle.nn.asked import AskedModule
 from smle.nn.backbones import MLP
+from smle.nn.box_network import BoxNetwork
 from smle.nn.clip import eager
 from smle.nn.head import DeployedHead
 from smle.nn.network import SafeNetwork
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick
-from smle.programs import Perceptron, Program, program_of
+from smle.nn.rules_head import RulesHead
+from smle.programs import Perceptron
 from smle.rules import Specification
 from smle.violations import replayed
 from smle_check.reading import BACKBONE
@@ -50,55 +52,6 @@ __all__ = [
 ]
 
 
-class RulesHead(nn.Module):
-    """(features, answers of a model) -> answers that obey the rules, by the certified program in NumPy.
-
-    Answers that the rules allow pass as they are, and so do their gradients. Others are replaced, and have none. There
-    is nothing to train, and nothing to change: all numbers are those of the certificate.
-
-    Shapes: features (..., d) in float32 or float64, answers (..., m) in any float format, outputs (..., m) in float32.
-    """
-
-    program: Program
-
-    def __init__(self, certificate: Certificate) -> None:
-        super().__init__()
-        self.certificate = certificate
-        self.program = program_of(certificate)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the prepared program; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name != "program"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.program = program_of(self.certificate)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def forward(self, features: Tensor, answers: Tensor) -> Tensor:
-        """Return the outputs, on the device of the answers.
-
-        Raises:
-            ValueError: If there is not one row of features, with the columns of the rules, for each answer.
-            TypeError: If features are no floats.
-        """
-        columns, targets = (len(self.certificate.document["specification"][part]) for part in ("inputs", "outputs"))
-        rows = tuple(answers.shape[:-1])
-        if answers.shape[-1:] != (targets,) or tuple(features.shape) != (*rows, columns):
-            raise ValueError(
-                f"Expected features of shape (..., {columns}) and answers of shape (..., {targets}), in the order of "
-                f"the rules' inputs and outputs. Got {tuple(features.shape)} and {tuple(answers.shape)}."
-            )
-        given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
-        X, t = (part.detach().cpu().numpy().reshape(-1, part.shape[-1]) for part in (features, given))
-        served = torch.from_numpy(self.program(X, t)).reshape(answers.shape).to(answers.device)
-        return torch.where(served == given, given, served) if given.requires_grad else served
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the numbers of the head by their names in the model file."""
-        return arrays_of({k: v for k, v in self.certificate.tensors.items() if not k.startswith(BACKBONE)})
-
-
 class DeployedNetwork(Float32Only):
     """A backbone and a frozen head: what is certified, stored and served. It has nothing left to train.
 
@@ -115,7 +68,7 @@ class DeployedNetwork(Float32Only):
         self.eval()
 
     @classmethod
-    def of(cls, network: SafeNetwork) -> DeployedNetwork:
+    def of(cls, network: BoxNetwork) -> DeployedNetwork:
         """Return the deployed form of a trained network, as it is now."""
         network.eval()
         return cls(network.backbone, copy.deepcopy(network.deployed))
@@ -161,7 +114,7 @@ def _computed(backbone: nn.Module, quick: Quick | None, features: Tensor, others
     return backbone(x) if z is None else z
 
 
-def state_of(network: DeployedNetwork | CorrectedNetwork) -> dict[str, npt.NDArray[Any]]:
+def state_of(network: DeployedNetwork | CorrectedNetwork | SafeNetwork) -> dict[str, npt.NDArray[Any]]:
     """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
     state = {f"{BACKBONE}{name}": value for name, value in network.backbone.state_dict().items()}
     if isinstance(network, DeployedNetwork):
@@ -266,26 +219,26 @@ def _same(now: Tensor | None, known: Tensor | None) -> bool:
     return torch.equal(now, known) or (now.shape == known.shape and now.numpy().tobytes() == known.numpy().tobytes())
 
 
-def _require_safe_network(network: SafeNetwork) -> None:
-    if not isinstance(network, SafeNetwork):
+def _require_box(network: BoxNetwork) -> None:
+    if not isinstance(network, BoxNetwork):
         raise TypeError(
-            f"Expected a SafeNetwork. Got {type(network).__name__}. Estimators and models of smle.correct have a "
-            "certificate already: model.certificate_.check()."
+            f"Expected a BoxNetwork. Got {type(network).__name__}. Estimators, SafeNetwork and models of smle.correct "
+            "have a certificate already: model.certificate_.check()."
         )
 
 
-def verify(network: SafeNetwork) -> Verdicts:
+def verify(network: BoxNetwork) -> Verdicts:
     """Judge every rule for the network as it would be deployed now.
 
     What is not proved is `NotProved`, with a corner of the box that breaks it; or `Violated`, with an input at which
     the network itself does. See `smle.attack` and `smle.counterexample`.
     """
-    _require_safe_network(network)
+    _require_box(network)
     verdicts = verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
     return verdicts if verdicts.hold else _replayed(verdicts, network)
 
 
-def _replayed(verdicts: Verdicts, network: SafeNetwork) -> Verdicts:
+def _replayed(verdicts: Verdicts, network: BoxNetwork) -> Verdicts:
     """Ask the network itself where its heads are not proved."""
     training = network.training
     deployed = DeployedNetwork.of(network)
@@ -304,7 +257,7 @@ def _replayed(verdicts: Verdicts, network: SafeNetwork) -> Verdicts:
 
 
 def certify(
-    network: SafeNetwork, *, tensors: dict[str, smle_check.Tensor] | None = None, files: dict[str, bytes] | None = None
+    network: BoxNetwork, *, tensors: dict[str, smle_check.Tensor] | None = None, files: dict[str, bytes] | None = None
 ) -> Certificate:
     """Return a certificate for the deployed form of the network, as it is now.
 
@@ -318,7 +271,7 @@ def certify(
     Raises:
         NotCertifiedError: If a rule cannot be proved.
     """
-    _require_safe_network(network)
+    _require_box(network)
     deployed = DeployedNetwork.of(network)
     if tensors is None:
         tensors = tensors_of(state_of(deployed))
@@ -330,7 +283,7 @@ def certify(
         raise
 
 
-def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
+def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
     """Return a copy with the nearest safe heads (in squared distance of their parameters); nothing is trained.
 
     Args:
@@ -340,7 +293,7 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
     Raises:
         NotCertifiedError: If no safe heads were found, or the exact checker does not accept them.
     """
-    _require_safe_network(network)
+    _require_box(network)
     safe = copy.deepcopy(network)
     safe.eval()
     result = project_heads(safe.frozen_heads(), safe.spec, safe.cells, margin=margin)
@@ -351,7 +304,7 @@ def project(network: SafeNetwork, *, margin: float = 0.0) -> SafeNetwork:
     return _accepted(safe)
 
 
-def _accepted(network: SafeNetwork) -> SafeNetwork:
+def _accepted(network: BoxNetwork) -> BoxNetwork:
     """Hand over a network only if the exact checker accepts it; without rules there is nothing to prove."""
     if network.spec.rules:
         certify(network)

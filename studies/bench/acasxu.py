@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from smle import correct
-from smle.corrected.network import CorrectedModule
+from smle.nn.network import SafeNetwork
 from studies.bench.acasxu_attack import Effort, attack_answers, attack_borders, attack_rule
 from studies.bench.acasxu_data import FloatArray, Task, advice, read_tasks, rule_box, sample_box, stand_in
 from studies.bench.harness import BenchResult, Plot, Table, interleaved
@@ -43,7 +43,7 @@ _QUICK = _Sizes(region_points=2000, effort=Effort(random=1000, starts=32, steps=
 class _Made:
     """A safe network with what it cost (processor seconds, one thread) and what the exact checker says about it."""
 
-    network: CorrectedModule
+    network: SafeNetwork
     build: float
     check: float
     size: int

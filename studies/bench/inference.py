@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import DeployedNetwork
-from smle.nn.network import SafeNetwork
+from smle.assurance import DeployedNetwork, project
+from smle.nn.box_network import BoxNetwork
 from smle.nn.quick import Quick
 from smle.rules import Specification
 from studies.bench.clips import HEADER, RULES
@@ -55,7 +55,7 @@ def _specification(gated: bool) -> Specification:
     )
 
 
-def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) -> tuple[SafeNetwork, nn.Module]:
+def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) -> tuple[BoxNetwork, nn.Module]:
     layers: list[nn.Module] = []
     width = _INPUTS
     for units in hidden:
@@ -64,9 +64,9 @@ def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         body = nn.Sequential(*layers, nn.Linear(width, embedding))
-        safe = SafeNetwork(body, _specification(gated), embedding=embedding, bounds=bounds)
+        safe = BoxNetwork(body, _specification(gated), embedding=embedding, bounds=bounds)
         plain = nn.Sequential(body, nn.Linear(embedding, _OUTPUTS))
-    return safe.eval(), plain.eval().requires_grad_(False)
+    return project(safe), plain.eval().requires_grad_(False)
 
 
 def _table(
@@ -114,7 +114,7 @@ def _doors(quick: bool, passed: dict[str, bool]) -> Table:
             for inner in (3, 64, 64):
                 layers += [nn.Linear(inner, 64), nn.ReLU()]
             body, last = nn.Sequential(*layers), nn.Linear(64, 1)
-            boxed = SafeNetwork(body, spec, embedding=64, bounds="fixed" if "affine" not in text else "affine")
+            boxed = BoxNetwork(body, spec, embedding=64, bounds="fixed" if "affine" not in text else "affine")
         plain = nn.Sequential(*body, last).eval().requires_grad_(False)
         contenders = {"plain": plain, "rules": correct(plain, spec).eval(), "box": DeployedNetwork.of(boxed)}
         found: dict[str, list[float]] = {"rules": [], "box": []}
@@ -187,7 +187,7 @@ def undisturbed(timing: Timing) -> float:
     return float(np.quantile(timing.seconds, 0.25))
 
 
-def _served(safe: SafeNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]] | None:
+def _served(safe: BoxNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]] | None:
     """Return the network and one without rules, both as exported, in onnxruntime; None if it is not installed."""
     try:
         import onnxruntime
@@ -198,7 +198,7 @@ def _served(safe: SafeNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tenso
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     body, without = safe.backbone, replace(safe.spec, rules=())
-    plain = SafeNetwork(body, without, embedding=safe.embedding, bounds="fixed").eval()
+    plain = BoxNetwork(body, without, embedding=safe.embedding, bounds="fixed").eval()
     answers = []
     with tempfile.TemporaryDirectory() as folder:
         for network in (safe, plain):

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.corrected.network import CorrectedModule
 from smle.guarantees.regions.cells import regions_of
+from smle.nn.box_network import BoxNetwork
 from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from studies.bench.harness import interleaved, keep_memory
@@ -166,7 +166,7 @@ def _onnx(trained: Trained, case: Case) -> str:
     wanted = trained.outputs(X)
     reasons = []
     for write in (
-        [_write_safe] if isinstance(trained.module, SafeNetwork | CorrectedModule) else [_write_exported, _write_traced]
+        [_write_safe] if isinstance(trained.module, BoxNetwork | SafeNetwork) else [_write_exported, _write_traced]
     ):
         try:
             with tempfile.TemporaryDirectory() as folder, _silence():
@@ -191,10 +191,10 @@ def _onnx(trained: Trained, case: Case) -> str:
 def _write_safe(module: nn.Module, path: Path, example: Tensor) -> None:
     from smle.export import write_network
 
-    if isinstance(module, CorrectedModule):
+    if isinstance(module, SafeNetwork):
         module.to_onnx(path, monitor=False)
     else:
-        assert isinstance(module, SafeNetwork)
+        assert isinstance(module, BoxNetwork)
         write_network(module, path, monitor=False)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from smle import correct
 from smle.assurance import DeployedNetwork, certify
-from smle.corrected.network import CorrectedModule
 from smle.guarantees.answers.nearest import nearest_outputs
+from smle.nn.network import SafeNetwork
 from smle.training.loop import train
 from smle.training.options import TrainingOptions
 from studies.bench.peer_layers import LAYERS, Guarded, guarded
@@ -182,7 +182,7 @@ def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:
     plain = _network("plain", case, options, case.task.y, seed)
     assert plain.module is not None
     start = time.process_time()
-    network: CorrectedModule = correct(plain.module.requires_grad_(False), case.task.specification, case.task.X)
+    network: SafeNetwork = correct(plain.module.requires_grad_(False), case.task.specification, case.task.X)
     proved = network.eval().certificate_.check()
     facts = {"statements": len(proved), "proof_seconds": time.process_time() - start}
     return Trained(network, network, plain.seconds, plain.epochs, facts)

@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from smle.assurance import certify
+from smle.nn import SafeNetwork
 from studies.bench.scale_subjects import exclusive_labels
 
 
@@ -21,7 +21,9 @@ def measure(width: int) -> dict[str, float]:
     """Train a few steps at an embedding width and certify; return peaks of this process in MB."""
     found: dict[str, float] = {"imported": _peak()}
     subject = exclusive_labels(64, width)
-    network = subject.network()
+    network = SafeNetwork(
+        nn.Sequential(nn.Linear(len(subject.spec.columns), width), nn.ReLU()), subject.spec, embedding=width
+    )
     found["parameters"] = sum(p.numel() for p in network.parameters())
     X, y = subject.rows(256)
     optimizer = torch.optim.Adam(network.parameters())
@@ -31,7 +33,7 @@ def measure(width: int) -> dict[str, float]:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     found["trained"] = _peak()
-    certify(network).check()
+    network.certificate_.check()
     found["certified"] = _peak()
     return found
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.assurance import certify, verify
-from smle.nn.network import SafeNetwork
+from smle.nn import SafeNetwork
 from smle.training.loop import TrainingOptions, train
 from studies.bench.scale_subjects import never_together
 
@@ -85,22 +84,16 @@ def measure(name: str) -> dict[str, float]:
     with recorder.stage("rules"):
         spec = never_together(size.labels, pairs, _INPUTS, _REACH)
     torch.manual_seed(0)
-    with recorder.stage("network"):
-        network = SafeNetwork(_body(size.embedding), spec, embedding=size.embedding)
-    with recorder.stage("training"):
-        steps, safe_step = _trained(network, rows, new, size, enforcement="gauge")
-    network.train()
-    with recorder.stage("freezing"):
-        network.eval()
-    with recorder.stage("verification"):
-        verdicts = verify(network)
     with recorder.stage("certificate"):
-        certificate = certify(network)
+        network = SafeNetwork(_body(size.embedding), spec, embedding=size.embedding)
+        certificate = network.certificate_
+    with recorder.stage("training"):
+        steps, safe_step = _trained(network, rows, new, size)
     with recorder.stage("exact check"):
         certificate.check()
     torch.manual_seed(0)
     plain = nn.Sequential(_body(size.embedding), nn.Linear(size.embedding, size.labels))
-    _, plain_step = _trained(plain, rows, new, size, enforcement=None)
+    _, plain_step = _trained(plain, rows, new, size)
     recorder.found |= {
         "pairs": size.pairs,
         "labels": size.labels,
@@ -110,7 +103,6 @@ def measure(name: str) -> dict[str, float]:
         "steps": steps,
         "safe step": safe_step,
         "plain step": plain_step,
-        "proved": int(sum(block.proved.sum() for block in verdicts.exclusions)),
         "certificate_bytes": len(certificate.text) + len(certificate.block),
     }
     for kind, model in (("safe", network), ("plain", plain)):
@@ -123,7 +115,7 @@ def _body(embedding: int) -> nn.Sequential:
 
 
 def _trained(
-    network: nn.Module, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], size: _Size, *, enforcement: str | None
+    network: nn.Module, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], size: _Size
 ) -> tuple[int, float]:
     """Train and return the number of steps and the seconds of one, validation included."""
     rare = torch.tensor(size.labels / 3.0)  # two labels of all apply to a row
@@ -135,7 +127,7 @@ def _trained(
         learning_rate=1e-2, batch_size=_BATCH, max_epochs=size.epochs, patience=None, keep="last", progress=False,
         threads=1, device="cpu",
     )  # fmt: skip
-    history = train(network, *rows, loss=loss, options=options, enforcement=enforcement, validation=new)
+    history = train(network, *rows, loss=loss, options=options, validation=new)
     steps = size.epochs * -(-size.rows // _BATCH)
     return steps, history.seconds / steps
 

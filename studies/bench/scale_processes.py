@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from smle.nn.network import SafeNetwork
+from smle.nn import SafeNetwork
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from smle.training.loop import TrainingOptions, train
 
@@ -71,7 +71,7 @@ def _rate(width: int, threads: int, *, quick: bool) -> float:
         batch_size=1024, max_epochs=epochs, patience=None, keep="last", threads=threads, progress=False, device="cpu"
     )
     history = train(
-        network, X[:rows], y[:rows], loss=nn.functional.mse_loss, options=options, enforcement="gauge",
+        network, X[:rows], y[:rows], loss=nn.functional.mse_loss, options=options,
         validation=(X[rows:], y[rows:]),
     )  # fmt: skip
     return rows * epochs / history.seconds

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.rules import CNF, Clause, Label, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 __all__ = ["AXES", "Axis", "Subject", "exclusive_labels", "never_together"]
 
 _ONE = Fraction(1)
+
+_SMALL = 1e-3  # of the heads' weights: safe without training
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +28,16 @@ class Subject:
     embedding: int
     bounds: str = "constant"
 
-    def network(self) -> SafeNetwork:
-        """Return a new network with random weights, the same each time."""
+    def network(self) -> BoxNetwork:
+        """Return a new network with random weights, the same each time; those of the heads are small, and so safe."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             d, n = len(self.spec.columns), self.embedding
             backbone = nn.Sequential(nn.Linear(d, 64), nn.ReLU(), nn.Linear(64, n))
-            return SafeNetwork(backbone, self.spec, embedding=n, bounds=self.bounds)
+            network = BoxNetwork(backbone, self.spec, embedding=n, bounds=self.bounds)
+        with torch.no_grad():
+            network.heads.raw_weight.mul_(_SMALL)
+        return network
 
     def rows(self, count: int) -> tuple[Tensor, Tensor]:
         """Return inputs of the domain [-1, 1] and targets."""

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.assurance import DeployedNetwork, certify, state_of
+from smle.assurance import DeployedNetwork, certify, project, state_of
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeClassifier, SafeRegressor
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.nn.backbones import MLP
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.rules import Choice, Label, Specification
 from studies.bench.sampling import uniform_points
 
@@ -182,7 +182,7 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     X, Y = data_for(spec, 400 if quick else 2000)
     options: dict[str, Any] = {
         "hidden": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30, "refit": not quick,
-        "random_state": 0, "progress": False, "compare": False, "enforcement": "gauge",
+        "random_state": 0, "progress": False, "compare": False, "enforcement": "pdcg",
     }  # fmt: skip
     first = spec.outputs[0]
     model: Any
@@ -201,19 +201,19 @@ def _backbone(spec: Specification, embedding: int) -> nn.Module:
 
 
 def _drawn(name: str, text: str, *, embedding: int = 12, bounds: str = "fixed", gate: bool = True) -> Subject:
-    """Return heads drawn at random, several times too large: the gauge leaves them at the limit of what is provable."""
+    """Return heads drawn at random, several times too large, and projected: at the limit of what is provable."""
     spec = Specification.from_yaml(text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        network = SafeNetwork(_backbone(spec, embedding), spec, embedding=embedding, bounds=bounds, gate=gate)
+        network = BoxNetwork(_backbone(spec, embedding), spec, embedding=embedding, bounds=bounds, gate=gate)
         for parameter in network.heads.parameters():
             parameter.data.add_(3 * torch.randn(parameter.shape))
         for parameter in network.box.parameters():
             parameter.data.add_(0.1 * torch.randn(parameter.shape))
-    return _subject(name, network)
+    return _subject(name, project(network))
 
 
-def _subject(name: str, network: SafeNetwork) -> Subject:
+def _subject(name: str, network: BoxNetwork) -> Subject:
     deployed = DeployedNetwork.of(network)
     certificate = certify(network, tensors=tensors_of(state_of(deployed)))
     return Subject(name, "by hand", network.spec, network.cells, deployed, certificate)
@@ -228,7 +228,7 @@ def _difference() -> Subject:
     n = 16
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        network = SafeNetwork(_backbone(spec, n), spec, embedding=n, bounds="fixed", gauge=False).eval()
+        network = BoxNetwork(_backbone(spec, n), spec, embedding=n, bounds="fixed").eval()
     rng = np.random.default_rng(2)
     shared, own = rng.normal(0, 500, n).astype(np.float32), rng.normal(size=n)
     own /= np.abs(own).sum()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from smle import correct
 from smle.assurance import DeployedNetwork, certify
 from smle.baselines import violation_rate
-from smle.corrected.network import CorrectedModule
 from smle.guarantees import Pdcg, nearest_outputs
+from smle.nn.network import SafeNetwork
 from smle.training.options import History
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary
@@ -240,7 +240,7 @@ def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple
 def _corrected(task: Task, plain: _Plain) -> _Method:
     """Return our default: the plain network that `postprocess` has, too, with the head of rules behind it."""
     started = time.perf_counter()
-    found: CorrectedModule = correct(plain.network, task.specification, task.X)
+    found: SafeNetwork = correct(plain.network, task.specification, task.X)
     return _deployed(task, found.eval(), found.certificate_.check(), dict(plain.facts), started)
 
 

@@ -12,7 +12,7 @@ from smle.guarantees import Counterexample
 from smle.guarantees.box.head_problem import RegionObligations
 from smle.guarantees.box.pdcg import strongest_counterexample
 from smle.nn.bounds import Box, BoxParameters, attentive_clip
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
 from smle.training.enforcement import PDCG
 from smle.training.enforcement.base import Report
@@ -47,7 +47,7 @@ class FreeBox(Box):
         return super().limits(x32, envelope, standardize=standardize)
 
 
-class PaperNetwork(SafeNetwork):
+class PaperNetwork(BoxNetwork):
     """A network of the paper with the bounds, the gate and the gradient of the clip that are chosen.
 
     Heads start as Keras draws them: Glorot uniform, biases zero.
@@ -57,9 +57,7 @@ class PaperNetwork(SafeNetwork):
         self, backbone: nn.Module, spec: Specification, *, embedding: int, linear: bool, choices: PaperChoices
     ) -> None:
         bounds = "affine" if linear else "fixed"
-        super().__init__(
-            backbone, spec, embedding=embedding, bounds=bounds, gate=choices.gate, passthrough=False, gauge=False
-        )
+        super().__init__(backbone, spec, embedding=embedding, bounds=bounds, gate=choices.gate, passthrough=False)
         if choices.linear_bounds == "free" if linear else choices.constant_bounds == "trained":
             self.box = FreeBox(embedding, len(spec.columns) if linear else 0)
         self.training_clip = torch.clamp if choices.clip_gradient == "plain" else attentive_clip
@@ -67,16 +65,6 @@ class PaperNetwork(SafeNetwork):
             for weight in self.heads.raw_weight:
                 nn.init.xavier_uniform_(weight)
             nn.init.zeros_(self.heads.raw_bias)
-
-    def _general_outputs(self, features: Tensor, z: Tensor, envelope: BoxParameters) -> Tensor:
-        known = self.heads.constants(torch.float32)
-
-        def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
-            return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
-
-        certified, free = self.heads(envelope)
-        clip = self.training_clip
-        return self.deployed.outputs(features, z, limits=limits, heads=certified, free=free, clipped_by=clip)
 
 
 class Adversarial(PDCG):
@@ -92,12 +80,12 @@ class Adversarial(PDCG):
         super().__init__(**options)
         self.rate = rate
 
-    def start(self, network: SafeNetwork) -> None:
+    def start(self, network: BoxNetwork) -> None:
         """Forget what was learned before."""
         super().start(network)
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def after_step(self, network: SafeNetwork, step: int) -> None:
+    def after_step(self, network: BoxNetwork, step: int) -> None:
         """Weaken the strongest counterexample of every head."""
         if self._optimizer is None:
             trained = [*network.heads.parameters(), *network.box.parameters()]
@@ -118,7 +106,7 @@ class Adversarial(PDCG):
             self.reports.append(Report(step, number, search.none_exists, 0, strength, seconds))
 
 
-def _strength(network: SafeNetwork, number: int, found: Counterexample, part: RegionObligations) -> Tensor:
+def _strength(network: BoxNetwork, number: int, found: Counterexample, part: RegionObligations) -> Tensor:
     """Return the strength of a counterexample as a function of a head and of the bounds, between which z stays put."""
     x = torch.tensor(found.x, dtype=torch.float32)
     known, envelope = network.heads.constants(torch.float32), network.box.envelope()
@@ -127,7 +115,7 @@ def _strength(network: SafeNetwork, number: int, found: Counterexample, part: Re
     width = (upper - lower).detach()
     share = (torch.tensor(found.z, dtype=torch.float32) - lower.detach()) / torch.where(width == 0, 1.0, width)
     z = lower + share.clamp(0, 1) * (upper - lower)
-    (weight, _, bias), _ = network.heads(envelope)
+    (weight, _, bias), _ = network.heads(torch.float32)
     y: Tensor = weight[number] @ z + bias[number]
     total: Tensor = y.new_zeros(())
     for literals in part.stated:

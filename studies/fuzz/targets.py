@@ -21,14 +21,14 @@ import torch
 from safetensors.numpy import save as serialize
 
 import smle_check
-from smle.assurance import DeployedNetwork, certify, state_of
+from smle.assurance import DeployedNetwork, certify, project, state_of
 from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.rules import certify_rules
 from smle.errors import DataError, RuleError
 from smle.export.files import companion, write_onnx
 from smle.nn.backbones import MLP
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.programs import program_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
@@ -270,7 +270,7 @@ def _records() -> dict[str, ModelRecord]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             backbone = MLP((3,), 3, shift=np.zeros(len(spec.columns)), scale=np.ones(len(spec.columns)))
-            network = SafeNetwork(backbone, spec, embedding=3, bounds=bounds, gate=gate)
+            network = project(BoxNetwork(backbone, spec, embedding=3, bounds=bounds, gate=gate))
         weights = state_of(DeployedNetwork.of(network))
         files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({})}
         certificate = certify(network, tensors=tensors_of(weights), files=files)

@@ -127,7 +127,7 @@ def test_a_model_without_gate_keeps_one_head(braking_table):
     rules = BRAKING_RULES.replace("brake <= 0.1", "brake <= 1")
     columns = ["distance", "speed", "friction"]
     quick = {"hidden": (8,), "embedding": 8, "max_epochs": 2, "random_state": 0, "compare": False}
-    model = SafeRegressor(rules, enforcement="gauge", gate=False, **quick)
+    model = SafeRegressor(rules, enforcement="pdcg", gate=False, **quick)
     model.fit(braking_table[columns], braking_table["brake"])
     new = project_model(model, Specification.from_yaml(rules.replace("brake >= 0.8", "brake >= 0.9")))
     assert new.certificate_.document["gate"]["regions"] == []

@@ -36,6 +36,18 @@ def test_rules_and_train(tmp_path, code):
     assert done.stderr.startswith({0: "", 1: "does not hold: ", 2: "error: ", 3: "not proved: "}[code])
 
 
+def test_each_of_many_files_is_named_and_the_worst_counts(tmp_path):
+    places = {code: tmp_path / f"{code}.yaml" for code in RULES}
+    for code, place in places.items():
+        place.write_text(HEAD + RULES[code])
+    done = run("rules", "--each", places[0], places[3], places[1])
+    assert done.exit_code == 1
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()] == [str(places[c]) for c in (0, 3, 1)]
+    assert run("rules", "--each", places[0], places[0]).exit_code == 0
+    assert run("rules", "--each", places[3], places[0]).exit_code == 3
+    assert run("rules", "--each", places[1], places[2]).exit_code == 2
+
+
 def test_verify(braking_folder, tmp_path):
     def found():
         done = run("verify", braking_folder, "--json")

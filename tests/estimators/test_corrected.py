@@ -142,7 +142,7 @@ def test_edited_rules_are_proved_behind_the_same_network() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("gate", False), ("bounds", "network")])
 def test_parameters_of_learned_heads_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"Expected {name} to be .*For learned heads pass enforcement='gauge'"):
+    with pytest.raises(ValueError, match=rf"Expected {name} to be .*For a learned box pass enforcement='pdcg'"):
         SafeRegressor(CAPPED, **{**OPTIONS, name: value}).fit(*doses(20))
 
 

@@ -24,14 +24,15 @@ from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators.inputs import plain_table
 from smle.export import check_onnx, write_onnx
-from smle.nn import SafeNetwork
+from smle.nn import BoxNetwork
 from smle.rules import Choice
 from smle.storage import write_record
 from smle.tables import encode_inputs, option_values
 from smle.training.enforcement.base import Enforcement
+from support.safe_networks import AtTheEnd
 
 QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0, "compare": False}
-LEARNED = {**QUICK, "enforcement": "gauge"}  # heads with numbers of their own
+LEARNED = {**QUICK, "enforcement": AtTheEnd()}  # heads with numbers of their own
 CAP = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: cap, then: y <= {0}}}]}}\n"
 ADVICE = """
 inputs: {{x: [0, 1]}}
@@ -71,7 +72,6 @@ class Nothing(Enforcement):
     """An enforcement that enforces nothing."""
 
     name = "nothing"
-    gauge = False
 
     def finish(self, network):
         network.eval()
@@ -96,7 +96,7 @@ def test_names_of_an_earlier_table_are_forgotten(table):
 
 
 def test_a_deployed_network_does_not_follow_further_training():
-    network = SafeNetwork(nn.Linear(1, 4), Specification.from_yaml(CAP.format(0.5)), embedding=4, gauge=False)
+    network = BoxNetwork(nn.Linear(1, 4), Specification.from_yaml(CAP.format(0.5)), embedding=4)
     safe = project(network)
     certify(safe)
     deployed, x = DeployedNetwork.of(safe), torch.rand(5, 1)

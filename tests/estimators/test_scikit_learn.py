@@ -123,7 +123,7 @@ def test_info_and_domain_policies(table):
     assert info["in_domain"].all()
     assert info["moved"].shape == info["replaced"].shape == (400, 2)
     assert 0 < (info["moved"] != 0).any(axis=1).sum() < 400
-    learned = SafeRegressor(SPEC, **QUICK, random_state=0, enforcement="gauge").fit(X, y)
+    learned = SafeRegressor(SPEC, **QUICK, random_state=0, enforcement="pdcg").fit(X, y)
     share = learned.predict(X, return_info=True)[1]["clipped_share"]
     assert ((share >= 0) & (share <= 1)).all()
     far = X.assign(a=99.0)

@@ -18,11 +18,12 @@ from torch import nn
 
 import smle_check
 from smle import SafeRegressor, Specification
+from smle.assurance import project
 from smle.errors import CertificateError, MissingDependencyError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators import without_rules
 from smle.export import backbone_model, check_onnx, write_network, write_onnx
 from smle.export.backbone import layers_of, mlp_backbone, onnx_backbone
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.storage import ModelRecord, read_record
 from support.exported import MIXED, columns_of, hand_made, model_of, resealed, run, session, untrained
 from support.sampling import Judge, hard_points
@@ -204,7 +205,7 @@ def test_weights_of_another_backbone_are_refused(braking_model):
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript"])
 def test_missing_packages_are_named(monkeypatch, tmp_path, package):
-    network = SafeNetwork(nn.Linear(3, 4), Specification.from_yaml(OBLIQUE), embedding=4)
+    network = project(BoxNetwork(nn.Linear(3, 4), Specification.from_yaml(OBLIQUE), embedding=4))
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=rf"{package}\. Install it with: pip install 'smle\[onnx\]'"):
         write_network(network, tmp_path / "model.onnx")
@@ -227,7 +228,7 @@ class Convolution(nn.Module):
 def test_any_torch_backbone(tmp_path):
     spec = Specification.from_yaml(OBLIQUE)
     torch.manual_seed(0)
-    network = SafeNetwork(Convolution(), spec, embedding=5, bounds="affine")
+    network = project(BoxNetwork(Convolution(), spec, embedding=5, bounds="affine"))
     place = tmp_path / "model.onnx"
     write_network(network, place, example=(torch.randn(3, 2, 8),))
     result = check_onnx(place)
@@ -259,7 +260,7 @@ class Scene(nn.Module):
 def test_an_argument_called_features_is_an_input_of_its_own(tmp_path):
     spec = Specification.from_yaml(OBLIQUE)
     torch.manual_seed(0)
-    network, place = SafeNetwork(Scene(), spec, embedding=5), tmp_path / "model.onnx"
+    network, place = project(BoxNetwork(Scene(), spec, embedding=5)), tmp_path / "model.onnx"
     write_network(network, place, example=(torch.randn(3, 3), torch.randn(3, 5)))
     assert "inputs of the backbone alone: features, more" in check_onnx(place).asserted
     X = next(iter(hard_points(spec, np.random.default_rng(0), 200, dtype=np.float32)))
@@ -271,7 +272,7 @@ def test_an_argument_called_features_is_an_input_of_its_own(tmp_path):
 
 
 def test_a_backbone_that_needs_an_example_says_so(tmp_path):
-    network = SafeNetwork(Convolution(), Specification.from_yaml(OBLIQUE), embedding=5)
+    network = project(BoxNetwork(Convolution(), Specification.from_yaml(OBLIQUE), embedding=5))
     with pytest.raises(ModelFormatError, match=r"as example=\(...\)") as caught:
         write_network(network, tmp_path / "model.onnx")
     assert str(caught.value).isprintable()
@@ -282,7 +283,7 @@ def test_a_backbone_that_needs_an_example_says_so(tmp_path):
 def test_torch_backbone_that_reads_the_features(tmp_path):
     spec = Specification.from_yaml(OBLIQUE)
     torch.manual_seed(1)
-    network = SafeNetwork(nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 6)), spec, embedding=6)
+    network = project(BoxNetwork(nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 6)), spec, embedding=6))
     certificate = write_network(network, tmp_path / "model.onnx")
     assert certificate.proved
     data = (tmp_path / "model.onnx").read_bytes()

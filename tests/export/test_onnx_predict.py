@@ -13,12 +13,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 from smle import SafeClassifier, Specification, certify, load
+from smle.assurance import project
 from smle.cli import app
 from smle.errors import CertificateError, DataError, MissingDependencyError, ModelFormatError
 from smle.export import load_onnx, write_network, write_onnx
 from smle.export.backbone import mlp_backbone
 from smle.export.files import read_checked
-from smle.nn import SafeNetwork
+from smle.nn import BoxNetwork
 from smle.tables import encode_inputs
 from support.exported import MIXED, columns_of, model_of, resealed, run, session, untrained
 
@@ -198,7 +199,7 @@ def test_the_model_is_not_overwritten(mixed, tmp_path):
 def test_files_that_tables_do_not_feed(tmp_path):
     pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
     spec = Specification.from_yaml("{inputs: {x: [0, 1]}, outputs: [y], rules: [{name: r, then: 0 <= y <= 1}]}\n")
-    network = SafeNetwork(nn.Linear(5, 4), spec, embedding=4)
+    network = project(BoxNetwork(nn.Linear(5, 4), spec, embedding=4))
     write_network(network, tmp_path / "m.onnx", example=torch.zeros(2, 5))
     with pytest.raises(CertificateError, match="does not have the text of the rules"):
         load_onnx(tmp_path / "m.onnx")

@@ -27,8 +27,8 @@ import smle_check
 from smle import correct
 from smle.assurance import certify
 from smle.guarantees.proof.frozen_heads import NetworkBounds
-from smle.nn import SafeNetwork
-from smle.nn.head_parameters import DataScale
+from smle.nn import BoxNetwork
+from smle.nn.units import DataScale
 from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward
@@ -82,7 +82,7 @@ PLANS = {
 # --- Networks and their numbers
 
 
-def network_of(plan: Plan, spec: Specification) -> SafeNetwork:
+def network_of(plan: Plan, spec: Specification) -> BoxNetwork:
     """Return a network that is safe and not at rest."""
     low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
     d, m = len(low), len(spec.targets)
@@ -95,7 +95,7 @@ def network_of(plan: Plan, spec: Specification) -> SafeNetwork:
         backbone[0].weight.mul_(torch.from_numpy(3 / (high - low)).float())
         backbone[0].bias.sub_(backbone[0].weight @ torch.from_numpy((low + high) / 2).float())
     frame = DataScale((low + high) / 2, (high - low) / 3, np.full(m, 0.3), np.full(m, 0.7))
-    network = SafeNetwork(backbone, spec, embedding=plan.embedding, bounds=plan.bounds, frame=frame, **plan.options)
+    network = BoxNetwork(backbone, spec, embedding=plan.embedding, bounds=plan.bounds, frame=frame, **plan.options)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if not name.startswith("backbone"):
@@ -103,7 +103,7 @@ def network_of(plan: Plan, spec: Specification) -> SafeNetwork:
     return network.eval()
 
 
-def tensors_of(network: SafeNetwork, spec: Specification) -> Arrays:
+def tensors_of(network: BoxNetwork, spec: Specification) -> Arrays:
     """Return the learned numbers by the names of golden.py."""
     tensors: Arrays = {}
     stack = [(m.weight.double(), m.bias.double()) for m in network.backbone.modules() if isinstance(m, nn.Linear)]
@@ -154,7 +154,7 @@ def inputs(spec: Specification, count: int, rng: np.random.Generator) -> np.ndar
     return x
 
 
-def on_borders(network: SafeNetwork, spec: Specification, kind: type, rng: np.random.Generator) -> list[np.ndarray]:
+def on_borders(network: BoxNetwork, spec: Specification, kind: type, rng: np.random.Generator) -> list[np.ndarray]:
     """Return inputs at and beside each border, where the other conditions of the region hold."""
     found: list[np.ndarray] = []
     fixed = {k for group in spec.one_hot for k in group}
@@ -220,7 +220,7 @@ def ends(spec: Specification) -> list[np.ndarray]:
     return found
 
 
-def witness(network: SafeNetwork, spec: Specification, cell: int) -> np.ndarray:
+def witness(network: BoxNetwork, spec: Specification, cell: int) -> np.ndarray:
     """Return an input of a cell in float64; cells where regions touch have borders only."""
     rng = np.random.default_rng(cell)
     regions = network.cells[cell]
@@ -285,7 +285,7 @@ def grid(sizes: list[Fraction]) -> list[Fraction]:
 class Oracle:
     """The deployed program in rationals."""
 
-    def __init__(self, golden: Golden, network: SafeNetwork) -> None:
+    def __init__(self, golden: Golden, network: BoxNetwork) -> None:
         self.spec, self.tensors, self.cells = golden.spec, golden.tensors, network.cells
         certificate = certify(network)
         stated = smle_check.Specification(certificate.document["specification"], certificate.block)

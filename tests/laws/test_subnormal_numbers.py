@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import smle_check
-from smle.assurance import certify
+from smle.assurance import certify, project
 from smle.errors import RuleError
 from smle.export.backbone import mlp_backbone
 from smle.guarantees.answers.membership import broken
 from smle.nn.backbones import MLP
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
 from support.exported import columns_of, feed, model_of, untrained
 
@@ -68,10 +68,10 @@ def flushing():
 def test_torch_with_subnormal_numbers_flushed(flushing, text, kind):
     torch.manual_seed(1)
     spec = Specification.from_yaml(text)
-    network = SafeNetwork(MLP((8,), 6, shift=np.zeros(2), scale=np.ones(2)), spec, embedding=6)
+    network = BoxNetwork(MLP((8,), 6, shift=np.zeros(2), scale=np.ones(2)), spec, embedding=6)
     network.heads.raw_weight.data.normal_()
+    network = project(network)
     certify(network).check()
-    network.eval()
     X = grid(kind)
     with torch.no_grad():
         batch = network(torch.from_numpy(X)).numpy()
@@ -123,7 +123,7 @@ def test_conditions_too_close_to_zero_are_refused(text):
     rule = f"{{name: near zero, when: {text}, then: y >= 0}}"
     spec = Specification.from_yaml(f"{{inputs: {{x: [-1, 1]}}, outputs: [y], rules: [{rule}]}}\n")
     with pytest.raises(RuleError, match=r"too close to 0.*another unit"):
-        SafeNetwork(MLP((4,), 4, shift=np.zeros(1), scale=np.ones(1)), spec, embedding=4)
+        BoxNetwork(MLP((4,), 4, shift=np.zeros(1), scale=np.ones(1)), spec, embedding=4)
 
 
 def test_the_checker_refuses_subnormal_constants_by_itself():

@@ -13,17 +13,17 @@ from torch import Tensor
 from smle.guarantees.regions.search import find_cells
 from smle.nn import clip as clip_module
 from smle.nn import head as head_module
+from smle.nn.box_network import BoxNetwork
 from smle.nn.clip import clip
 from smle.nn.head import DeployedHead
-from smle.nn.network import SafeNetwork
 from smle.rules import Specification
-from support.safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows
+from support.safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows, safe_network
 from support.sampling import Judge, hard_points
 
 BOUNDS = ("fixed", "affine")
 
 
-def reference(network: SafeNetwork, features: Tensor, z: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def reference(network: BoxNetwork, features: Tensor, z: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return outputs in float64 by the definitions, and a bound on the rounding of the float32 program."""
     head = network.deployed
     over = head.frozen_heads()
@@ -163,7 +163,7 @@ def test_comparing_columns_one_by_one_answers_as_clamped_inputs_do(when: str) ->
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_rules_hold_at_hard_points_for_any_embedding(name: str, bounds: str) -> None:
     spec = SPECIFICATIONS[name]
-    head, judge = make_network(spec, bounds=bounds).eval().deployed, Judge(spec)
+    head, judge = safe_network(spec, bounds=bounds).deployed, Judge(spec)
     generator = torch.Generator().manual_seed(2)
     for points in hard_points(spec, np.random.default_rng(1), 2000):
         z = 100 * torch.randn(len(points), 8, generator=generator)
@@ -248,7 +248,7 @@ def test_lowered_precision_is_refused(lower: object, rows: int) -> None:
     network(features)
 
 
-def moved_heads(network: SafeNetwork, how: str) -> SafeNetwork:
+def moved_heads(network: BoxNetwork, how: str) -> BoxNetwork:
     """Use a single row, copy, and change the stored heads."""
     features, _ = make_rows(BRAKING, 4)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""SafeNetwork with any backbone, taken-over models, and torch's own tools around it."""
+"""Both networks with any backbone, and torch's own tools around them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from smle.assurance import certify, verify
+from smle.assurance import verify
+from smle.nn import BoxNetwork, SafeNetwork
 from smle.nn.backbones import CNN, LSTM, MLP, Transformer
-from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from smle.training.loop import TrainingOptions, train
-from support.safe_networks import BRAKING, EVERYWHERE, ONE_RULE, make_network, make_rows, squared
+from support.safe_networks import BRAKING, EVERYWHERE, ONE_RULE, make_network, make_rows, safe_network, squared
 
 CONTEXT = Specification.from_yaml(
     """\
@@ -43,10 +43,10 @@ def sequences(count: int, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def fit(network: SafeNetwork, inputs: tuple[Tensor, ...], y: Tensor, epochs: int = 12) -> float:
-    """Train, certify, and return the share of the loss that is left."""
+    """Train, check, and return the share of the loss that is left."""
     options = TrainingOptions(learning_rate=5e-3, batch_size=64, max_epochs=epochs, progress=False)
-    history = train(network, inputs, y, loss=squared, options=options, enforcement="gauge")
-    certify(network)
+    history = train(network, inputs, y, loss=squared, options=options)
+    network.certificate_.check()
     return history.best / history.validation_loss[0]
 
 
@@ -70,7 +70,7 @@ def test_images_train_to_a_certified_model() -> None:
     images = torch.randn(512, 1, 9, 7)
     images[::2] += 1.0
     y = torch.where(torch.arange(512) % 2 == 0, 0.9, -0.9).unsqueeze(1)
-    network = SafeNetwork(CNN(1, 12, filters=(6, 8)), CONTEXT, embedding=12, bounds="affine")
+    network = SafeNetwork(CNN(1, 12, filters=(6, 8)), CONTEXT, embedding=12)
     assert fit(network, (features, images), y, epochs=8) < 0.8
     with torch.no_grad():
         assert (network(features, images)[features[:, 0] >= 0.5] <= 0.2).all()
@@ -78,7 +78,7 @@ def test_images_train_to_a_certified_model() -> None:
 
 def test_wrong_width_of_the_backbone_is_named() -> None:
     for bounds in ("constant", "fixed"):
-        network = SafeNetwork(nn.Linear(2, 5), EVERYWHERE, embedding=6, bounds=bounds)
+        network = BoxNetwork(nn.Linear(2, 5), EVERYWHERE, embedding=6, bounds=bounds)
         with pytest.raises(ValueError, match=r"embedding of shape \(batch, 6\). Got \(3, 5\)"):
             network(torch.zeros(3, 2))
 
@@ -86,7 +86,7 @@ def test_wrong_width_of_the_backbone_is_named() -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(3, 1), (1, 2), (3, 3), (3,)])
 def test_features_of_another_shape_are_refused(training: bool, shape: tuple[int, ...]) -> None:
-    network = SafeNetwork(nn.Linear(4, 3), ONE_RULE, embedding=3).train(training)
+    network = BoxNetwork(nn.Linear(4, 3), ONE_RULE, embedding=3).train(training)
     with pytest.raises(ValueError, match=r"features of shape \(3, 2\)"):
         network(torch.rand(shape), torch.rand(3, 4))
 
@@ -95,7 +95,7 @@ def test_features_of_another_shape_are_refused(training: bool, shape: tuple[int,
 
 
 def test_state_dict_carries_held_heads() -> None:
-    network, other = make_network(EVERYWHERE, gauge=False, seed=1), make_network(EVERYWHERE, gauge=False, seed=2)
+    network, other = make_network(EVERYWHERE, seed=1), make_network(EVERYWHERE, seed=2)
     network.eval()
     over = network.frozen_heads()
     head = over.heads[0]
@@ -116,10 +116,10 @@ def test_state_dict_carries_held_heads() -> None:
 def test_a_state_of_other_rules_is_refused(border: str, end: str) -> None:
     """Its gate would send rows past the rules of this network."""
 
-    def made(border: str, end: str) -> SafeNetwork:
+    def made(border: str, end: str) -> BoxNetwork:
         rule = f"{{name: r, when: a <= {border}, then: y <= 1}}"
         text = f"{{inputs: {{a: [0, {end}], b: [0, 1]}}, outputs: [y], rules: [{rule}]}}\n"
-        return SafeNetwork(nn.Linear(2, 3), Specification.from_yaml(text), embedding=3)
+        return BoxNetwork(nn.Linear(2, 3), Specification.from_yaml(text), embedding=3)
 
     network, same, other = made("0.4", "2"), made("0.4", "2"), made(border, end)
     network.load_state_dict(same.state_dict())
@@ -149,7 +149,7 @@ def test_held_heads_survive_evaluation_but_not_training() -> None:
 
 
 def test_deepcopy_is_independent() -> None:
-    network = make_network(BRAKING, bounds="affine")
+    network = safe_network(BRAKING, bounds="affine").train()
     X, _ = make_rows(BRAKING, 20)
     first = network(X)
     twin = copy.deepcopy(network)
@@ -159,10 +159,10 @@ def test_deepcopy_is_independent() -> None:
             parameter.add_(0.5)
     assert torch.equal(network(X), first)
     assert not torch.equal(twin(X), first)
-    assert verify(twin).hold
+    assert verify(network).hold
 
 
-def compiled_twin(bounds: str, backend: str) -> tuple[SafeNetwork, SafeNetwork, nn.Module]:
+def compiled_twin(bounds: str, backend: str) -> tuple[BoxNetwork, BoxNetwork, nn.Module]:
     network = make_network(ONE_RULE, bounds=bounds)
     twin = copy.deepcopy(network)
     compiled = torch.compile(network, fullgraph=True, backend=backend)

@@ -13,7 +13,7 @@ from torch import nn
 import smle
 from smle import Specification
 from smle.assurance import DeployedNetwork
-from smle.nn import SafeNetwork
+from smle.nn import BoxNetwork
 from support.sampling import Judge, hard_points
 
 RULES = """
@@ -23,10 +23,11 @@ rules: [{name: r, when: a + 0.3 * b <= 0.5, then: 0.1 <= y <= 0.7}]
 """
 
 
-def make_network(bounds: str = "constant") -> SafeNetwork:
+def make_network(bounds: str = "constant") -> BoxNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return SafeNetwork(nn.Linear(2, 4), Specification.from_yaml(RULES), embedding=4, bounds=bounds)
+        network = BoxNetwork(nn.Linear(2, 4), Specification.from_yaml(RULES), embedding=4, bounds=bounds)
+    return smle.project(network)
 
 
 CONVERSIONS = {
@@ -62,7 +63,7 @@ def test_inside_another_module_too():
 def test_float_leaves_the_constants_for_float64_inputs_alone():
     """`network.float()` is meant to do nothing; rounded to float32, the gate's 0.7 would turn inputs away."""
     text = "inputs: {a: [0.1, 1]}\noutputs: [y]\nrules: [{name: r, when: a <= 0.7, then: y <= 1}]\n"
-    network = SafeNetwork(nn.Linear(1, 2), Specification.from_yaml(text), embedding=2).eval()
+    network = BoxNetwork(nn.Linear(1, 2), Specification.from_yaml(text), embedding=2).eval()
     before = {name: value.clone() for name, value in network.deployed.state_dict().items()}
     for moved in (network.float(), network.to(torch.float32), network.to("cpu").share_memory(), network.cpu()):
         after = moved.deployed.state_dict()
@@ -159,9 +160,9 @@ def test_shortcuts_by_the_environment_are_refused(prefix, mode, other):
     program = """
 import torch
 from smle import Specification
-from smle.nn import SafeNetwork
+from smle.nn import BoxNetwork
 spec = Specification.from_yaml("{inputs: {a: [0, 1]}, outputs: [y], rules: [{name: cap, then: y <= 1}]}\\n")
-network = SafeNetwork(torch.nn.Linear(1, 4), spec, embedding=4).eval()
+network = BoxNetwork(torch.nn.Linear(1, 4), spec, embedding=4).eval()
 for rows in (1, 3):
     try:
         network(torch.rand(rows, 1))

@@ -12,6 +12,7 @@ from smle import SafeClassifier, SafeRegressor
 from smle.guarantees.answers.membership import active
 from smle.report import explorer, write_report
 from support.report_rules import HOSTILE
+from support.safe_networks import AtTheEnd
 
 KINDS = ["braking", "labels", "choice", "dose", "plain", "poor", "grid", "rejected"]
 
@@ -102,7 +103,7 @@ def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
     spec = model.specification_
     if not gate:
         quick = {"hidden": (6,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
-        model = SafeClassifier(spec, enforcement="gauge", gate=False, **quick)
+        model = SafeClassifier(spec, enforcement=AtTheEnd(), gate=False, **quick)
         model.fit(table, table["advice"])
     write_report(model, path=tmp_path / "page.html")
     X = _random_inputs(spec, 100)
@@ -117,7 +118,7 @@ def test_network_bounds_too(browser, tmp_path, dose):
     model, table = dose
     other = SafeRegressor(
         model.specification_,
-        enforcement="gauge",
+        enforcement=AtTheEnd(),
         bounds="network",
         hidden=(6,),
         embedding=4,

@@ -20,6 +20,7 @@ from smle.report import write_report
 from smle.report.judge import judge
 from smle.report.page import json_for_script
 from support.report_rules import HOSTILE
+from support.safe_networks import AtTheEnd
 
 
 class Parsed(HTMLParser):
@@ -284,7 +285,7 @@ def test_thousands_of_exclusions_and_a_hundred_inputs_are_summarised(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (60, width)), np.eye(count, dtype=int)[rng.integers(0, count, 60)]
     shape = {"hidden": (8,), "embedding": 8, "max_epochs": 1, "refit": False, "random_state": 0}
-    model = SafeClassifier(Specification.from_yaml(text), enforcement="gauge", **shape).fit(X, y)
+    model = SafeClassifier(Specification.from_yaml(text), enforcement=AtTheEnd(), **shape).fit(X, y)
     result, page = written(tmp_path, model)
     assert result.verdict == "proved"
     assert "2,415 pairs of 70 labels in all that never occur together" in page.text
@@ -305,7 +306,7 @@ def large():
     )
     X[:, 2] = np.rint(X[:, 2])
     shape = {"hidden": (400, 400), "embedding": 8, "max_epochs": 1, "refit": False, "random_state": 0}
-    return SafeRegressor(spec, enforcement="gauge", **shape).fit(X, X[:, 0])
+    return SafeRegressor(spec, enforcement=AtTheEnd(), **shape).fit(X, X[:, 0])
 
 
 def test_a_large_network_is_shown_on_a_grid(large, tmp_path):

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from smle import correct
-from smle.corrected.network import CorrectedModule
 from smle.errors import DataError
+from smle.nn.network import SafeNetwork
 from smle.rules import Specification
 from studies.bench import available, run_bench
 from studies.bench.acasxu_attack import Effort, attack_answers, attack_rule
@@ -32,8 +32,8 @@ def inside(task: Task, count: int, seed: int = 0) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def corrected(task: Task) -> CorrectedModule:
-    network: CorrectedModule = correct(task.model, task.spec, task.train).eval()
+def corrected(task: Task) -> SafeNetwork:
+    network: SafeNetwork = correct(task.model, task.spec, task.train).eval()
     return network
 
 
@@ -46,19 +46,19 @@ def answers(network: nn.Module, X: np.ndarray) -> np.ndarray:
 # --- the corrected network
 
 
-def test_it_is_certified_and_its_certificate_covers_every_rule(task: Task, corrected: CorrectedModule) -> None:
+def test_it_is_certified_and_its_certificate_covers_every_rule(task: Task, corrected: SafeNetwork) -> None:
     proved = corrected.certificate_.check()
     assert {p.rule for p in proved} == {rule.name for rule in task.spec.rules}
 
 
-def test_outside_all_regions_scores_are_bit_for_bit_the_originals(task: Task, corrected: CorrectedModule) -> None:
+def test_outside_all_regions_scores_are_bit_for_bit_the_originals(task: Task, corrected: SafeNetwork) -> None:
     X = task.test[np.abs(task.test[:, 0]) < 0.29]
     assert len(X) > 100
     np.testing.assert_array_equal(answers(corrected, X), task.scores(X))
 
 
 def test_the_original_breaks_every_rule_somewhere_and_the_corrected_one_none(
-    task: Task, corrected: CorrectedModule
+    task: Task, corrected: SafeNetwork
 ) -> None:
     X, judge = np.concatenate(inside(task, 1000, seed=1)), Judge(task.spec)
     before = {violation.rule for violation in judge.violations(X, task.scores(X))}
@@ -66,7 +66,7 @@ def test_the_original_breaks_every_rule_somewhere_and_the_corrected_one_none(
     assert not judge.violations(X, answers(corrected, X))
 
 
-def test_advice_changes_only_where_a_rule_was_broken(task: Task, corrected: CorrectedModule) -> None:
+def test_advice_changes_only_where_a_rule_was_broken(task: Task, corrected: SafeNetwork) -> None:
     X = np.concatenate(inside(task, 1000, seed=2))
     original, ours = task.scores(X), answers(corrected, X)
     wrong = np.zeros(len(X), dtype=bool)
@@ -95,7 +95,7 @@ def test_ascent_finds_what_random_points_miss() -> None:
     assert found.worst == pytest.approx(0.005, abs=1e-6)
 
 
-def test_an_unsafe_head_is_found_by_choosing_the_answer(task: Task, corrected: CorrectedModule) -> None:
+def test_an_unsafe_head_is_found_by_choosing_the_answer(task: Task, corrected: SafeNetwork) -> None:
     effort, rng = Effort(borders=400), np.random.default_rng(0)
     assert attack_answers(corrected.head, task.spec, effort=effort, rng=rng) == (400, 0)
     assert attack_answers(lambda _, answers: answers, task.spec, effort=effort, rng=rng)[1] > 0

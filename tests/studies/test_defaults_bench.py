@@ -34,7 +34,7 @@ def test_quick_run_compares_ways_and_goes_on(tmp_path: Path) -> None:
 
 def test_options_of_other_benches_are_refused() -> None:
     with pytest.raises(ValueError, match="takes no --jobs"):
-        run_bench("gauge", quick=True, jobs=2)
+        run_bench("clips", quick=True, jobs=2)
 
 
 def test_the_gradient_is_that_of_the_candidate_that_serves() -> None:

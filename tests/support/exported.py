@@ -1,4 +1,4 @@
-"""Models to export: hand-made certified heads with a small backbone, and untrained networks that are safe by gauge."""
+"""Models to export: hand-made certified heads with a small backbone, and untrained boxes with safe heads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import torch
 from safetensors.numpy import save
 
 import smle_check
-from smle.assurance import DeployedNetwork, certify, state_of
+from smle.assurance import DeployedNetwork, certify, project, state_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.export.backbone import Backbone, mlp_backbone
 from smle.export.files import _sealed
 from smle.export.graph import certified_program, graph_model, interface_of
 from smle.nn.backbones import MLP
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.rules import Categorical, Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.graph import Graph
@@ -90,14 +90,15 @@ def hand_made(name: str) -> Exported:
 
 @cache
 def untrained(text: str, bounds: str = "fixed", embedding: int = 8) -> Exported:
-    """Return a network as the gauge starts it: safe, not trained."""
+    """Return a box that was not trained, with the nearest safe heads."""
     spec = Specification.from_yaml(text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
         backbone = MLP((12,), embedding, shift=(low + high) / 2, scale=(high - low) / 4)
-        network = SafeNetwork(backbone, spec, embedding=embedding, bounds=bounds)
+        network = BoxNetwork(backbone, spec, embedding=embedding, bounds=bounds)
         network.heads.raw_weight.data.normal_()
+    network = project(network)
     weights = state_of(DeployedNetwork.of(network))
     certificate = certify(network, tensors=tensors_of(weights), files={"rules": spec.to_yaml().encode()})
     return _exported(spec, weights, spec.to_yaml(), certificate)

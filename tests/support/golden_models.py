@@ -35,7 +35,7 @@ from smle.certificates.issue import compiled
 from smle.export import write_network
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.regions.cells import Cells
-from smle.nn import SafeNetwork
+from smle.nn import BoxNetwork
 from smle.programs.box import Box
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import encode_inputs
@@ -116,21 +116,21 @@ def active_regions(cells: Cells, x: np.ndarray) -> tuple[int, ...]:
     return tuple(sorted(g for g in cells.gated if all(holds(i) for i in cells.regions[g])))
 
 
-def built(golden: Golden, *, with_backbone: bool) -> SafeNetwork:
+def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
     """Return the network in eval mode; without a backbone it is called with (features, embedding)."""
     spec, tensors = golden.spec, golden.tensors
     n = len(tensors["bounds.lower"])
     bounds = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
     kind = "network" if "hidden.0.weight" in bounds else "affine" if "lower_slope" in bounds else "fixed"
-    network = SafeNetwork(
+    network = BoxNetwork(
         _backbone(tensors) if with_backbone else nn.Identity(), spec, embedding=n, bounds=kind,
-        gate="heads.at" in tensors, passthrough="heads.passthrough" in tensors, gauge=False,
+        gate="heads.at" in tensors, passthrough="heads.passthrough" in tensors,
     )  # fmt: skip
     heads: list[Head | None] = [None] * len(network.cells)
     for i, weight in enumerate(tensors["heads.weight"]):
         cell = 0
         if "heads.at" in tensors:
-            cell = network.cells.active.index(active_regions(network.cells, tensors["heads.at"][i]))
+            cell = network.cells.index(active_regions(network.cells, tensors["heads.at"][i]))
         assert heads[cell] is None, "two heads for one cell"
         V, fallback = (
             tensors[f"heads.{k}"][i] if f"heads.{k}" in tensors else None for k in ("passthrough", "fallback")
@@ -141,7 +141,7 @@ def built(golden: Golden, *, with_backbone: bool) -> SafeNetwork:
     if "free.weight" in tensors:
         free = torch.from_numpy(tensors["free.weight"].copy()), torch.from_numpy(tensors["free.bias"].copy())
     assert heads.count(None) == (free is not None)
-    network.pin(FrozenHeads(box[kind](bounds), tuple(heads)), free)
+    network.hold(FrozenHeads(box[kind](bounds), tuple(heads)), free)
     return network.requires_grad_(False)
 
 
@@ -154,7 +154,7 @@ def _backbone(tensors: Arrays) -> nn.Sequential:
     return nn.Sequential(*modules[:-1])
 
 
-def answered(network: SafeNetwork, rows: Rows, *, one_by_one: bool = False) -> np.ndarray:
+def answered(network: BoxNetwork, rows: Rows, *, one_by_one: bool = False) -> np.ndarray:
     """Return what the network answers in torch (N, m)."""
     inputs = [torch.from_numpy(a.copy()) for a in (rows.features, rows.embedding) if a is not None]
     with torch.no_grad():
@@ -163,7 +163,7 @@ def answered(network: SafeNetwork, rows: Rows, *, one_by_one: bool = False) -> n
         return np.concatenate([network(*(part[i : i + 1] for part in inputs)).numpy() for i in range(len(inputs[0]))])
 
 
-def in_numpy(network: SafeNetwork) -> Box:
+def in_numpy(network: BoxNetwork) -> Box:
     """Return the program of the network's head, as its certificate would state it."""
     head, block = network.deployed, bytearray()
     stated = smle_check.Specification(compiled(network.spec, network.cells, block), bytes(block))
@@ -183,7 +183,7 @@ def embedded(golden: Golden, features: np.ndarray) -> np.ndarray:
     return z
 
 
-def exported(golden: Golden, network: SafeNetwork, path: Path, *, with_backbone: bool) -> onnxruntime.InferenceSession:
+def exported(golden: Golden, network: BoxNetwork, path: Path, *, with_backbone: bool) -> onnxruntime.InferenceSession:
     """Return the exported network; without a backbone it has an input `given`, the embedding."""
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     nodes, constants = [], []

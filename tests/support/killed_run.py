@@ -25,7 +25,7 @@ def main(checkpoint: str | None, *, slowly: bool) -> dict[str, torch.Tensor]:
             time.sleep(3600 if info.epoch == 15 else 0.05)
 
     X, y = make_rows(BRAKING, 300)
-    network = make_network(BRAKING, gauge=False)
+    network = make_network(BRAKING)
     train(network, X, y, loss=squared, options=OPTIONS, enforcement="pdcg", checkpoint=checkpoint, callbacks=[pause])
     return {name: value.contiguous() for name, value in network.state_dict().items()}
 

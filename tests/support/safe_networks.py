@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from smle.assurance import project
 from smle.nn.backbones import MLP
-from smle.nn.head_parameters import DataScale
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
+from smle.nn.units import DataScale
 from smle.rules import Specification
+from smle.training import Enforcement
 
 BRAKING = Specification.from_yaml(
     """\
@@ -86,14 +88,8 @@ SPECIFICATIONS = {"braking": BRAKING, "everywhere": EVERYWHERE, "one rule": ONE_
 
 
 def make_network(
-    spec: Specification,
-    *,
-    bounds: str = "fixed",
-    gauge: bool = True,
-    seed: int = 0,
-    embedding: int = 8,
-    **options: object,
-) -> SafeNetwork:
+    spec: Specification, *, bounds: str = "fixed", seed: int = 0, embedding: int = 8, **options: object
+) -> BoxNetwork:
     """Return an MLP with heads that are not at rest."""
     lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
     shift, scale = (lower + upper) / 2, (upper - lower) / 3
@@ -101,14 +97,28 @@ def make_network(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         backbone = MLP((16,), embedding, shift=shift, scale=scale)
-        network = SafeNetwork(
-            backbone, spec, embedding=embedding, bounds=bounds, gauge=gauge,
+        network = BoxNetwork(
+            backbone, spec, embedding=embedding, bounds=bounds,
             frame=DataScale(shift, scale, np.full(m, 0.3), np.full(m, 0.7)), **options,
         )  # fmt: skip
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return network
+
+
+def safe_network(spec: Specification, **options: object) -> BoxNetwork:
+    """Return such a network with the nearest safe heads, in eval mode; training would go on from them."""
+    return project(make_network(spec, **options), margin=1e-3)  # type: ignore[arg-type]
+
+
+class AtTheEnd(Enforcement):
+    """Nothing while a box is trained, and the nearest safe heads at the end: quick, for tests that need some box."""
+
+    name = "at the end"
+
+    def finish(self, network: BoxNetwork) -> None:
+        network.pin(project(network).frozen_heads())
 
 
 def make_rows(spec: Specification, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -126,7 +136,7 @@ def squared(predicted: Tensor, wanted: Tensor) -> Tensor:
     return (predicted - wanted) ** 2
 
 
-def shake(network: SafeNetwork, size: float, seed: int) -> SafeNetwork:
+def shake(network: BoxNetwork, size: float, seed: int) -> BoxNetwork:
     """Return a copy with random heads and bounds, ready to train."""
     network = copy.deepcopy(network).train()
     with torch.no_grad(), torch.random.fork_rng():

@@ -9,20 +9,25 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from smle.assurance import certify
-from smle.nn.network import SafeNetwork
+from smle.nn import BoxNetwork, SafeNetwork
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, make_network, make_rows, squared
 
 OPTIONS = TrainingOptions(max_epochs=4, final_epochs=2, batch_size=33, learning_rate=1e-2, progress=False)
 
 
-def run(enforcement: str, *, checkpoint: str | None = None) -> tuple[SafeNetwork, list[float]]:
+def run(kind: str, *, checkpoint: str | None = None) -> tuple[BoxNetwork | SafeNetwork, list[float]]:
     """Train a network; in two processes each takes half of every batch."""
     X, y = make_rows(BRAKING, 200)
-    network = make_network(BRAKING, gauge=enforcement == "gauge")
+    network: BoxNetwork | SafeNetwork = make_network(BRAKING)
+    if kind == "safe":
+        torch.manual_seed(0)
+        network = SafeNetwork(nn.Sequential(nn.Linear(3, 8), nn.ReLU()), BRAKING, embedding=8)
+    enforcement = "pdcg" if kind == "box" else None
     history = train(network, X, y, loss=squared, options=OPTIONS, enforcement=enforcement, checkpoint=checkpoint)
     return network, history.validation_loss
 
@@ -43,12 +48,12 @@ def wrapped() -> float:
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     report: dict[str, object] = {"wrapped": wrapped()}
-    for enforcement in ("gauge", "pdcg"):
-        network, losses = run(enforcement, checkpoint=str(folder / f"{enforcement}.checkpoint"))
-        certificate = certify(network)
+    for kind in ("safe", "box"):
+        network, losses = run(kind, checkpoint=str(folder / f"{kind}.checkpoint"))
+        certificate = certify(network) if isinstance(network, BoxNetwork) else network.certificate_
         certificate.check()
         flat = torch.cat([value.double().reshape(-1) for value in network.state_dict().values()])
-        report[enforcement] = {"weights": flat.tolist(), "losses": losses}
+        report[kind] = {"weights": flat.tolist(), "losses": losses}
     (folder / f"{dist.get_rank()}.json").write_text(json.dumps(report))
     dist.destroy_process_group()
 

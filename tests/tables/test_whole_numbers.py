@@ -16,7 +16,7 @@ from smle.assurance import DeployedNetwork
 from smle.cli import app
 from smle.corrected.serving import active_rules
 from smle.errors import DataError
-from smle.nn import SafeNetwork
+from smle.nn import BoxNetwork
 from smle.tables import encode_inputs
 from smle.tables.files import read_chunks, read_table
 
@@ -216,7 +216,7 @@ def _network(top):
         f"{{inputs: {{id: [0, {top}]}}, outputs: [y], rules: [{{name: new, when: id > {top // 2}, then: y >= 1}},"
         f" {{name: old, when: id <= {top // 2}, then: y <= 0.5}}]}}\n"
     )
-    return SafeNetwork(torch.nn.Linear(1, 4), spec, embedding=4)
+    return BoxNetwork(torch.nn.Linear(1, 4), spec, embedding=4)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

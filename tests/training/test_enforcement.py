@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from smle.assurance import certify, verify
+from smle.assurance import certify, project, verify
+from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules import Specification
-from smle.training.enforcement import PDCG, Enforcement, ExactProjection, GaugeEnforcement, enforcement_of
+from smle.training.enforcement import PDCG, enforcement_of
 from smle.training.loop import TrainingOptions, train
 from smle.training.refit import refit_network
 from support.safe_networks import BRAKING, DOSE, EVERYWHERE, LABELS, ONE_RULE, make_network, make_rows, squared
@@ -18,19 +20,14 @@ QUICK = TrainingOptions(max_epochs=6, batch_size=64, learning_rate=1e-2, progres
 
 @pytest.mark.parametrize("bounds", ["fixed", "affine"])
 @pytest.mark.parametrize("spec", [BRAKING, EVERYWHERE, DOSE, LABELS], ids=["braking", "everywhere", "dose", "labels"])
-@pytest.mark.parametrize(
-    "enforcement", [GaugeEnforcement(), PDCG(memory=3), ExactProjection(every=4)], ids=lambda e: e.name
-)
-def test_training_ends_safe_and_the_refit_keeps_it_so(
-    enforcement: Enforcement, spec: Specification, bounds: str
-) -> None:
-    network = make_network(spec, bounds=bounds, gauge=enforcement.gauge)
+def test_training_ends_safe_and_the_refit_keeps_it_so(spec: Specification, bounds: str) -> None:
+    network = make_network(spec, bounds=bounds)
     X, y = make_rows(spec, 300)
-    history = train(network, X, y, loss=squared, options=QUICK, enforcement=enforcement)
+    history = train(network, X, y, loss=squared, options=QUICK, enforcement=PDCG(memory=3))
     assert not network.training
     assert verify(network).hold
     assert len(history.safety) == len(history.loss)
-    assert history.safety_name == ("step" if enforcement.gauge else "margin")
+    assert history.safety_name == "margin"
     with torch.no_grad():
         before = float(squared(network(X), y).mean())
     result = refit_network(network, X, y)
@@ -42,39 +39,40 @@ def test_training_ends_safe_and_the_refit_keeps_it_so(
 
 
 def test_enforcements_by_name() -> None:
-    assert [type(enforcement_of(name)) for name in ("gauge", "pdcg", "exact")] == [
-        GaugeEnforcement,
-        PDCG,
-        ExactProjection,
-    ]
+    assert type(enforcement_of("pdcg")) is PDCG
     own = PDCG(memory=10)
     assert enforcement_of(own) is own
-    with pytest.raises(ValueError, match="'gauge', 'pdcg', 'exact'"):
+    with pytest.raises(ValueError, match="'pdcg' or an object"):
         enforcement_of("magic")
     with pytest.raises(ValueError, match="memory >= 1"):
         PDCG(memory=0)
 
 
-@pytest.mark.parametrize(("name", "gauge"), [("gauge", False), ("pdcg", True), ("exact", True)])
-def test_wrong_kind_of_heads_is_refused(name: str, gauge: bool) -> None:
+def test_an_enforcement_is_for_boxes() -> None:
     X, y = make_rows(EVERYWHERE, 20)
-    with pytest.raises(ValueError, match=f"gauge={not gauge}"):
-        train(make_network(EVERYWHERE, gauge=gauge), X, y, loss=squared, options=QUICK, enforcement=name)
+    network = SafeNetwork(nn.Linear(2, 2), EVERYWHERE)
+    with pytest.raises(ValueError, match=r"Expected a BoxNetwork for an enforcement\. Got SafeNetwork"):
+        train(network, X, y, loss=squared, options=QUICK, enforcement="pdcg")
 
 
 def test_projected_heads_are_not_far() -> None:
     """The full run of PDCG and the exact projection both stop near the raw heads; the exact one is nearest."""
-    distances = {}
-    for enforcement in (PDCG(), ExactProjection()):
-        network = make_network(EVERYWHERE, gauge=False, seed=5)
+
+    def by_pdcg(network: BoxNetwork) -> BoxNetwork:
+        enforcement = PDCG()
         enforcement.start(network)
-        raw = network.frozen_heads().heads[0]
         enforcement.finish(network)
-        new = network.frozen_heads().heads[0]
+        return network
+
+    distances = {}
+    for name, projected in (("pdcg", by_pdcg), ("exact", project)):
+        network = make_network(EVERYWHERE, seed=5)
+        raw = network.frozen_heads().heads[0]
+        new = projected(network).frozen_heads().heads[0]
         assert raw is not None
         assert new is not None
         parts = (raw.W - new.W, raw.b - new.b)
-        distances[enforcement.name] = float(np.sqrt(sum((part.astype(float) ** 2).sum() for part in parts)))
+        distances[name] = float(np.sqrt(sum((part.astype(float) ** 2).sum() for part in parts)))
     assert 0 < distances["exact"] <= distances["pdcg"] * (1 + 1e-5)
     assert distances["pdcg"] < 2 * distances["exact"]
 
@@ -82,10 +80,10 @@ def test_projected_heads_are_not_far() -> None:
 # --- refit
 
 
-def test_refit_is_deployed_exactly_and_beats_the_gauge() -> None:
+def test_refit_is_deployed_exactly_and_fits_better() -> None:
     network = make_network(ONE_RULE)
     X, y = make_rows(ONE_RULE, 400)
-    train(network, X, y, loss=squared, options=QUICK, enforcement="gauge")
+    train(network, X, y, loss=squared, options=QUICK, enforcement="pdcg")
     result = refit_network(network, X, y)
     assert result.heads + result.free > 0
     assert result.after < result.before
@@ -99,7 +97,7 @@ def test_refit_is_deployed_exactly_and_beats_the_gauge() -> None:
 def test_refit_keeps_what_validation_prefers() -> None:
     network = make_network(EVERYWHERE)
     X, y = make_rows(EVERYWHERE, 200)
-    train(network, X, y, loss=squared, options=QUICK, enforcement="gauge")
+    train(network, X, y, loss=squared, options=QUICK, enforcement="pdcg")
     before = network.deployed.frozen_heads().heads[0]
     with torch.no_grad():
         current = network(X)

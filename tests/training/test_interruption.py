@@ -47,9 +47,9 @@ def test_two_processes_end_with_one_certified_model(tmp_path: Path) -> None:
     subprocess.run(command, env=environment(), check=True, timeout=1200)
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert max(report["wrapped"] for report in reports) < 1e-4
-    for enforcement in ("gauge", "pdcg"):
-        first, second = (report[enforcement] for report in reports)
+    for kind in ("safe", "box"):
+        first, second = (report[kind] for report in reports)
         assert first == second
-        _, alone = two_processes.run(enforcement)
+        _, alone = two_processes.run(kind)
         np.testing.assert_allclose(first["losses"], alone, rtol=0.02)  # the same batches, summed in another order
-        assert (tmp_path / f"{enforcement}.checkpoint").exists()
+        assert (tmp_path / f"{kind}.checkpoint").exists()

@@ -6,6 +6,7 @@ import io
 import logging
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from smle.assurance import verify
 from smle.errors import DataError, TrainingError
-from smle.nn.network import SafeNetwork
+from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules import Specification
 from smle.training.batches import Rows, split_rows
 from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
@@ -31,9 +32,16 @@ def options(**changes: object) -> TrainingOptions:
     return TrainingOptions(**{**defaults, **changes})  # type: ignore[arg-type]
 
 
-def run(network: SafeNetwork | None = None, **arguments: object) -> tuple[SafeNetwork, History]:
-    network = make_network(EVERYWHERE) if network is None else network
-    settings = {"loss": squared, "options": options(), "enforcement": "gauge", **arguments}
+def safe(spec: Specification) -> SafeNetwork:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return SafeNetwork(nn.Sequential(nn.Linear(2, 8), nn.ReLU()), spec, embedding=8)
+
+
+def run(network: nn.Module | None = None, **arguments: object) -> tuple[nn.Module, History]:
+    network = safe(EVERYWHERE) if network is None else network
+    enforcement = "pdcg" if isinstance(network, BoxNetwork) else None
+    settings = {"loss": squared, "options": options(), "enforcement": enforcement, **arguments}
     return network, train(network, X, Y, **settings)  # type: ignore[arg-type]
 
 
@@ -44,7 +52,7 @@ def weights(network: nn.Module) -> Tensor:
 WORSE = (X, -Y)  # validation rows on which training makes things worse
 
 
-def validation_loss(network: SafeNetwork) -> float:
+def validation_loss(network: nn.Module) -> float:
     with torch.no_grad():
         return float(squared(network.eval()(WORSE[0]), WORSE[1]).mean())
 
@@ -57,7 +65,7 @@ def test_seed_fixes_the_weights_and_nothing_else_is_touched() -> None:
     results = []
     for seed, state in ((1, 5), (1, 6), (2, 5)):
         torch.manual_seed(0)
-        network = SafeNetwork(Noisy(), EVERYWHERE, embedding=6)
+        network = BoxNetwork(Noisy(), EVERYWHERE, embedding=6)
         torch.manual_seed(state)
         before, threads = torch.get_rng_state(), torch.get_num_threads()
         run(network, seed=seed)
@@ -115,22 +123,18 @@ def test_warm_start_has_no_rules_and_the_end_has() -> None:
     steps: list[tuple[bool, bool]] = []
 
     def watch(info: EpochInfo) -> None:
-        assert isinstance(info.network, SafeNetwork)
+        assert isinstance(info.network, BoxNetwork)
         steps.append((info.warmup, verify(info.network).hold))
 
-    for enforcement in ("gauge", "pdcg", "exact"):
-        steps.clear()
-        network = make_network(EVERYWHERE, gauge=enforcement == "gauge")
-        with torch.no_grad():
-            network.heads.raw_weight.mul_(3.0)
-        _, history = run(
-            network, enforcement=enforcement, callbacks=[watch], options=options(warmup_epochs=2, max_epochs=3)
-        )
-        assert history.warmup_epochs == 2
-        assert [warm for warm, _ in steps] == [True, True, False, False, False]
-        assert not steps[0][1]
-        assert history.best_epoch >= 2
-        assert verify(network).hold
+    network = make_network(EVERYWHERE)
+    with torch.no_grad():
+        network.heads.raw_weight.mul_(3.0)
+    _, history = run(network, callbacks=[watch], options=options(warmup_epochs=2, max_epochs=3))
+    assert history.warmup_epochs == 2
+    assert [warm for warm, _ in steps] == [True, True, False, False, False]
+    assert not steps[0][1]
+    assert history.best_epoch >= 2
+    assert verify(network).hold
 
 
 def test_final_epochs_see_all_rows_and_are_kept() -> None:
@@ -150,27 +154,23 @@ def test_final_epochs_see_all_rows_and_are_kept() -> None:
         assert len(rows) == (240 if info.final else 192)
         trained.clear()
 
-    for enforcement in ("gauge", "pdcg"):
-        seen.clear()
-        network = make_network(EVERYWHERE, gauge=enforcement == "gauge")
-        network.__class__ = Watching
-        settings = options(max_epochs=4, patience=1, final_epochs=3)
-        _, history = run(network, enforcement=enforcement, options=settings)
-        trained.clear()
-        searched = len(history.loss) - 3
-        assert history.final_epochs == 3
-        assert history.best_epoch < searched
-        assert history.learning_rate[searched] == pytest.approx(1e-3)
-        assert history.learning_rate[-1] < 1e-3
-        assert verify(network).hold
-        again = make_network(EVERYWHERE, gauge=enforcement == "gauge")
-        again.__class__ = Watching
-        run(again, enforcement=enforcement, options=settings, callbacks=[watch])
-        assert seen == [(False, False)] * searched + [(True, True)] * 3
-        assert torch.equal(weights(network), weights(again))
-        before, _ = run(make_network(EVERYWHERE, gauge=enforcement == "gauge"), enforcement=enforcement,
-                        options=options(max_epochs=4, patience=1))  # fmt: skip
-        assert not torch.equal(weights(network), weights(before))
+    network = safe(EVERYWHERE)
+    network.__class__ = Watching
+    settings = options(max_epochs=4, patience=1, final_epochs=3)
+    _, history = run(network, options=settings)
+    trained.clear()
+    searched = len(history.loss) - 3
+    assert history.final_epochs == 3
+    assert history.best_epoch < searched
+    assert history.learning_rate[searched] == pytest.approx(1e-3)
+    assert history.learning_rate[-1] < 1e-3
+    again = safe(EVERYWHERE)
+    again.__class__ = Watching
+    run(again, options=settings, callbacks=[watch])
+    assert seen == [(False, False)] * searched + [(True, True)] * 3
+    assert torch.equal(weights(network), weights(again))
+    before, _ = run(safe(EVERYWHERE), options=options(max_epochs=4, patience=1))
+    assert not torch.equal(weights(network), weights(before))
 
 
 def test_final_epochs_start_from_the_best_weights() -> None:
@@ -187,9 +187,8 @@ def test_final_epochs_start_from_the_best_weights() -> None:
 
 def test_final_epochs_keep_weights_of_rows() -> None:
     weight = torch.linspace(0.0, 2.0, len(X))
-    network, history = run(sample_weight=weight, options=options(final_epochs=2), loss=lambda p, y: (p - y) ** 2)
+    _, history = run(sample_weight=weight, options=options(final_epochs=2), loss=lambda p, y: (p - y) ** 2)
     assert history.final_epochs == 2
-    assert verify(network).hold
     rows = Rows(X[:2], Y[:2], torch.tensor([0.5, 2.0])).joined(Rows(X[2:3], Y[2:3]))
     assert rows.weight is not None
     assert rows.weight.tolist() == [0.5, 2.0, 1.0]
@@ -198,7 +197,7 @@ def test_final_epochs_keep_weights_of_rows() -> None:
 
 def test_final_epochs_need_rows_in_memory() -> None:
     loader = DataLoader(TensorDataset(X, Y), batch_size=32)
-    network = make_network(EVERYWHERE)
+    network = safe(EVERYWHERE)
     for data, validation in (((loader,), None), ((X, Y), loader)):
         with pytest.raises(ValueError, match="final_epochs"):
             train(network, *data, loss=squared, options=options(final_epochs=1), validation=validation)
@@ -215,16 +214,16 @@ def test_rules_are_enforced_in_final_epochs() -> None:
     class Counting(PDCG):
         steps, epochs = 0, 0
 
-        def after_step(self, network: SafeNetwork, step: int) -> None:
+        def after_step(self, network: BoxNetwork, step: int) -> None:
             self.steps += 1
             super().after_step(network, step)
 
-        def after_epoch(self, network: SafeNetwork) -> None:
+        def after_epoch(self, network: BoxNetwork) -> None:
             self.epochs += 1
             super().after_epoch(network)
 
     enforcement = Counting()
-    network = make_network(EVERYWHERE, gauge=False)
+    network = make_network(EVERYWHERE)
     run(network, enforcement=enforcement, options=options(warmup_epochs=1, max_epochs=2, final_epochs=3))
     assert enforcement.epochs == 2 + 3
     assert enforcement.steps == 2 * 6 + 3 * 8  # 192 and 240 rows in batches of 32
@@ -255,16 +254,15 @@ def test_schedule_and_optimizer_are_used() -> None:
 def test_loader_takes_the_place_of_tensors() -> None:
     generator = torch.Generator().manual_seed(0)
     loader = DataLoader(TensorDataset(X, Y), batch_size=48, shuffle=True, generator=generator)
-    network = make_network(EVERYWHERE)
-    history = train(network, loader, loss=squared, options=options(), validation=(X, Y), enforcement="gauge")
+    network = safe(EVERYWHERE)
+    history = train(network, loader, loss=squared, options=options(), validation=(X, Y))
     assert history.validation_loss[-1] < history.validation_loss[0]
-    assert verify(network).hold
-    history = train(make_network(EVERYWHERE), [(X, Y)], loss=squared, options=options())  # a list of batches
+    history = train(safe(EVERYWHERE), [(X, Y)], loss=squared, options=options())  # a list of batches
     assert history.validation_loss == history.loss
 
 
 def test_loaders_that_cannot_serve_are_refused() -> None:
-    network = make_network(EVERYWHERE)
+    network = safe(EVERYWHERE)
     with pytest.raises(DataError, match="once per epoch"):
         train(network, iter([(X, Y)]), loss=squared, options=options())
     with pytest.raises(DataError, match=r"\(inputs, targets\)"):
@@ -280,7 +278,7 @@ def test_weight_of_two_equals_a_row_twice() -> None:
     weight[:40] = 2.0
     twice = torch.cat([torch.arange(len(X)), torch.arange(40)])
     settings = options(batch_size=1000, max_epochs=3)
-    one, two = make_network(EVERYWHERE), make_network(EVERYWHERE)
+    one, two = make_network(EVERYWHERE), make_network(EVERYWHERE)  # units of a SafeNetwork would differ
     train(one, X, Y, loss=squared, options=settings, sample_weight=weight, validation=(X, Y))
     train(two, X[twice], Y[twice], loss=squared, options=settings, validation=(X, Y))
     assert torch.allclose(weights(one), weights(two), atol=2e-4)
@@ -292,17 +290,17 @@ def test_weight_of_two_equals_a_row_twice() -> None:
 
 def test_nan_loss_stops_with_a_clear_error() -> None:
     with pytest.raises(TrainingError, match=r"loss became nan in epoch 1, step 1.*learning_rate"):
-        train(make_network(EVERYWHERE), X, Y * torch.nan, loss=squared, options=options())
+        train(safe(EVERYWHERE), X, Y * torch.nan, loss=squared, options=options())
 
 
 def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=160)
     monkeypatch.setattr("smle.training.progress.Console", lambda **_: screen)
     with caplog.at_level(logging.INFO, logger="smle.training"):
-        run(options=options(progress=True, max_epochs=2), title="my run")
+        run(make_network(EVERYWHERE), options=options(progress=True, max_epochs=2), title="my run")
     assert "my run: 2 epochs" in caplog.text
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    for part in ("my run", "loss ", "validation ", "step "):
+    for part in ("my run", "loss ", "validation ", "margin "):
         assert part in shown
 
 
@@ -326,11 +324,11 @@ def test_bad_options_are_named(name: str, value: object) -> None:
 # --- checkpoints in one process (those that are killed are in test_interruption)
 
 
-@pytest.mark.parametrize("enforcement", ["gauge", "pdcg"])
+@pytest.mark.parametrize(("made", "enforcement"), [(safe, None), (make_network, "pdcg")], ids=["safe", "box"])
 @pytest.mark.parametrize("stop", [0, 2, 5, 6])
-def test_run_goes_on_from_a_checkpoint(tmp_path: object, enforcement: str, stop: int) -> None:
-    def fresh() -> SafeNetwork:
-        return make_network(EVERYWHERE, gauge=enforcement == "gauge")
+def test_run_goes_on_from_a_checkpoint(tmp_path: object, made: Any, enforcement: str | None, stop: int) -> None:
+    def fresh() -> Any:
+        return made(EVERYWHERE)
 
     class StopHereError(Exception):
         pass
@@ -357,7 +355,7 @@ def test_run_goes_on_from_a_checkpoint(tmp_path: object, enforcement: str, stop:
         run(fresh(), checkpoint=path, **longer)
     stricter = EVERYWHERE.to_yaml().replace("<= 1", "<= 0.9", 1)
     assert stricter != EVERYWHERE.to_yaml()
-    other = make_network(Specification.from_yaml(stricter + "\n"), gauge=enforcement == "gauge")
+    other = made(Specification.from_yaml(stricter + "\n"))
     with pytest.raises(TrainingError, match=r"another run: other rules\."):
         run(other, checkpoint=path, **common)
 

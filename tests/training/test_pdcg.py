@@ -18,7 +18,7 @@ QUICK = TrainingOptions(max_epochs=3, batch_size=64, learning_rate=1e-2, progres
 
 
 def test_a_run_that_leaves_a_counterexample_is_finished_exactly() -> None:
-    network = make_network(BRAKING, gauge=False)
+    network = make_network(BRAKING)
     enforcement = PDCG(iterations=1)
     enforcement.start(network)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def test_where_nothing_is_found_the_updated_weights_are_kept_and_the_reason_is_g
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "nearest_safe_head", lambda *_, **__: HeadResult(None, reason="injected"))
-    network = make_network(BRAKING, gauge=False)
+    network = make_network(BRAKING)
     enforcement = PDCG(iterations=1)
     enforcement.start(network)
     with torch.no_grad():
@@ -48,7 +48,7 @@ def test_where_nothing_is_found_the_updated_weights_are_kept_and_the_reason_is_g
 
 
 def test_every_run_is_in_the_history() -> None:
-    network = make_network(EVERYWHERE, gauge=False)
+    network = make_network(EVERYWHERE)
     X, y = make_rows(EVERYWHERE, 300)
     history = train(network, X, y, loss=squared, options=QUICK, enforcement=PDCG())
     runs = history.projections
@@ -65,7 +65,7 @@ def test_every_run_is_in_the_history() -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_memory_lasts_over_the_steps_or_not(kept: bool) -> None:
-    network = make_network(BRAKING, gauge=False)
+    network = make_network(BRAKING)
     one, two = PDCG(memory=4, keep_memory=kept), PDCG(memory=4)
     for enforcement in (one, two):
         enforcement.start(network)

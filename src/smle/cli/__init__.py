@@ -4,13 +4,13 @@ A command is a function in a module of its own that decorates itself with `@app.
 registers it. Heavy imports stay inside the functions, so that `smle --help` is quick.
 """
 
-from smle.cli import demo, models, monitor, predict, project, report, rules, train
+from smle.cli import demo, models, monitor, predict, project, report, rules, schema, train
 from smle.cli.app import app
 
-__all__ = ["app", "demo", "main", "models", "monitor", "predict", "project", "report", "rules", "train"]
+__all__ = ["app", "demo", "main", "models", "monitor", "predict", "project", "report", "rules", "schema", "train"]
 
 # In the order of use, which is also the order of the headings in `smle --help`.
-_ORDER = ("rules", "train", "verify", "predict", "project", "monitor", "export", "report", "demo")
+_ORDER = ("rules", "schema", "train", "verify", "predict", "project", "monitor", "export", "report", "demo")
 _names = {id(command): getattr(command.callback, "__name__", "") for command in app.registered_commands}
 app.registered_commands.sort(key=lambda c: (*_ORDER, _names[id(c)]).index(_names[id(c)]))
 

@@ -34,6 +34,7 @@ __all__ = [
     "REFUTED",
     "RULES",
     "UNDECIDED",
+    "WRONG",
     "Json",
     "app",
     "common",

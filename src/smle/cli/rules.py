@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import REFUTED, RULES, UNDECIDED, Json, app, data_named, err, print_json, reported
+from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, data_named, err, print_json, reported
 
 
 @app.command(rich_help_panel=RULES)
@@ -17,6 +17,9 @@ def rules(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write a page to look at: rules.html.")
     ] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="Check any number of files; one line for each, and the worst exit code.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
@@ -29,9 +32,13 @@ def rules(
     Example: smle rules braking.yaml --data drives.csv -o rules.html
 
     Example: smle rules diff old.yaml new.yaml
+
+    Example: smle rules --each bank.yaml hospital.yaml
     """
     with reported():
-        if files[0] == "diff" and len(files) == 3:
+        if each:
+            _check_each([Path(file) for file in files])
+        elif files[0] == "diff" and len(files) == 3:
             _compare(files[1], files[2], as_json)
         elif len(files) == 1:
             _diagnose(Path(files[0]), data, output, as_json)
@@ -66,6 +73,31 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
         raise typer.Exit(REFUTED)
     if result.undecided:
         raise typer.Exit(UNDECIDED)
+
+
+def _check_each(paths: list[Path]) -> None:
+    """Print a line for each file, all of them; the exit code is the worst: wrong, refuted, undecided."""
+    from smle.certificates.advice import diagnose
+    from smle.errors import RuleError
+    from smle.rules import Specification
+
+    codes = set()
+    for path in paths:
+        code, text = 0, "fine"
+        try:
+            result = diagnose(Specification.from_yaml(path))
+        except RuleError as error:
+            code, text = WRONG, str(error)
+        else:
+            severe = [finding.text for finding in result.findings if finding.severe]
+            if result.contradictory or result.undecided:
+                code = REFUTED if result.contradictory else UNDECIDED
+                text = severe[0] if severe else "a question stayed open; `smle rules FILE` says which"
+        codes.add(code)
+        print(f"{path}: {text}")
+    worst = next((code for code in (WRONG, REFUTED, UNDECIDED) if code in codes), 0)
+    if worst:
+        raise typer.Exit(worst)
 
 
 def _compare(old: str, new: str, as_json: bool) -> None:

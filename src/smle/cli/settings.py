@@ -32,7 +32,7 @@ class TrainSettings:
     hidden: tuple[int, ...] = (64, 64, 64)
     embedding: int = 64
     bounds: str = "auto"
-    enforcement: str = "gauge"
+    enforcement: str = "correct"
     learning_rate: float = 1e-2
     batch_size: int = 256
     epochs: int = 500

@@ -83,8 +83,7 @@ def train(
         str | None, typer.Option(help="auto, fixed, affine or network.", show_default=_default("bounds"))
     ] = None,
     enforcement: Annotated[
-        str | None,
-        typer.Option(help="gauge, pdcg (the paper's), exact, correct.", show_default=_default("enforcement")),
+        str | None, typer.Option(help="correct, or pdcg (the paper's).", show_default=_default("enforcement"))
     ] = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="Step size of Adam.", show_default=_default("learning_rate"))

@@ -50,9 +50,8 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
 
     A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules of any kind, and the
     result is a `CorrectedModel`. Answers of an ONNX file or a function are columns as the rules name them: numbers,
-    log-odds of labels (on from 0 on), scores of options. Around a torch module it is a
-    `smle.corrected.network.CorrectedModule`, called as `network(features, *inputs)`: further inputs go to the module in
-    the place of the features.
+    log-odds of labels (on from 0 on), scores of options. Around a torch module it is a `smle.nn.SafeNetwork` in eval
+    mode, called as `network(features, *inputs)`: further inputs go to the module in the place of the features.
 
     Args:
         model: Fitted estimator (with `predict`), path of an ONNX file, function of a table, or torch module.

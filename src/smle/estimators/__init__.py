@@ -28,7 +28,7 @@ __all__ = [
     "without_rules",
 ]
 
-_MODULES = ("CorrectedModule", "SafeNetwork")  # kinds of folders that need a torch module
+_MODULES = ("SafeNetwork", "BoxNetwork")  # kinds of folders that need a torch module
 _KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
 
 

@@ -68,12 +68,11 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             rows held out), 0 for labels and choices.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
             that break a rule to the nearest allowed ones. `refit` and `enforce_targets` have no meaning then, and
-            other values of `bounds` and `gate` are refused. Or heads that are learned under the rules: `gauge` (safe
-            at every step, no solver), `pdcg` (the paper's), `exact`, or an object.
+            other values of `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
+            (`smle.nn.BoxNetwork`).
         refit: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
-        enforce_targets: Train on the nearest targets that obey the rules; for numbers, on points up to half a standard
-            deviation beyond them where the given ones broke a rule, so that predictions stay close to the border.
+        enforce_targets: Train a learned box on the nearest targets that obey the rules.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
         compare: Compare with a quick plain model on the rows held out (`description_["scores"]`), and warn with an
             AccuracyWarning if the safe model is far behind.

@@ -17,7 +17,7 @@ from smle.certificates.document import Certificate
 from smle.corrected import ServedModel
 from smle.estimators.base import SafeEstimator
 from smle.guarantees import Cells, FrozenHeads, Head, find_cells
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
 from smle.training.batches import split_rows
 from smle.training.refit import refit_network
@@ -47,19 +47,18 @@ def projected(
     return certify(safe)
 
 
-def _with_rules(model: ServedModel, deployed: DeployedNetwork, spec: Specification) -> SafeNetwork:
+def _with_rules(model: ServedModel, deployed: DeployedNetwork, spec: Specification) -> BoxNetwork:
     """Return a network with the old backbone and bounds whose cells are those of the new rules."""
     head = deployed.head
     cells = find_cells(spec)
     single = head.gate.is_trivial and any(model.cells.regions)  # the model was made without a gate
-    network = SafeNetwork(
+    network = BoxNetwork(
         deployed.backbone,
         spec,
         embedding=len(head.bounds.lower),
         bounds="network" if head.network else "affine" if head.affine else "fixed",
         gate=not single,
         passthrough=True if head.heads.passthrough is not None else None,
-        gauge=False,
         cells=cells,
     )
     template = network.frozen_heads()
@@ -92,7 +91,7 @@ def _taken_over(fresh: Head, old: Head) -> Head:
     return replace(fresh, W=old.W, b=old.b, V=V)
 
 
-def _sources(model: ServedModel, deployed: DeployedNetwork, network: SafeNetwork) -> list[int]:
+def _sources(model: ServedModel, deployed: DeployedNetwork, network: BoxNetwork) -> list[int]:
     """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
     rng = np.random.default_rng(0)
     spec, old_gate, new_gate = network.spec, deployed.head.gate, network.deployed.gate

@@ -20,10 +20,10 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.estimators.inputs import spread
 from smle.guarantees import Cells, find_cells
 from smle.nn.backbones import MLP, Standardize
+from smle.nn.box_network import BoxNetwork, moves_with_inputs
 from smle.nn.gate import Gate
-from smle.nn.head_parameters import DataScale
-from smle.nn.network import SafeNetwork, moves_with_inputs
 from smle.nn.precision import float32_by_default
+from smle.nn.units import DataScale
 from smle.rules import Specification
 from smle.training.batches import split_rows
 from smle.training.enforcement import Enforcement, enforcement_of
@@ -61,7 +61,7 @@ def train_network(
     weight: Array | None,
     seed: int,
     *,
-    further: Callable[[SafeNetwork, History], None] | None = None,
+    further: Callable[[BoxNetwork, History], None] | None = None,
 ) -> Trained:
     """Return a trained network: with a box that obeys the rules, or plain where there are none.
 
@@ -79,8 +79,8 @@ def train_network(
     """
     with float32_by_default():
         enforced = model._enforce(spec, X, targets) if model.enforce_targets and spec.rules else targets
-        enforcement = enforcement_of(model.enforcement if spec.rules else "gauge")
-        network = _network(model, spec, find_cells(spec), X, enforced, seed, gauge=enforcement.gauge)
+        enforcement = enforcement_of(model.enforcement) if spec.rules else None
+        network = _network(model, spec, find_cells(spec), X, enforced, seed)
         history = _train(model, network, torch.tensor(X), enforced, weight, enforcement, seed)
         if further is not None:
             further(network, history)
@@ -92,28 +92,20 @@ def train_network(
 
 
 def _network(
-    model: SafeEstimator,
-    spec: Specification,
-    cells: Cells,
-    X: npt.NDArray[Any],
-    targets: Array,
-    seed: int,
-    *,
-    gauge: bool,
-) -> SafeNetwork:
+    model: SafeEstimator, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array, seed: int
+) -> BoxNetwork:
     shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
     bounds = model.bounds
     if bounds == "auto":
         bounds = "affine" if moves_with_inputs(spec) else "fixed"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return SafeNetwork(
+        return BoxNetwork(
             MLP(model.hidden, model.embedding, shift=shift, scale=scale),
             spec,
             embedding=model.embedding,
             bounds=bounds,
             gate=model.gate,
-            gauge=gauge,
             frame=DataScale(shift, scale, *model._frame(targets)),
             prefer=_preferred(model, spec, cells, X, targets),
             cells=cells,
@@ -132,11 +124,11 @@ def _preferred(model: SafeEstimator, spec: Specification, cells: Cells, X: npt.N
 
 def _train(
     model: SafeEstimator,
-    network: SafeNetwork,
+    network: BoxNetwork,
     X: torch.Tensor,
     targets: Array,
     weight: Array | None,
-    enforcement: Enforcement,
+    enforcement: Enforcement | None,
     seed: int,
 ) -> History:
     """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
@@ -159,7 +151,7 @@ def _train(
         options=options,
         seed=seed,
         title="training" if network.spec.rules or model.enforcement == "correct" else "baseline",
-        enforcement=enforcement if network.spec.rules else None,
+        enforcement=enforcement,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
     )
@@ -178,7 +170,7 @@ def _train(
 
 
 @torch.no_grad()
-def _folded(network: SafeNetwork) -> MLP:
+def _folded(network: BoxNetwork) -> MLP:
     """Return a trained network without rules as one perceptron: its head is folded into the last layer."""
     free = network.eval().deployed.free
     standardize, *others, last = network.backbone.children()

@@ -54,10 +54,7 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "validation_share": (lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1"),
     "schedule": (lambda v: v is None or _named("plateau", "cosine")(v), "'plateau', 'cosine' or None"),
     "final_epochs": (lambda v: v is None or (_number(v) and v == 0) or _whole(v), "a whole number from 0 on or None"),
-    "enforcement": (
-        lambda v: _named("gauge", "pdcg", "exact", "correct")(v) or _enforcement(v),
-        "'gauge', 'pdcg', 'exact', 'correct' or an Enforcement",
-    ),
+    "enforcement": (lambda v: _named("correct", "pdcg")(v) or _enforcement(v), "'correct', 'pdcg' or an Enforcement"),
     "refit": (_flag, "True or False"),
     "gate": (_flag, "True or False"),
     "enforce_targets": (_flag, "True or False"),
@@ -80,5 +77,5 @@ def require_parameters(values: dict[str, Any]) -> None:
             if name in values and values[name] != usual:
                 raise ValueError(
                     f"Expected {name} to be {usual!r} with enforcement='correct': answers are corrected, and there are "
-                    f"no learned heads. Got {values[name]!r}. For learned heads pass enforcement='gauge'."
+                    f"no learned heads. Got {values[name]!r}. For a learned box pass enforcement='pdcg'."
                 )

@@ -21,7 +21,6 @@ __all__ = ["SafeRegressor"]
 # docs/networks.md has the measurements.
 _NOISE = 0.1  # share of the variance
 _LARGEST = 1e30  # of targets, and one over the least spread
-_BEYOND = 0.5  # standard deviations: a target on the border itself would be missed to the inside only
 
 
 class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
@@ -77,11 +76,7 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         return targets
 
     def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
-        scale = spread(targets)
-        allowed = nearest_outputs(spec, X, targets, scale=scale)  # in the units of the loss
-        distance = np.sqrt((((targets - allowed) / scale) ** 2).mean(axis=1, keepdims=True))
-        beyond = np.divide(_BEYOND, distance, out=np.ones_like(distance), where=distance > _BEYOND)
-        return np.asarray(allowed + beyond * (targets - allowed))
+        return nearest_outputs(spec, X, targets, scale=spread(targets))  # in the units of the loss
 
     def _frame(self, targets: Array) -> tuple[Array, Array]:
         return targets.mean(axis=0), spread(targets)

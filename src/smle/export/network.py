@@ -21,7 +21,8 @@ from smle.errors import ModelFormatError
 from smle.export.backbone import Backbone, onnx_backbone
 from smle.export.files import FilePath, write_certified
 from smle.extras import require
-from smle.nn.network import Rescaled, SafeNetwork
+from smle.nn.box_network import BoxNetwork, Rescaled
+from smle.nn.network import Answers, SafeNetwork
 from smle.rules import Specification
 from smle_check.onnx.graph import OPSET
 
@@ -31,7 +32,7 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def write_network(
-    network: SafeNetwork,
+    network: BoxNetwork | SafeNetwork,
     path: FilePath,
     *,
     example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
@@ -39,14 +40,14 @@ def write_network(
     backbone: Any | FilePath | None = None,
     monitor: bool = True,
 ) -> Certificate | None:
-    """Write a safe network with any torch backbone as ONNX, with its certificate; return the certificate.
+    """Write a network with any torch backbone as ONNX, with its certificate; return the certificate.
 
     Args:
         network: The network; it is switched to eval mode.
         path: The ONNX file to write.
         example: Arguments of the backbone for two rows or more, where it reads something else than the features.
             They become inputs of the graph beside those of the rules, also one that is called `features`.
-        certificate: The certificate, if there is one already; otherwise the network is certified first.
+        certificate: That of a BoxNetwork, if there is one already; otherwise it is certified first.
         backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
         monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
 
@@ -55,15 +56,17 @@ def write_network(
         CertificateError: If the certificate is not accepted for this network.
         MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
     """
-    if certificate is None and network.spec.rules:
+    if isinstance(network, SafeNetwork):
+        certificate = network.certificate_
+    elif certificate is None and network.spec.rules:
         certificate = certify(network)
-    deployed = DeployedNetwork.of(network)
+    deployed = network.eval() if isinstance(network, SafeNetwork) else DeployedNetwork.of(network)
     write_deployed(deployed, network.spec, path, certificate, example=example, backbone=backbone, monitor=monitor)
     return certificate
 
 
 def write_deployed(
-    network: DeployedNetwork | CorrectedNetwork,
+    network: DeployedNetwork | CorrectedNetwork | SafeNetwork,
     spec: Specification,
     path: FilePath,
     certificate: Certificate | None,
@@ -80,7 +83,8 @@ def write_deployed(
         part = torch_backbone(network.backbone, arguments, features=False)
     else:
         middle = torch.tensor([float((a + b) / 2) for a, b in zip(spec.lower, spec.upper, strict=True)])
-        part = torch_backbone(network.backbone, (middle.repeat(3, 1),), features=True)
+        module = network.reading_features() if isinstance(network, SafeNetwork) else network.backbone
+        part = torch_backbone(module, (middle.repeat(3, 1),), features=True)
     write_certified(spec, certificate, state_of(network), part, Path(path), monitor=monitor)
 
 
@@ -137,5 +141,5 @@ def _positional(module: nn.Module) -> list[str]:
 
 
 def _argument_names(module: nn.Module, count: int) -> list[str]:
-    names = _positional(module.backbone if isinstance(module, Rescaled) else module)
+    names = _positional(module.backbone if isinstance(module, Rescaled | Answers) else module)
     return names[:count] if len(names) >= count else [f"backbone_input_{i}" for i in range(count)]

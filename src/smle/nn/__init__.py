@@ -1,11 +1,12 @@
-"""Safe networks in torch: backbone, bounds, clip, heads, gate."""
+"""Networks in torch: `SafeNetwork`, any backbone with the head of rules; `BoxNetwork`, the paper's."""
 
 from smle.extras import require
 
 require("torch", "What trains networks, or runs them in torch,")
 
 from smle.nn.backbones import CNN, LSTM, MLP, Standardize, Transformer  # noqa: E402
-from smle.nn.head_parameters import DataScale  # noqa: E402
+from smle.nn.box_network import BoxNetwork  # noqa: E402
 from smle.nn.network import SafeNetwork  # noqa: E402
+from smle.nn.units import DataScale  # noqa: E402
 
-__all__ = ["CNN", "LSTM", "MLP", "DataScale", "SafeNetwork", "Standardize", "Transformer"]
+__all__ = ["CNN", "LSTM", "MLP", "BoxNetwork", "DataScale", "SafeNetwork", "Standardize", "Transformer"]

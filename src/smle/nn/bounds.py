@@ -5,7 +5,7 @@ Raw parameters live in standardized inputs x' (see `DataScale`); what is deploye
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 __all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox", "attentive_clip"]
 
 
-_NARROW = 0.0025  # what a side that is not wanted adds to the half-width at first
+_NARROW = 0.0025  # what each slope adds to the half-width at first
 
 
 class _AttentiveClip(torch.autograd.Function):
@@ -48,13 +48,12 @@ def attentive_clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 class BoxParameters(NamedTuple):
     """c(x') = center (1, x') and h(x') = half (1, x'), per embedding unit: offset first, then slopes.
 
-    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x. `unit`: they are -1 and 1.
+    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x.
     With hidden layers (A, a), shapes (k, d) and (k,) of the first, relu(A x' + a) and so on takes the place of x'.
     """
 
     center: Tensor
     half: Tensor
-    unit: bool = False
     hidden: tuple[tuple[Tensor, Tensor], ...] = ()
 
     @property
@@ -64,12 +63,7 @@ class BoxParameters(NamedTuple):
 
 
 class Box(nn.Module):
-    """A kind of bounds. Subclasses are final.
-
-    `cuts`: how often the gauge cuts a region's box in two, in turn, where the bounds are relaxed over boxes.
-    """
-
-    cuts: ClassVar[int] = 0
+    """A kind of bounds. Subclasses are final."""
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center and half-width of the box."""
@@ -122,7 +116,7 @@ class FixedBox(Box):
     def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center 0 and half-width 1."""
         ones, zeros = (self.ones, self.zeros) if dtype is torch.float32 else (self.ones.to(dtype), self.zeros.to(dtype))
-        return BoxParameters(zeros, ones, unit=True)
+        return BoxParameters(zeros, ones)
 
     def limits(
         self, x32: Tensor, envelope: BoxParameters, *, standardize: tuple[Tensor, Tensor]
@@ -134,15 +128,14 @@ class FixedBox(Box):
 class AffineBox(Box):
     """l(x) <= z <= u(x), both affine and trained.
 
-    They start around 0, the half-widths in turn as the constant 1 and as the given shapes (shapes, 1 + d), which are
-    positive on the domain (`smle.nn.shapes`).
+    They start around 0, with half-widths of about 1.
     h(x') = w0 + wp (x' - low) + wm (high - x') with w0, wp, wm > 0: every affine function that is positive on the
     domain [low, high] has this form. Shapes: low, high (d,).
     """
 
     sides: Tensor
 
-    def __init__(self, units: int, low: Tensor, high: Tensor, *, shapes: Tensor | None = None) -> None:
+    def __init__(self, units: int, low: Tensor, high: Tensor) -> None:
         super().__init__()
         d = len(low)
         # (w0, wp, wm) -> offset and slopes of h
@@ -152,15 +145,8 @@ class AffineBox(Box):
         self.register_buffer("sides_float32", self.sides.to(torch.float32), persistent=False)
         # Two parameters and not four, since an optimizer pays for each.
         self.center = nn.Parameter(torch.zeros(units, 1 + d))
-        widths = torch.zeros(units, 1 + 2 * d, dtype=torch.float64)
+        widths = torch.full((units, 1 + 2 * d), _NARROW, dtype=torch.float64)
         widths[:, 0] = 1.0
-        shapes = torch.zeros(0, 1 + d) if shapes is None else shapes
-        for i, shape in enumerate(shapes):
-            rise, fall = shape[1:].clamp(min=0), (-shape[1:]).clamp(min=0)
-            unwanted = _NARROW * ((rise < _NARROW) | (fall < _NARROW)) * (high - low)
-            least = (shape[0] + (rise * low - fall * high).sum() - unwanted.sum()).clamp(min=_NARROW / 10)
-            widths[1 + i :: 1 + len(shapes)] = torch.cat([least.reshape(1), rise, fall])
-        widths[:, 1:] = widths[:, 1:].clamp(min=_NARROW)
         self.raw_widths = nn.Parameter((widths + torch.log(-torch.expm1(-widths))).to(torch.float32))  # softplus^-1
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:

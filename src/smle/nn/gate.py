@@ -1,4 +1,4 @@
-"""Domain and gate of the deployed program: which cell an input lies in, decided as the certificate assumes.
+"""InputClamp and gate of the deployed program: which cell an input lies in, decided as the certificate assumes.
 
 The buffers of both are, name by name, tensors that docs/certificate-format.md prescribes.
 """
@@ -18,9 +18,16 @@ from smle.nn.clip import clip
 from smle.nn.precision import FixedFormats
 from smle.rules import Specification
 
-__all__ = ["Gate", "InputClamp"]
+__all__ = ["Gate", "InputClamp", "RowHeads"]
 
 _FEW_COLUMNS = 6  # that are compared one by one more quickly than gathered
+
+
+class RowHeads(NamedTuple):
+    """Which head serves each row: `inside_outside[0]` where `inside` (batch,), else `inside_outside[1]`."""
+
+    inside: Tensor
+    inside_outside: tuple[int, ...]
 
 
 class _OfRules(FixedFormats):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from smle.guarantees import Bounds, Cells, FrozenHeads, Head, NetworkBounds
 from smle.nn.clip import clip, eager, has_nan, is_traced
-from smle.nn.constant_heads import RowHeads
 from smle.nn.gate import Gate, InputClamp
 from smle.nn.operations import joined, traced
 from smle.nn.precision import FixedFormats, full_precision_on_cpu, require_float32, require_full_precision
@@ -22,7 +21,7 @@ from smle.rules import Specification
 from smle.tables import WHOLE_FLOAT64, require_exact
 from smle_check.program import box_of, needed
 
-__all__ = ["DeployedHead"]
+__all__ = ["DeployedHead", "is_large", "read_features"]
 
 _FEATURE_TYPES = (torch.float32, torch.float64)
 _FEW_OUTPUTS = 32  # that are looked at more quickly in Python than by another call of torch
@@ -92,6 +91,31 @@ class _Free(FixedFormats):
         self.register_buffer("bias", torch.zeros(m))
 
 
+def is_large(spec: Specification) -> bool:
+    """Whether the domain reaches beyond 2^53, where float64 lacks whole numbers."""
+    return any(abs(end) > WHOLE_FLOAT64 for end in (*spec.lower, *spec.upper))
+
+
+def read_features(features: Tensor, *, is_large: bool) -> Tensor:
+    """Return features in a format of the gate, unchanged in value; see `DeployedHead.read`."""
+    if features.dtype in _FEATURE_TYPES:
+        return features
+    if features.is_floating_point():
+        return features.to(torch.float32)
+    if features.is_complex():
+        raise TypeError(f"Expected features that are real numbers. Got {features.dtype}.")
+    numbers = features.to(torch.float64)
+    if is_large and features.dtype.itemsize == 8:
+        if torch.compiler.is_compiling() or torch._C._is_tracing():
+            raise TypeError(
+                f"Expected features in float64: the domain reaches beyond 2^53, and a compiled program cannot see "
+                f"which whole numbers would be rounded. Got {features.dtype}."
+            )
+        names = [f"Column {i} of the features" for i in range(features.shape[-1])]
+        require_exact(features.cpu().numpy(), numbers.cpu().numpy(), names)
+    return numbers
+
+
 def _format(dtype: torch.dtype) -> str:
     return "float64" if dtype is torch.float64 else "float32"
 
@@ -143,7 +167,7 @@ class DeployedHead(FixedFormats):
         d, m = len(spec.columns), len(spec.targets)
         count = len(cells) - cells.free_cell
         self.inputs = d
-        self.is_large = any(abs(end) > WHOLE_FLOAT64 for end in (*spec.lower, *spec.upper))
+        self.is_large = is_large(spec)
         self._row: _Row | None = None
         self.affine, self.network = affine, bool(hidden)
         computed = affine or passthrough or self.network
@@ -216,22 +240,7 @@ class DeployedHead(FixedFormats):
             TypeError: If features are no real numbers, or int64 in a compiled program over a larger domain.
             DataError: If a whole number would be rounded.
         """
-        if features.dtype in _FEATURE_TYPES:
-            return features
-        if features.is_floating_point():
-            return features.to(torch.float32)
-        if features.is_complex():
-            raise TypeError(f"Expected features that are real numbers. Got {features.dtype}.")
-        numbers = features.to(torch.float64)
-        if self.is_large and features.dtype.itemsize == 8:
-            if torch.compiler.is_compiling() or torch._C._is_tracing():
-                raise TypeError(
-                    f"Expected features in float64: the domain reaches beyond 2^53, and a compiled program cannot see "
-                    f"which whole numbers would be rounded. Got {features.dtype}."
-                )
-            names = [f"Column {i} of the features" for i in range(features.shape[-1])]
-            require_exact(features.cpu().numpy(), numbers.cpu().numpy(), names)
-        return numbers
+        return read_features(features, is_large=self.is_large)
 
     def require_shape(self, features: Tensor, rows: int) -> None:
         """Raise ValueError unless there is one row of features per embedding, with the columns of the rules."""
@@ -337,16 +346,6 @@ class DeployedHead(FixedFormats):
     def clipped(self, features: Tensor, z: Tensor) -> Tensor:
         """Return the embedding inside of the box at each input (batch, n)."""
         return cast(Tensor, self._run("clipped", features.dtype, ("features", "answer"), ("clipped",))(features, z))
-
-    def places(self, features: Tensor) -> RowHeads | None:
-        """Return which head serves each row, where there are at most two; None: more, or not to be looked up here."""
-        gate, domain = cast(Gate, self._modules["gate"]), cast(InputClamp, self._modules["domain"])
-        if gate.is_trivial:
-            return RowHeads(None, (0,))
-        if not gate.is_single or not eager(features):
-            return None
-        inside = gate.inside_at(features, domain)
-        return RowHeads(gate.inside(domain.clamp(features)) if inside is None else inside, gate.inside_outside)
 
     @torch.no_grad()
     def store(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None) -> None:

@@ -1,7 +1,10 @@
-"""SafeNetwork: any backbone, an over-approximation that is part of the network, and heads that stay safe."""
+"""SafeNetwork: any backbone, with the head of rules behind its answers."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -10,284 +13,348 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
-from smle.nn import constant_heads
-from smle.nn.bounds import AffineBox, Box, BoxParameters, FixedBox, attentive_clip
-from smle.nn.bridge import cell_needs, frozen, ungated
-from smle.nn.clip import eager
-from smle.nn.gauge import Gauge
-from smle.nn.head import DeployedHead
-from smle.nn.head_parameters import CellConstraints, DataScale, DirectHeads, HeadParameters
-from smle.nn.network_bounds import NetworkBox
-from smle.nn.precision import Float32Only
-from smle.nn.shapes import moving_shapes
+from smle.certificates.document import Certificate
+from smle.certificates.rules import certify_rules
+from smle.errors import DataError, RuleError
+from smle.nn.backbones import Standardize
+from smle.nn.box_network import require_specification
+from smle.nn.head import is_large, read_features
+from smle.nn.rules_head import RulesHead
+from smle.nn.units import DataScale
 from smle.rules import Specification
+from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers
 
 if TYPE_CHECKING:
-    from smle.certificates.document import Certificate
+    from typing_extensions import Self
 
-__all__ = ["Rescale", "Rescaled", "SafeNetwork", "moves_with_inputs"]
+__all__ = ["Answers", "SafeNetwork", "encoded_features", "evaluating", "predicted"]
 
-Array = npt.NDArray[np.float64]
-
-
-class Rescale(nn.Module):
-    """(z - center) / half, per unit and trained: constant bounds, folded into the backbone as clip to [-1, 1]."""
-
-    def __init__(self, units: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(units))
-        self.shift = nn.Parameter(torch.zeros(units))
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return the rescaled embedding (batch, n)."""
-        return torch.addcmul(self.shift, z, self.scale)
+_WIDE = 2.0**100  # answers beyond are replaced
+_FEW_ROWS = 8  # from which no units are read
 
 
-class Rescaled(nn.Module):
-    """A backbone with trained constant bounds behind it."""
+class Answers(nn.Module):
+    """A backbone and a linear layer behind it: answers in the user's units, made of numbers of order one.
 
-    def __init__(self, backbone: nn.Module, units: int) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.rescale = Rescale(units)
-
-    def forward(self, *inputs: Any) -> Tensor:
-        """Return the rescaled embedding (batch, n)."""
-        z: Tensor = self.rescale(require_width(self.backbone(*inputs), len(self.rescale.scale)))
-        return z
-
-
-class SafeNetwork(Float32Only):
-    """backbone -> clip to l(x) <= z <= u(x) -> one affine head per cell.
-
-    * features (batch, d), in the order of `spec.columns`, feed gate and bounds; the backbone maps them (or the extra
-      arguments of `forward`) to an embedding (batch, n); outputs (batch, m) are in the order of `spec.targets`.
-    * In training mode heads come from the gauge, so gradients reach the raw parameters and every step is safe.
-      `eval()` freezes them: what then runs is the deployed program, the one that `smle.certify` speaks of.
-    * Heads that were projected or refitted are deployed as they are (`hold`) until training goes on.
-
-    Args:
-        backbone: Any module that returns `embedding` numbers per row.
-        spec: The rules.
-        embedding: Width n of the backbone's output.
-        bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
-            small ReLU network of x).
-        gate: A head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
-        passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
-        gauge: Keep the heads safe at every step. False: plain heads, for an enforcement that projects them.
-        frame: Units of the raw parameters, from data; the user's units by default.
-        prefer: Preferred outputs per cell (cells, m), for example the mean targets there; NaN rows mean none.
-        cells: The cells, if already known.
-
-    Raises:
-        ContradictionError: If the rules of some cell leave no room.
+    `forward` takes what the backbone takes: features that were put through `standardize`, or arguments of its own.
     """
 
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, backbone: nn.Module, embedding: int, frame: DataScale) -> None:
+        super().__init__()
+        m = len(frame.y_shift)
+        self.standardize = Standardize(frame.x_shift, frame.x_scale)
+        self.backbone = backbone
+        self.last = nn.Linear(embedding, m)
+        nn.init.zeros_(self.last.bias)
+        self.register_buffer("shift", torch.zeros(m))
+        self.register_buffer("scale", torch.ones(m))
+        self.set_units(frame)
+
+    @torch.no_grad()
+    def set_units(self, frame: DataScale) -> None:
+        """Take over units."""
+        pairs = (
+            (self.standardize.shift, frame.x_shift),
+            (self.standardize.scale, frame.x_scale),
+            (self.shift, frame.y_shift),
+            (self.scale, frame.y_scale),
+        )
+        for buffer, value in pairs:
+            buffer.copy_(torch.as_tensor(value))
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Return the answers (..., m)."""
+        z, width = self.backbone(*inputs), self.last.in_features
+        if not isinstance(z, Tensor) or z.ndim < 2 or z.shape[-1] != width:
+            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(f"Expected the backbone to return an embedding of shape (..., {width}). Got {got}.")
+        y: Tensor = self.last(z.to(self.last.weight.dtype))
+        return torch.addcmul(self.shift, y, self.scale)
+
+
+class SafeNetwork(nn.Module):
+    """Any backbone, with a head behind its answers that is proved to obey the rules, whatever the backbone computes.
+
+    `network(features, *inputs)`: features (..., d), in the order of `spec.columns`, are what rules read. The backbone
+    maps the further inputs if there are any (images, sequences), or else the features, to an embedding or to answers
+    (..., m) in the order of `spec.targets`.
+
+    * In training mode answers are those of the backbone, with their gradients: train as you would without rules.
+      Answers that carry no gradient, as in eval mode or under `torch.no_grad`, go through the head: those that the
+      rules allow stay, others move to the nearest allowed ones.
+    * With `embedding` the network works in the user's units by itself. Features that the backbone reads are
+      standardized, and a linear layer turns the embedding into answers. Units come from `example`, from all rows of
+      `smle.training.train`, or else from ranges and limits in the rules and the features of the first batch. Further
+      inputs reach the backbone as they are. None of it is part of what is proved.
+
+    Args:
+        backbone: Any module.
+        spec: The rules.
+        embedding: Width of what the backbone returns. None: it returns the answers themselves, in the user's units.
+        example: (features, targets), tables or arrays, to take units from; for numbers the median of the targets also
+            takes the place of answers that are NaN.
+
+    Attributes:
+        spec: The rules.
+        certificate_: The proof. It is there from the start, and stays while the backbone is trained.
+        counts: Answers (rows) in eval mode so far: `rows`, those that were `moved`, and those `replaced` because they
+            were NaN, infinite or beyond 1e30.
+
+    Raises:
+        RuleError: If there are no rules.
+        ContradictionError: If rules contradict each other; names an input where they do.
+        NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
+    """
+
+    backbone: nn.Module
+
     def __init__(
-        self,
-        backbone: nn.Module,
-        spec: Specification,
-        *,
-        embedding: int,
-        bounds: str = "constant",
-        gate: bool = True,
-        passthrough: bool | None = None,
-        gauge: bool = True,
-        frame: DataScale | None = None,
-        prefer: Array | None = None,
-        cells: Cells | None = None,
+        self, backbone: nn.Module, spec: Specification, *, embedding: int | None = None, example: Any = None
     ) -> None:
         super().__init__()
-        if bounds not in ("constant", "fixed", "affine", "network"):
-            raise ValueError(f"Expected bounds to be 'constant', 'fixed', 'affine' or 'network'. Got {bounds!r}.")
-        if not isinstance(spec, Specification):
-            raise TypeError(
-                f"Expected the rules as a Specification. Got {type(spec).__name__}. Read a file or a text with "
-                "smle.Specification.from_yaml(...)."
-            )
-        if embedding < 1:
+        require_specification(spec)
+        if not spec.rules:
+            raise RuleError("Expected rules: there are none, so there is nothing to obey. Use the module as it is.")
+        if embedding is not None and embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
-        found = find_cells(spec) if cells is None else cells
+        self._set_up(backbone, spec, embedding)
+        if example is None:
+            self.head = RulesHead(self._certified(None))
+        else:
+            features, targets = example if isinstance(example, tuple) and len(example) == 2 else (example, None)
+            self.set_units(features, targets)
+
+    @classmethod
+    def of(
+        cls, backbone: nn.Module, spec: Specification, certificate: Certificate, *, embedding: int | None = None
+    ) -> Self:
+        """Return a network with a head that was certified before."""
+        network = cls.__new__(cls)
+        nn.Module.__init__(network)
+        network._set_up(backbone, spec, embedding)
+        network.head = RulesHead(certificate)
+        return network
+
+    def _set_up(self, backbone: nn.Module, spec: Specification, embedding: int | None) -> None:
         self.spec = spec
-        self.cells = found if gate else ungated(found)
-        if not gate and prefer is not None:
-            prefer = prefer[:1]
-        d, m = len(spec.columns), len(spec.targets)
-        frame = DataScale.identity(d, m) if frame is None else frame
-        if passthrough is None:
-            passthrough = moves_with_inputs(spec)
-        self.embedding = embedding
-        self.pinned = False
-        self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
-        needs = cell_needs(spec, self.cells, prefer=prefer, outer=bounds == "network")
-        self.box = self._make_box(bounds, embedding, frame, needs if gauge else [])
-        domain = Domain.of(spec)
-        if gauge:
-            self.heads: HeadParameters = Gauge(
-                needs,
-                frame,
-                units=embedding,
-                passthrough=passthrough,
-                free=self.cells.free_cell,
-                box=self.box,
-                domain=(domain.low, domain.high),
-            )
-        else:
-            self.heads = DirectHeads(needs, frame, units=embedding, passthrough=passthrough, free=self.cells.free_cell)
-        self.deployed = DeployedHead(
-            spec,
-            self.cells,
-            embedding=embedding,
-            affine=bounds == "affine",
-            hidden=self.box.widths if isinstance(self.box, NetworkBox) else (),
-            passthrough=passthrough,
-        )
+        self.backbone = backbone if embedding is None else Answers(backbone, embedding, DataScale.of_rules(spec))
+        self.is_fresh = embedding is not None  # units may still be taken from data
+        self.counts = {"rows": 0, "moved": 0, "replaced": 0}
+        self._is_large = is_large(spec)
 
-    def _make_box(self, bounds: str, embedding: int, frame: DataScale, needs: list[CellConstraints]) -> Box:
-        if bounds not in ("affine", "network"):
-            return FixedBox(embedding)
-        domain = Domain.of(self.spec)
-        ends = [(end - frame.x_shift) / frame.x_scale for end in (domain.low, domain.high)]
-        low, high = (torch.from_numpy(end) for end in ends)
-        if bounds == "network":
-            return NetworkBox(embedding, low, high)
-        return AffineBox(embedding, low, high, shapes=torch.from_numpy(moving_shapes(needs, frame, *ends)))
+    def _certified(self, targets: npt.NDArray[np.float64] | None) -> Certificate:
+        default = scale = None
+        if targets is not None and self.spec.output_kind == "numbers":
+            default, scale = np.median(targets, axis=0), targets.std(axis=0)
+        return certify_rules(self.spec, default=default, scale=scale, files={"rules": self.spec.to_yaml().encode()})
 
-    def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
-        """Return the outputs (batch, m) in the user's units."""
-        features = self.deployed.read(features)
-        z = self.embed(features, *backbone_inputs)
-        if not self.training:
-            outputs: Tensor = self.deployed(features, z)
-            return outputs
-        if self.pinned:  # training goes on
-            self.pinned = False
-        device = "cpu" if z.is_cpu else z.device.type
-        if not torch.is_autocast_enabled(device):
-            return self._train_outputs(features, z)
-        with torch.autocast(device_type=device, enabled=False):
-            return self._train_outputs(features, z)
+    @property
+    def certificate_(self) -> Certificate:
+        """The proof, for whatever the backbone answers."""
+        return self.head.certificate
 
-    def _train_outputs(self, features: Tensor, z: Tensor) -> Tensor:
-        if eager(z):
-            self.deployed.require_shape(features, len(z))
-        z = z if z.dtype is torch.float32 else z.to(torch.float32)
-        heads, envelope = self.heads, self.box.envelope()
-        known = heads.closed_form(envelope)
-        places = None if known is None else self.deployed.places(features)
-        if known is None or places is None:
-            return self._general_outputs(features, z, envelope)
-
-        def general(z: Tensor) -> Tensor:
-            return self._general_outputs(features, z, envelope)
-
-        step = constant_heads.Step(known, places, general)
-        return constant_heads.outputs(z, heads.raw_weight, heads.raw_bias, step)
-
-    def _general_outputs(self, features: Tensor, z: Tensor, envelope: BoxParameters) -> Tensor:
-        known = self.heads.constants(torch.float32)
-
-        def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
-            return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
-
-        certified, free = self.heads.forward(envelope)
-        return self.deployed.outputs(features, z, limits=limits, heads=certified, free=free, clipped_by=attentive_clip)
-
-    def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
-        """Return the embedding (batch, n) before it is clipped."""
-        if backbone_inputs:
-            z = self.backbone(*backbone_inputs)
-        else:
-            z = self.backbone(features if features.dtype is torch.float32 else features.to(torch.float32))
-        return require_width(z, self.embedding)
-
-    def train(self, mode: bool = True) -> SafeNetwork:
-        """Switch between training and the deployed program; leaving training freezes bounds and heads."""
-        if self.training and not mode:
-            self.freeze()
-        if mode:
-            self.pinned = False
-        super().train(mode)
-        return self
-
-    @torch.no_grad()
-    def freeze(self) -> None:
-        """Compute bounds and heads in float64, round them to float32 and store them in the deployed program.
-
-        Does nothing while heads are pinned.
-        """
-        if self.pinned:
-            return
-        self.deployed.store(*frozen(self.heads, self.box, fallback=not self.deployed.nan_safe_clip))
-
-    @torch.no_grad()
-    def pin(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None = None) -> None:
-        """Deploy given heads exactly as they are, until training goes on; the bounds stay.
-
-        The raw parameters follow, so that training would go on from these heads (where the gauge allows them).
-        The network is left in eval mode. `free` is the head of the free cell, weight (m, n) and bias (m,); None
-        keeps it.
-        """
-        self.eval()
-        self.deployed.store(over, free)
-        self.load_heads(over)
-        if free is not None:
-            self.heads.assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
-        self.pinned = True
-
-    @torch.no_grad()
-    def load_heads(self, over: FrozenHeads) -> None:
-        """Set the raw parameters to given heads."""
-        heads = [head for head in over.heads if head is not None]
-        if heads:
-            V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
-            self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
-
-    def get_extra_state(self) -> Tensor:
-        """Return whether heads are pinned, for `state_dict`."""
-        return torch.tensor(self.pinned)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take over whether heads are pinned."""
-        self.pinned = bool(state)
-
-    def save(self, folder: str | PathLike[str]) -> Certificate:
-        """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
+    def set_units(self, features: Any, targets: Any = None) -> None:
+        """Take units from data, before training: tables, arrays or tensors of features (..., d) and targets (..., m).
 
         Raises:
-            NotCertifiedError: If there are no rules, or one cannot be proved.
+            DataError: If these are not the columns of the rules.
         """
+        wanted = None if targets is None else _encoded_targets(self.spec, targets)
+        if isinstance(self.backbone, Answers):
+            self.backbone.set_units(DataScale.of_data(self.spec, encoded_features(self.spec, features), wanted))
+        self.head, self.is_fresh = RulesHead(self._certified(wanted)), False
+
+    # --- answers
+
+    def forward(self, features: Tensor, *inputs: Any) -> Tensor:
+        """Return answers in the shape of the backbone's: (..., m), or (...) for one output.
+
+        Raises:
+            TypeError: If features are no tensor of real numbers, or the backbone takes other arguments.
+            ValueError: If shapes do not fit the rules.
+        """
+        features = self._read(features)
+        if self.is_fresh and self.training:
+            self._look(features)
+        answers, flat = self.answers(features, *inputs)
+        if self.training and answers.requires_grad:
+            self.head.require_shapes(features, answers)
+            return answers[..., 0] if flat else answers
+        served: Tensor = self.head(features, answers)
+        if not self.training:
+            self._count(answers.detach(), served.detach())
+        return served[..., 0] if flat else served
+
+    def _read(self, features: Tensor) -> Tensor:
+        columns = self.spec.columns
+        if not isinstance(features, Tensor):
+            raise TypeError(
+                f"Expected features as a tensor (..., {len(columns)}). Got {type(features).__name__}. For tables and "
+                "arrays there is network.predict(table)."
+            )
+        if features.ndim < 2 or features.shape[-1] != len(columns):
+            raise ValueError(
+                f"Expected features of shape (..., {len(columns)}), the columns {', '.join(columns)}, as the first "
+                f"argument. Got {tuple(features.shape)}. What the backbone reads besides goes behind them: "
+                "network(features, *inputs)."
+            )
+        return read_features(features, is_large=self._is_large)
+
+    def _look(self, features: Tensor) -> None:
+        """Take the units of the inputs from the first batch; those of the outputs stay as the rules tell them."""
+        if torch.compiler.is_compiling() or not isinstance(self.backbone, Answers):
+            return
+        self.is_fresh = False
+        rows = features.detach().reshape(-1, features.shape[-1])
+        if len(rows) >= _FEW_ROWS:
+            self.backbone.set_units(DataScale.of_data(self.spec, rows.cpu().double().numpy(), None))
+
+    def answers(self, features: Tensor, *inputs: Any) -> tuple[Tensor, bool]:
+        """Return what the backbone answers (..., m), and whether it left out the last dimension."""
+        inner, given = self.backbone, inputs
+        if not inputs:
+            own = inner.backbone if isinstance(inner, Answers) else inner
+            kind = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
+            x = inner.standardize(features) if isinstance(inner, Answers) else features
+            given = (x.to(kind),)
+        try:
+            answers = inner(*given)
+        except TypeError as error:
+            raise _explained(inner, given, error) if inputs else error from None
+        targets = self.spec.targets
+        if not isinstance(answers, Tensor) or not answers.is_floating_point():
+            got = answers.dtype if isinstance(answers, Tensor) else type(answers).__name__
+            raise ValueError(
+                f"Expected the module to return a tensor of floats, a column each for {', '.join(targets)}. Got {got}. "
+                "Wrap the module so that it does."
+            )
+        flat = len(targets) == 1 and answers.ndim == features.ndim - 1
+        return (answers[..., None] if flat else answers), flat
+
+    def reading_features(self) -> nn.Module:
+        """Return the module that maps features to answers."""
+        return (
+            nn.Sequential(self.backbone.standardize, self.backbone)
+            if isinstance(self.backbone, Answers)
+            else (self.backbone)
+        )
+
+    def _count(self, answers: Tensor, served: Tensor) -> None:
+        wrong = ~(answers.to(torch.float32).abs() <= _WIDE).reshape(-1, answers.shape[-1]).all(dim=1)
+        other = (served != answers.to(torch.float32)).reshape(-1, answers.shape[-1]).any(dim=1)
+        self.counts["rows"] += len(wrong)
+        self.counts["moved"] += int((other & ~wrong).sum())
+        self.counts["replaced"] += int(wrong.sum())
+
+    def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
+        """Return answers to a table or an array, in eval mode: (n,) for one output, else (n, m).
+
+        Args:
+            X: A table with the inputs that the rules name, or an array of the encoded inputs (n, d).
+            inputs: Further arguments of the backbone.
+            out_of_domain: "raise", or "clip" or "warn": rows outside the domain are answered, and the rules hold at the
+                input that is clamped to it.
+        """
+        return predicted(self, self.spec, X, inputs, out_of_domain)
+
+    # --- files
+
+    def save(self, folder: str | PathLike[str]) -> Certificate:
+        """Write a model folder: backbone, head, rules, certificate; `smle.load(folder, backbone=module)` reads it."""
         from smle.corrected.network import save_network
 
         return save_network(self, folder)
 
-    def frozen_heads(self) -> FrozenHeads:
-        """Return what the deployed program can reach, as plain arrays."""
-        if self.training:
-            self.freeze()
-        return self.deployed.frozen_heads()
+    def to_onnx(
+        self, path: str | PathLike[str], *, example: Tensor | tuple[Tensor, ...] | None = None, monitor: bool = True
+    ) -> None:
+        """Write network and head as one ONNX file, with `<path>.certificate.json` beside it.
 
-    @torch.no_grad()
-    def step(self) -> float:
-        """Return the smallest step that the gauge allows (1: the raw heads are safe as they are)."""
-        alpha = self.heads.step(self.box.envelope())
-        return 1.0 if alpha is None or not len(alpha) else float(alpha.min())
+        Args:
+            path: The file to write.
+            example: Arguments of the backbone for two rows or more, where it reads something else than the features.
+            monitor: Add the outputs `in_domain` and `active_rules`.
+        """
+        from smle.corrected.network import export_network
+
+        export_network(self, path, example=example, monitor=monitor)
+
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        self.is_fresh = False
+        super()._load_from_state_dict(*arguments, **options)
+
+    def extra_repr(self) -> str:
+        """Return what is proved, and how answers fared so far."""
+        seen = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        return f"{len(self.certificate_.proved)} statements proved; {seen}"
 
 
-def moves_with_inputs(spec: Specification) -> bool:
-    """Return whether some rule mentions inputs in `then`, so that what it allows moves with x."""
-    clauses = [clause for rule in spec.rules for clause in rule.requirement.clauses]
-    return any(literal.inputs for clause in clauses for literal in clause.literals)
+def _explained(module: nn.Module, given: tuple[Any, ...], error: TypeError) -> TypeError:
+    """Return an error that names the arguments of a backbone, where it was called with others."""
+    own = module.backbone if isinstance(module, Answers) else module
+    assert isinstance(own, nn.Module)
+    signature = inspect.signature(own.forward)
+    try:
+        signature.bind(*given)
+    except TypeError:
+        return TypeError(
+            f"Expected the arguments of the backbone behind the features: {type(own).__name__} takes {signature}. Got "
+            f"{len(given)}: network(features, {', '.join(type(value).__name__ for value in given)})."
+        )
+    return error
 
 
-def require_width(z: object, units: int) -> Tensor:
-    """Return an embedding if it has the shape (batch, units).
+def encoded_features(spec: Specification, X: Any) -> npt.NDArray[Any]:
+    """Return encoded inputs (..., d) of a table by the names of its columns, or of a tensor or array as it is.
 
     Raises:
-        ValueError: If it has not.
+        DataError: If there are not the columns of the rules.
     """
-    if isinstance(z, Tensor) and z.ndim == 2 and z.shape[1] == units:
-        return z
-    got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-    raise ValueError(f"Expected the backbone to return an embedding of shape (batch, {units}). Got {got}.")
+    if column_names(X) is not None:
+        return encode_inputs(spec, X)
+    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+    array = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    if array.ndim < 2 or array.shape[-1] != len(spec.columns):
+        raise DataError(
+            f"Expected features of shape (rows, {len(spec.columns)}), the columns {', '.join(spec.columns)}. Got "
+            f"{array.shape}."
+        )
+    return array
+
+
+def _encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
+    """Return targets (n, m) of a table, or of a tensor or array (..., m)."""
+    if isinstance(y, Tensor):
+        y = y.detach().cpu().numpy()
+    if isinstance(y, np.ndarray) and y.ndim > 2:
+        y = y.reshape(-1, y.shape[-1])
+    return encode_numbers(spec, y)
+
+
+def predicted(
+    network: nn.Module, spec: Specification, X: Any, inputs: tuple[Any, ...], out_of_domain: str
+) -> npt.NDArray[np.float32]:
+    """Return what a network answers to a table or an array, in eval mode."""
+    encoded = encoded_features(spec, X)
+    apply_domain_policy(spec, encoded.reshape(-1, encoded.shape[-1]), out_of_domain)
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    with evaluating(network), torch.inference_mode():
+        served = network(torch.tensor(encoded, device=device), *inputs)
+    result: npt.NDArray[np.float32] = served.cpu().numpy()
+    return result[..., 0] if len(spec.targets) == 1 and result.ndim == encoded.ndim else result
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Put every part into eval mode for a while, and back into its own."""
+    modes = [(module, module.training) for module in network.modules()]
+    for module, _ in modes:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

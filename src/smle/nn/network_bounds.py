@@ -5,23 +5,20 @@ construction. What is proved is a relaxation: over a box of inputs every ReLU li
 
     below * p <= relu(p) <= above * p + lift,
 
-and a combination q.h is at most an affine function of x'. The gauge prices each clause over the boxes into which its
-region's box is cut; `smle.guarantees.proof.network_boxes` goes through the same boxes, so that a proof is found there.
+and a combination q.h is at most an affine function of x' (`smle.guarantees.proof.network_boxes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import CUTS
 from smle.nn.bounds import Box, BoxParameters
 
-__all__ = ["NetworkBox", "over_boxes"]
+__all__ = ["NetworkBox"]
 
 
 class NetworkBox(Box):
@@ -30,8 +27,6 @@ class NetworkBox(Box):
     The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. With one layer it would be convex in x; with two
     it takes any shape. The kinks of the first layer start at random places of the domain [low, high], shapes (d,).
     """
-
-    cuts: ClassVar[int] = CUTS
 
     def __init__(self, units: int, low: Tensor, high: Tensor, *, widths: Sequence[int] = (16, 16)) -> None:
         super().__init__()
@@ -71,60 +66,3 @@ class NetworkBox(Box):
                 bias = bias - weight @ x_shift.to(dtype)
             result |= {f"hidden.{i}.weight": weight, f"hidden.{i}.bias": bias}
         return result
-
-
-def _lines(lowest: Tensor, highest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (below, above, lift) of the lines around ReLU on [lowest, highest], as in the proof."""
-    above = (highest.clamp(min=0) / (highest - lowest).clamp(min=1e-30)).clamp(max=1.0)
-    return (2 * above - 0.5).clamp(0.0, 1.0), above, above * (-lowest).clamp(min=0)
-
-
-Layers = tuple[tuple[Tensor, Tensor], ...]
-Lines = list[tuple[Tensor, Tensor, Tensor]]
-
-
-def _back(q: Tensor, layers: Layers, lines: Lines) -> tuple[Tensor, Tensor]:
-    """Return (offset, slope) with q.h <= offset + slope.x'. Shapes: q (..., r, k) -> (..., r), (..., r, d)."""
-    total: Tensor | None = None
-    for (weight, bias), (below, above, lift) in zip(reversed(layers), reversed(lines), strict=True):
-        up, down = q.clamp(min=0), q.clamp(max=0)
-        through = up * above + down * below
-        constant = through @ bias + (up * lift).sum(dim=-1)
-        total, q = constant if total is None else total + constant, through @ weight
-    assert total is not None
-    return total, q
-
-
-def _relaxed(layers: Layers, boxes: tuple[Tensor, Tensor]) -> Lines:
-    """Return the lines around all ReLUs over boxes (..., d), shapes (..., 1, k)."""
-    centers, halves = (end.unsqueeze(-2) for end in boxes)
-    lines: Lines = []
-    for depth, (weight, bias) in enumerate(layers):
-        tops = []
-        for side in (weight, -weight):
-            offset, slope = (None, side) if depth == 0 else _back(side, layers[:depth], lines)
-            top = (slope * centers + slope.abs() * halves).sum(dim=-1)
-            tops.append(top if offset is None else top + offset)
-        lines.append(tuple(line.unsqueeze(-2) for line in _lines(bias - tops[1], bias + tops[0])))  # type: ignore[arg-type]
-    return lines
-
-
-def over_boxes(
-    q: Tensor, direct: Tensor | None, hidden: Layers, *, boxes: tuple[Tensor, Tensor],
-    rows: tuple[Tensor, Tensor], raw_mu: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """Bound max q.h(x') + direct.x' over each clause's region (heads, k), box by box.
-
-    Shapes: q (heads, k, units), direct (heads, k, d) or None; boxes, centers and
-    half-widths (heads, k, p, d); rows A x' <= a (heads, k, r, d), (heads, k, r), their raw_mu (heads, k, p, r) or None.
-    """
-    centers, halves = boxes
-    total, slope = _back(q[:, :, None, None, :], hidden, _relaxed(hidden, boxes))
-    total, slope = total.squeeze(-1), slope.squeeze(-2)
-    if direct is not None:
-        slope = slope + direct.unsqueeze(2)
-    if raw_mu is not None:
-        mu = nn.functional.softplus(raw_mu.to(slope.dtype)) * slope.abs().amax(dim=3, keepdim=True).detach()
-        total = total + (mu * rows[1].unsqueeze(2)).sum(dim=3)
-        slope = slope - mu @ rows[0]
-    return (total + (slope * centers + slope.abs() * halves).sum(dim=3)).amax(dim=2)

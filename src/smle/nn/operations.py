@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.nn.clip import clip, eager, has_nan
-from smle.nn.constant_heads import RowHeads
+from smle.nn.gate import RowHeads
 from smle_check.program import Op
 
 __all__ = ["joined", "traced"]
@@ -139,7 +139,7 @@ def _picked(
     if isinstance(cell, Tensor):
         return torch.stack(list(choices))[cell, :, torch.arange(len(cell), device=cell.device)]
     yes, no = cell.inside_outside
-    return _where(cell.inside, choices[yes], choices[no]).T  # type: ignore[arg-type]
+    return _where(cell.inside, choices[yes], choices[no]).T
 
 
 def _or_fallback(head: nn.Module, op: Op) -> Function:
@@ -154,7 +154,7 @@ def _or_fallback(head: nn.Module, op: Op) -> Function:
             fallback = fallback[cell]
         elif cell is not None:
             yes, no = (fallback[number] for number in cell.inside_outside)
-            fallback = _where(cell.inside.unsqueeze(1), yes, no)  # type: ignore[union-attr]
+            fallback = _where(cell.inside.unsqueeze(1), yes, no)
         return _where(y.isnan().any(dim=1, keepdim=True), fallback, y)
 
     return or_fallback

@@ -2,7 +2,7 @@
 
 import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
 from smle.training.batches import split_rows
-from smle.training.enforcement import PDCG, Enforcement, ExactProjection, GaugeEnforcement
+from smle.training.enforcement import PDCG, Enforcement
 from smle.training.loop import train
 from smle.training.options import EpochInfo, History, TrainingOptions
 from smle.training.refit import RefitResult, refit_network
@@ -11,8 +11,6 @@ __all__ = [
     "PDCG",
     "Enforcement",
     "EpochInfo",
-    "ExactProjection",
-    "GaugeEnforcement",
     "History",
     "RefitResult",
     "TrainingOptions",

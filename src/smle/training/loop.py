@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.errors import NotCertifiedError, TrainingError
+from smle.nn.box_network import BoxNetwork
 from smle.nn.network import SafeNetwork
 from smle.training.batches import Batch, Batches, Inputs, Loader, Rows, batches_of, split_rows
 from smle.training.checkpoints import Checkpoint, load_optimizer, optimizer_state, read_checkpoint, write_checkpoint
@@ -52,14 +53,14 @@ def train(
     """Train in place and leave eval mode on; with an enforcement the heads are then safe.
 
     Args:
-        network: A SafeNetwork, or any module if there is no enforcement.
+        network: A SafeNetwork, which takes its units from these rows, or any module; a BoxNetwork for an enforcement.
         X: Features (N, d), a tuple (features, *backbone_inputs), or a loader of batches (inputs, targets[, weights]).
         y: Targets (N, m); None with a loader.
         loss: (predicted, wanted) -> mean over the rows, or a value per row.
         options: How to train.
         seed: Fixes the held-out rows, the order of rows, and what layers draw at random.
         title: Name of the run in progress bar and log.
-        enforcement: `gauge`, `pdcg`, `exact`, an object, or None: nothing is done about the rules.
+        enforcement: What keeps a BoxNetwork safe: `pdcg` or an object. A SafeNetwork needs none.
         validation: (X, y) or a loader. None: a share of the rows is held out; with a loader for X, the training
             loss takes the place of a validation loss.
         sample_weight: Weight per row (N,); the loss must then give a value per row.
@@ -108,13 +109,20 @@ class _Run:
         """Take over the enforcement."""
         if choice is None:
             return
-        if not isinstance(self.network, SafeNetwork):
-            raise ValueError(f"Expected a SafeNetwork for an enforcement. Got {type(self.network).__name__}.")
+        if not isinstance(self.network, BoxNetwork):
+            raise ValueError(
+                f"Expected a BoxNetwork for an enforcement. Got {type(self.network).__name__}. A SafeNetwork needs "
+                "none: rules are enforced behind its answers."
+            )
         self.enforcement = enforcement_of(choice)
         self.enforcement.start(self.network)
 
     def execute(self) -> History:
         """Train through all phases, going on from a checkpoint if there is one, and finish."""
+        if isinstance(self.data, Rows):
+            self.take_units(self.data.inputs[0], self.data.targets)
+        elif self.group.size > 1 and isinstance(self.network, SafeNetwork):
+            self.network.is_fresh = False  # each process would see other rows
         self.network.to(self.device)
         self.group.broadcast(self.network)
         self.new_phase()
@@ -126,12 +134,10 @@ class _Run:
         total = options.warmup_epochs + options.max_epochs + options.final_epochs
         with Bar(self.title, total, shown=shown) as bar:
             while not self.finished:
-                self.relax(self.phase == 0)
                 self.epoch()
                 self.history.seconds = time.monotonic() - started
                 bar.show(self.history)
                 self.close_epoch()
-        self.relax(False)
         self.finish()
         self.history.seconds = time.monotonic() - started
         _LOG.info(
@@ -158,11 +164,6 @@ class _Run:
         self.first_epoch, self.best = len(self.history.loss), math.inf
         self.best_state = copy.deepcopy(self.network.state_dict())
 
-    def relax(self, relaxed: bool) -> None:
-        """Switch the gauge off or on."""
-        if isinstance(self.network, SafeNetwork):
-            self.network.heads.relaxed = relaxed
-
     # --- one epoch
 
     def epoch(self) -> None:
@@ -177,7 +178,7 @@ class _Run:
         value = history.loss[-1] if self.validation is None else self.evaluate(self.validation)
         history.validation_loss.append(value)
         self.require_finite(value, "validation loss", number)
-        if self.enforcement is not None and isinstance(self.network, SafeNetwork):
+        if self.enforcement is not None and isinstance(self.network, BoxNetwork):
             history.safety_name, safety = self.enforcement.margin(self.network)
             history.safety.append(safety)
         if value < self.best and self.phase < 2:
@@ -215,9 +216,20 @@ class _Run:
 
     def backward(self, batch: Batch) -> tuple[int, float]:
         """Compute gradients; return rows and mean loss."""
+        self.take_units(batch.inputs[0], batch.targets)
         value = self.mean_loss(batch.to(self.device))
         value.backward()  # type: ignore[no-untyped-call]
         return len(batch.targets), float(value.detach())
+
+    def take_units(self, features: Tensor, targets: Tensor) -> None:
+        """Let a network that has seen no data take the units of these."""
+        network = self.network
+        if isinstance(network, SafeNetwork) and network.is_fresh:
+            m = len(network.spec.targets)
+            known = (
+                targets.shape[-1:] in ((1,), (m,)) and targets.is_floating_point() and bool(targets.isfinite().all())
+            )
+            network.set_units(features, targets.expand(*targets.shape[:-1], m) if known else None)
 
     def mean_loss(self, batch: Batch) -> Tensor:
         """Return the (weighted) mean loss of a batch."""
@@ -234,9 +246,7 @@ class _Run:
     def enforce(self, action: Any, *arguments: Any) -> None:
         """Let the first process act on the heads, and give them to the others."""
         assert self.enforcement is not None
-        assert isinstance(self.network, SafeNetwork)
-        if self.enforcement.gauge:
-            return
+        assert isinstance(self.network, BoxNetwork)
         if self.group.is_first:
             action(self.network, *arguments)
             self.take_reports()
@@ -314,7 +324,7 @@ class _Run:
         network = self.network
         network.train()
         message = ""
-        if self.enforcement is not None and isinstance(network, SafeNetwork) and self.group.is_first:
+        if self.enforcement is not None and isinstance(network, BoxNetwork) and self.group.is_first:
             try:
                 self.enforcement.finish(network)
             except NotCertifiedError as error:
@@ -325,8 +335,10 @@ class _Run:
             raise NotCertifiedError(message)
         network.eval()
         self.group.broadcast(network)
-        if isinstance(network, SafeNetwork):
+        if isinstance(network, BoxNetwork):
             network.pinned = bool(self.group.sums(float(network.pinned))[0])
+        if isinstance(network, SafeNetwork):
+            network.counts = dict.fromkeys(network.counts, 0)  # those of validation are of no interest
         network.to("cpu")
 
     # --- checkpoints
@@ -340,7 +352,7 @@ class _Run:
         enforcement = None if self.enforcement is None else self.enforcement.name
         parts = {
             "network": shapes,
-            "rules": self.network.spec.to_yaml() if isinstance(self.network, SafeNetwork) else None,
+            "rules": self.network.spec.to_yaml() if isinstance(self.network, BoxNetwork | SafeNetwork) else None,
             "seed": self.seed,
             "enforcement": enforcement,
             "number of processes": self.group.size,
@@ -433,5 +445,3 @@ def _settings(network: nn.Module, options: TrainingOptions, seed: int) -> Iterat
             yield
     finally:
         torch.set_num_threads(before)
-        if isinstance(network, SafeNetwork):
-            network.heads.relaxed = False

@@ -112,8 +112,8 @@ class TrainingOptions:
 class History:
     """What happened, epoch by epoch (those without rules come first), and which epoch was kept.
 
-    * `safety`: what the enforcement reports per epoch; `safety_name` says what it is: `step`, the share of the way
-      to the raw heads that the gauge allows, or `margin`, the worst margin of the heads at that time.
+    * `safety`: what the enforcement reports per epoch; `safety_name` says what it is: `margin`, the worst margin of
+      the heads at that time.
     * `final_epochs`: how many of them, the last, were on all rows; what is called validation loss there is no longer
       one of rows held out.
     * `stopped`: what ended the search for the best epoch: `patience`, `max_epochs` or `callback`.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from smle.guarantees import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 
 __all__ = ["RefitResult", "refit_network"]
 
@@ -35,7 +35,7 @@ class RefitResult:
 
 
 def refit_network(
-    network: SafeNetwork,
+    network: BoxNetwork,
     X: Inputs,
     y: npt.ArrayLike | Tensor,
     *,
@@ -47,7 +47,7 @@ def refit_network(
     """Replace heads by the best safe ones for given rows, and deploy exactly those; never by worse ones.
 
     Clauses hold the heads as in `smle.guarantees.refit`; the head of the free cell is fitted without any. The
-    network is left in eval mode and holds the new heads (`SafeNetwork.pin`).
+    network is left in eval mode and holds the new heads (`BoxNetwork.pin`).
 
     Args:
         network: A network with safe heads; it is switched to eval mode.
@@ -100,7 +100,7 @@ def _arguments(X: Inputs) -> tuple[Any, ...]:
 
 @torch.no_grad()
 def _samples(
-    network: SafeNetwork, inputs: tuple[Any, ...], y: npt.ArrayLike | Tensor, weight: Array
+    network: BoxNetwork, inputs: tuple[Any, ...], y: npt.ArrayLike | Tensor, weight: Array
 ) -> tuple[Samples, Samples]:
     """Return the rows as the deployed program sees them: clipped for certified heads, as they are for the free one.
 
@@ -165,7 +165,7 @@ def _row_values(loss: str, outputs: Array, y: Array) -> Array:
 
 
 def _refit_free(
-    network: SafeNetwork, samples: Samples, check: Samples | None, loss: Loss, *, steps: int, tie: float
+    network: BoxNetwork, samples: Samples, check: Samples | None, loss: Loss, *, steps: int, tie: float
 ) -> tuple[Tensor, Tensor] | None:
     """Return a better head for the free cell, or None: Newton steps of the same quadratic models, no clauses."""
     if network.deployed.free is None or not len(samples.embedding):
@@ -191,7 +191,7 @@ def _refit_free(
     return (torch.from_numpy(theta[:, :-1].copy()), torch.from_numpy(theta[:, -1].copy())) if improved else None
 
 
-def _value(network: SafeNetwork, judges: tuple[Samples, Samples], loss: Loss) -> float:
+def _value(network: BoxNetwork, judges: tuple[Samples, Samples], loss: Loss) -> float:
     """Return the loss of the deployed heads over the rows that judge."""
     clipped, free = judges
     total = 0.0

@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
 from smle.guarantees import FrozenHeads, HeadProblem, Holds, NotProved, Unknown, Verdict, Verdicts, verify
-from smle.nn.gauge import Gauge as GaugedHeads
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 
 __all__ = ["Enforcement", "Problems", "Report", "require_proved"]
 
@@ -32,36 +31,25 @@ class Report(NamedTuple):
 
 
 class Enforcement:
-    """A way to keep the heads of a network safe. Subclasses are final; `name` is what users choose it by.
+    """A way to make the heads of a box network safe. Subclasses are final; `name` is what users choose it by.
 
-    `gauge` says with which heads the network is to be built: `SafeNetwork(..., gauge=enforcement.gauge)`.
     `reports`: what was done since the training loop last took them over into `History.projections`.
     """
 
     name: ClassVar[str]
-    gauge: ClassVar[bool]
     reports: list[Report]
 
-    def start(self, network: SafeNetwork) -> None:
-        """Get ready for a network.
-
-        Raises:
-            ValueError: If the network has heads of the other kind.
-        """
+    def start(self, network: BoxNetwork) -> None:
+        """Get ready for a network."""
         self.reports = []
-        if network.spec.rules and isinstance(network.heads, GaugedHeads) != self.gauge:
-            raise ValueError(
-                f"Expected a network made with gauge={self.gauge} for the enforcement '{self.name}'. "
-                f"Got gauge={not self.gauge}."
-            )
 
-    def after_step(self, network: SafeNetwork, step: int) -> None:
+    def after_step(self, network: BoxNetwork, step: int) -> None:
         """Act after a gradient step; `step` counts from 1."""
 
-    def after_epoch(self, network: SafeNetwork) -> None:
+    def after_epoch(self, network: BoxNetwork) -> None:
         """Act at the end of an epoch, before the network is judged."""
 
-    def finish(self, network: SafeNetwork) -> None:
+    def finish(self, network: BoxNetwork) -> None:
         """Make the heads safe once and for all; the network is left in eval mode.
 
         Raises:
@@ -69,7 +57,7 @@ class Enforcement:
         """
         network.eval()
 
-    def margin(self, network: SafeNetwork) -> tuple[str, float]:
+    def margin(self, network: BoxNetwork) -> tuple[str, float]:
         """Return what the progress bar shows about safety, and its name."""
         verdicts = verify(network.frozen_heads(), network.spec, network.cells)
         return "margin", verdicts.margin
@@ -85,7 +73,7 @@ class Enforcement:
 class Problems:
     """The obligations of every head, kept between steps; only the bounds are taken anew."""
 
-    def __init__(self, network: SafeNetwork) -> None:
+    def __init__(self, network: BoxNetwork) -> None:
         self._spec, self._cells = network.spec, network.cells
         self._known: dict[int, HeadProblem] = {}
 
@@ -96,14 +84,14 @@ class Problems:
         return self._known[head].under(over.bounds)
 
 
-def require_proved(over: FrozenHeads, network: SafeNetwork, what: str) -> None:
+def require_proved(over: FrozenHeads, network: BoxNetwork, what: str) -> None:
     """Raise NotCertifiedError with the worst failure if some obligation of the heads is not proved."""
     verdicts = verify(over, network.spec, network.cells)
     if not verdicts.hold:
         raise NotCertifiedError(f"{what} did not make the heads safe: {_worst(verdicts, network)}")
 
 
-def _worst(verdicts: Verdicts, network: SafeNetwork) -> str:
+def _worst(verdicts: Verdicts, network: BoxNetwork) -> str:
     obligation, verdict = verdicts.failures()[0]
     return f"rule '{network.spec.rules[obligation.rule].name}', clause {obligation.clause + 1}: {_text(verdict)}"
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
 from smle.guarantees import PDCG_COSTS, Finder, FrozenHeads, Head, Memory, Pdcg, nearest_safe_head, run_pdcg, verify
-from smle.nn.network import SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.training.enforcement.base import Enforcement, Problems, Report, require_proved
 
 __all__ = ["PDCG"]
@@ -40,7 +40,6 @@ class PDCG(Enforcement):
     """
 
     name = "pdcg"
-    gauge = False
 
     def __init__(
         self, *, memory: int = 1, iterations: int = 1000, every: int = 1, tolerance: float = 1e-6,
@@ -58,14 +57,14 @@ class PDCG(Enforcement):
         self.search: Finder | None = None
         self.final: tuple[Pdcg, ...] = ()
 
-    def start(self, network: SafeNetwork) -> None:
+    def start(self, network: BoxNetwork) -> None:
         """Forget earlier counterexamples."""
         super().start(network)
         self._problems = Problems(network)
         self._memories: dict[int, Memory] = {}
         self.final = ()
 
-    def after_step(self, network: SafeNetwork, step: int) -> None:
+    def after_step(self, network: BoxNetwork, step: int) -> None:
         """Run one iteration on every head; heads without a counterexample stay as they are."""
         if step % self.every:
             return
@@ -74,7 +73,7 @@ class PDCG(Enforcement):
         if any(result.iterations for result in results.values()):
             network.load_heads(replace(over, heads=_last(over, results)))
 
-    def finish(self, network: SafeNetwork) -> None:
+    def finish(self, network: BoxNetwork) -> None:
         """Project until no counterexample is left, prove the heads or the nearest safe ones, deploy them.
 
         Raises:

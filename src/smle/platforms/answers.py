@@ -1,0 +1,97 @@
+"""A certified model, loaded once per process, and its answers as a table."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smle.export.stored import StoredModel
+from smle.rules import Categorical, Choice, Label, NumericInput, Specification
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["answer_table", "certified", "loaded", "output_types", "place_of", "read_columns"]
+
+
+def loaded(place: str) -> Any:
+    """Return the model of a folder, or of an exported ONNX file; its certificate is checked once per process.
+
+    A folder that was written anew since is loaded and checked anew.
+
+    Raises:
+        CertificateError: If the checker rejects the certificate.
+        NotCertifiedError: If there is none.
+    """
+    path = Path(place)
+    files = sorted(path.iterdir()) if path.is_dir() else [path, Path(f"{place}.certificate.json")]
+    found = [file.stat() for file in files if file.is_file()]
+    return _loaded(place, tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found))
+
+
+@lru_cache(maxsize=8)
+def _loaded(folder: str, files: tuple[tuple[int, int, int], ...]) -> Any:
+    return certified(folder)
+
+
+def certified(folder: str) -> Any:
+    """Return a model after its certificate was checked; raises as `loaded` does."""
+    if folder.lower().endswith(".onnx"):
+        from smle.export import load_onnx
+
+        return load_onnx(folder)
+    from smle.estimators import load
+
+    return load(folder, require_certificate=True)
+
+
+def answer_table(model: Any, table: pd.DataFrame, *, out_of_domain: str = "raise") -> pd.DataFrame:
+    """Return one column per output of the rules, with the index of the table."""
+    import pandas as pd
+
+    names = [item.name for item in model.specification_.outputs]
+    if not len(table):
+        types = output_types(model)
+        return pd.DataFrame({name: np.empty(0, dtype=types[name]) for name in names}, index=table.index)
+    values = model.predict(table, out_of_domain=out_of_domain)
+    if isinstance(values, pd.DataFrame):
+        return values
+    columns = np.asarray(values).reshape(len(table), -1).T
+    return pd.DataFrame(dict(zip(names, columns, strict=True)), index=table.index)
+
+
+def output_types(model: Any) -> dict[str, np.dtype[Any]]:
+    """Return the types of the columns of `answer_table`: float64, int64 for labels, that of the options."""
+    kinds: dict[str, np.dtype[Any]] = {}
+    for item in model.specification_.outputs:
+        if isinstance(item, Choice):
+            values = np.asarray(getattr(model, "classes_", item.options))
+            kinds[item.name] = values.dtype if values.dtype.kind in "iub" else np.dtype(object)
+        else:
+            kinds[item.name] = np.dtype(np.int64 if isinstance(item, Label) else np.float64)
+    return kinds
+
+
+def read_columns(model: Any) -> dict[str, str]:
+    """Return the columns that a model reads, in their order: `number`, `whole` or `text`."""
+    spec: Specification = model.specification_
+    found = {item.name: _kind(item) for item in spec.inputs}
+    inside = model.deployed_.front
+    for name in inside.columns or () if isinstance(inside, StoredModel) else ():
+        found.setdefault(name, "text" if name in inside.texts else "number")
+    return found
+
+
+def _kind(item: NumericInput | Categorical) -> str:
+    if isinstance(item, Categorical):
+        return "text"
+    return "whole" if item.integer and item.missing is None else "number"
+
+
+def place_of(folder: str | PathLike[str]) -> str:
+    """Return a path as text, the same for every worker that starts elsewhere."""
+    return fspath(Path(folder).resolve())

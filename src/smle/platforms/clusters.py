@@ -1,0 +1,132 @@
+"""Predicting for more rows than one machine holds, on Ray Data or Dask.
+
+Every worker loads the model once and checks its certificate once. Columns are read by name; an error names the
+partition that it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from smle.errors import DataError
+from smle.extras import require
+from smle.platforms.answers import answer_table, loaded, place_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["RowsPredictor", "predict_dask", "predict_ray"]
+
+_ROWS = 65536  # rows per batch
+_SHOWN = 3  # columns of a row that a message shows
+
+
+class RowsPredictor:
+    """A callable that answers tables with a certified model; where it runs, the model is loaded on the first call.
+
+    Args:
+        model: Model folder, or an exported ONNX file, at a place that all workers can read.
+        out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
+        keep: Columns of the table to put in front of the outputs.
+    """
+
+    def __init__(self, model: str | PathLike[str], *, out_of_domain: str = "raise", keep: Sequence[str] = ()) -> None:
+        if out_of_domain not in ("raise", "warn", "clip"):
+            raise ValueError(f"Expected out_of_domain to be raise, warn or clip. Got {out_of_domain!r}.")
+        self.model = place_of(model)
+        self.out_of_domain = out_of_domain
+        self.keep = tuple(keep)
+
+    def __call__(self, table: pd.DataFrame, partition: int | None = None) -> pd.DataFrame:
+        """Return the kept columns and one column per output, row by row.
+
+        Raises:
+            DataError: If the rows do not fit the rules; the message names the partition, or else its first row.
+            CertificateError: If the checker rejects the certificate of the model.
+        """
+        model = loaded(self.model)
+        try:
+            missing = [name for name in self.keep if name not in table.columns]
+            if missing:
+                raise DataError(f"Cannot keep '{missing[0]}': there is no such column.")
+            answers = answer_table(model, table, out_of_domain=self.out_of_domain)
+            both = [name for name in self.keep if name in answers.columns]
+            if both:
+                raise DataError(f"Cannot keep '{both[0]}': the predictions have a column of that name. Rename it.")
+        except DataError as error:
+            raise DataError(f"{_place(table, partition)}: {error}") from None
+        return table[list(self.keep)].join(answers) if self.keep else answers
+
+
+def _place(table: pd.DataFrame, partition: int | None) -> str:
+    """Say which rows are meant: Dask numbers its partitions, batches of Ray are known by what they begin with."""
+    if partition is not None:
+        return f"Partition {partition} ({len(table)} rows)"
+    first = ", ".join(f"{name}={value!r}" for name, value in table.iloc[:1, :_SHOWN].to_dict("records")[0].items())
+    return f"Batch of {len(table)} rows that begins with {first}"
+
+
+def predict_ray(
+    dataset: Any,
+    model: str | PathLike[str],
+    *,
+    out_of_domain: str = "raise",
+    keep: Sequence[str] = (),
+    workers: int | None = None,
+    batch_size: int = _ROWS,
+    **options: Any,
+) -> Any:
+    """Return a Ray dataset of predictions, lazily: one column per output of the rules.
+
+    Args:
+        dataset: A `ray.data.Dataset` whose columns have the names in the rules.
+        model: Model folder or ONNX file, at a place that all workers can read.
+        out_of_domain: As in `predict`.
+        keep: Columns to put in front of the outputs.
+        workers: Processes that hold the model; None: one per core of the cluster, but one core, which reads
+            and writes. Ray waits for ever if workers take all cores.
+        batch_size: Rows per call.
+        options: Further arguments of `map_batches`, such as `num_cpus`.
+    """
+    cores = int(require("ray", "predict_ray").cluster_resources().get("CPU", 1))
+    pool = require("ray.data", "predict_ray").ActorPoolStrategy(size=workers or max(1, cores - 1))
+    return dataset.map_batches(
+        _RayPredictor,
+        fn_constructor_args=(place_of(model),),
+        fn_constructor_kwargs={"out_of_domain": out_of_domain, "keep": tuple(keep)},
+        batch_format="pandas",
+        batch_size=batch_size,
+        compute=pool,
+        **options,
+    )
+
+
+class _RayPredictor(RowsPredictor):
+    """Loads the model when the worker starts, so that a rejected certificate stops the job at once."""
+
+    def __init__(self, model: str, **arguments: Any) -> None:
+        super().__init__(model, **arguments)
+        loaded(self.model)
+
+
+def predict_dask(
+    frame: Any, model: str | PathLike[str], *, out_of_domain: str = "raise", keep: Sequence[str] = ()
+) -> Any:
+    """Return a Dask data frame of predictions, lazily: one column per output of the rules, partition by partition.
+
+    Args:
+        frame: A Dask data frame whose columns have the names in the rules.
+        model: Model folder or ONNX file, at a place that all workers can read. It is loaded here, too, once, to learn
+            the names and types of the outputs.
+        out_of_domain: As in `predict`.
+        keep: Columns to put in front of the outputs.
+    """
+    rows = RowsPredictor(model, out_of_domain=out_of_domain, keep=keep)
+    meta = rows(frame._meta)
+    return frame.map_partitions(_partition, rows, meta=meta, enforce_metadata=False)
+
+
+def _partition(table: pd.DataFrame, rows: RowsPredictor, partition_info: Any = None) -> pd.DataFrame:
+    return rows(table, None if partition_info is None else partition_info["number"])

@@ -1,0 +1,117 @@
+"""MLflow: model folders as a `pyfunc` model whose certificate is checked whenever it is loaded. Nothing is pickled.
+
+MLflow calls `_load_pyfunc` of this module. The signature comes from the rules, so that MLflow refuses tables with other
+columns before the model sees them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smle import __version__
+from smle.extras import require
+from smle.platforms.answers import answer_table, certified, output_types, place_of, read_columns
+from smle.rules import Categorical
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["input_example", "load_model", "log_model", "save_model", "signature"]
+
+_DATA = "model"  # the folder inside of a logged model
+
+
+def save_model(model: Any, path: str | PathLike[str], **options: Any) -> None:
+    """Write an MLflow model with a model folder inside.
+
+    Args:
+        model: A fitted or loaded model, or the place of its folder.
+        path: Where to write.
+        options: Further arguments of `mlflow.pyfunc.save_model`; `input_example` and `signature` replace those that
+            are made from the rules.
+
+    Raises:
+        CertificateError: If the checker rejects the certificate.
+        NotCertifiedError: If there is none.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        _pyfunc().save_model(path, **_arguments(model, Path(place) / _DATA, options))
+
+
+def log_model(model: Any, name: str = "model", **options: Any) -> Any:
+    """Log a model in the current run, and return what `mlflow.pyfunc.log_model` returns. See `save_model`."""
+    with tempfile.TemporaryDirectory() as place:
+        return _pyfunc().log_model(name=name, **_arguments(model, Path(place) / _DATA, options))
+
+
+def load_model(uri: str) -> Any:
+    """Return the model itself, with rules and certificate, and not MLflow's wrapper around it; it is checked."""
+    return _pyfunc().load_model(uri).get_raw_model()
+
+
+def _arguments(model: Any, place: Path, options: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(model, str | PathLike):
+        model = certified(place_of(model))
+    model.save(place)
+    made = {"signature": signature(model), "pip_requirements": [f"smle[estimators,torch]=={__version__}"]}
+    options = {"input_example": input_example(model), **made, **options}
+    return {"loader_module": __name__, "data_path": str(place), **options}
+
+
+def signature(model: Any) -> Any:
+    """Return MLflow's signature of a model: inputs, outputs, and the parameter `out_of_domain`."""
+    types = require("mlflow.types", "The signature of a model")
+    kind_of, column = types.DataType, types.ColSpec
+    kinds = {"number": kind_of.double, "whole": kind_of.long, "text": kind_of.string}
+    inputs = [column(kinds[kind], name) for name, kind in read_columns(model).items()]
+    stored = {"f": kind_of.double, "i": kind_of.long, "u": kind_of.long, "b": kind_of.boolean, "O": kind_of.string}
+    outputs = [column(stored[kind.kind], name) for name, kind in output_types(model).items()]
+    params = types.ParamSchema([types.ParamSpec("out_of_domain", kind_of.string, "raise")])
+    made = require("mlflow.models", "The signature of a model").ModelSignature
+    return made(inputs=types.Schema(inputs), outputs=types.Schema(outputs), params=params)
+
+
+def input_example(model: Any) -> pd.DataFrame | None:
+    """Return one row from the middle of the domain; None if the model reads columns that the rules do not know."""
+    import pandas as pd
+
+    kinds = read_columns(model)
+    if len(kinds) > len(model.specification_.inputs):
+        return None
+    row: dict[str, Any] = {}
+    for item in model.specification_.inputs:
+        if isinstance(item, Categorical):
+            row[item.name] = item.categories[0]
+        elif item.integer:
+            row[item.name] = int((item.lower + item.upper) // 2)
+        else:
+            row[item.name] = float((item.lower + item.upper) / 2)
+    frame = pd.DataFrame([row])
+    return frame.astype({name: float for name in frame.columns if kinds[name] == "number"})
+
+
+def _pyfunc() -> Any:
+    return require("mlflow.pyfunc", "A model for MLflow")
+
+
+def _load_pyfunc(path: str) -> _Answers:
+    """Load what `save_model` wrote; MLflow calls this. The certificate is checked."""
+    return _Answers(certified(path))
+
+
+class _Answers:
+    """What MLflow calls to predict."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Return one column per output of the rules."""
+        return answer_table(self.model, model_input, **(params or {}))
+
+    def get_raw_model(self) -> Any:
+        """Return the model itself."""
+        return self.model
