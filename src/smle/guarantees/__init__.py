@@ -18,7 +18,6 @@ from smle.guarantees.box import (
     Counterexample,
     Finder,
     HeadProblem,
-    HeadResult,
     LocalLoss,
     Loss,
     Memory,
@@ -37,8 +36,6 @@ from smle.guarantees.box import (
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.network_boxes import CUTS
-from smle.guarantees.proof.relaxation import bisected
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
@@ -63,7 +60,6 @@ from smle.guarantees.regions.search import find_cells
 
 __all__ = [
     "COMPLEMENT",
-    "CUTS",
     "PDCG_COSTS",
     "Bounds",
     "Cells",
@@ -80,7 +76,6 @@ __all__ = [
     "Head",
     "HeadNumbers",
     "HeadProblem",
-    "HeadResult",
     "Holds",
     "Leaf",
     "LocalLoss",
@@ -103,7 +98,6 @@ __all__ = [
     "WidenedBox",
     "active",
     "binding_rules",
-    "bisected",
     "broken",
     "clause_holds",
     "compare",

@@ -50,12 +50,16 @@ def find_center(
     rules = [spec.rules[rule].requirement for rule, _ in binding_rules(cells, spec, cell)]
     moving = any(literal.inputs for own in rules for clause in own.clauses for literal in clause.literals)
     wish = _with_signs(spec, rules, wish, prefers=prefer is not None)
-    head = Head(np.zeros((m, 0)), wish, V=np.zeros((m, d)) if moving else None)
-    heads = FrozenHeads(Bounds(np.zeros(0), np.zeros(0)), (head,) * len(cells))
+    head = Head(_zeros(m, 0), wish.astype(np.float32), V=_zeros(m, d) if moving else None)
+    heads = FrozenHeads(Bounds(_zeros(0), _zeros(0)), (head,) * len(cells))
     found = safe_center(head, HeadProblem.of(heads, spec, cells, cell))
     if found is None:
         _refuse(spec, cells, cell)
     return found.b.astype(np.float64), None if found.V is None else found.V.astype(np.float64)
+
+
+def _zeros(*shape: int) -> npt.NDArray[np.float32]:
+    return np.zeros(shape, dtype=np.float32)
 
 
 def _with_signs(spec: Specification, rules: Sequence[CNF], wish: Array, *, prefers: bool) -> Array:
