@@ -6,9 +6,8 @@ Other rooms import these names from here, and nothing from the rooms inside.
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
 from smle.guarantees.advice.costs import RuleCost, score_text
-from smle.guarantees.advice.diagnose import conflicts_explained
+from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
-from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
@@ -102,7 +101,7 @@ __all__ = [
     "clause_holds",
     "compare",
     "conflicts_explained",
-    "diagnose",
+    "diagnose_arrays",
     "domain_box",
     "find_cells",
     "find_center",
