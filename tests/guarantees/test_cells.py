@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from smle.errors import ContradictionError, RuleError
+from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
 from smle.guarantees.box.center import find_center
 from smle.guarantees.regions.guard import guard_row
 from smle.guarantees.regions.search import find_cells
@@ -147,6 +148,9 @@ def test_above_the_cap_rules_that_cannot_be_always_on_are_named():
     assert len(capped.gated) == 1
     with pytest.raises(ContradictionError, match="every head obeys 'opposite', 'wide': merge or relax"):
         find_center(spec, capped, len(capped) - 1)
+    assert not any(finding.severe for finding in diagnose(spec).findings)
+    # The head of rules serves them: that a learned box cannot is no finding.
+    assert not any(finding.severe for finding in diagnose(spec, max_cells=2).findings)
 
 
 def test_constants_beyond_float32_are_refused():

@@ -89,10 +89,7 @@ class Projection:
         return self.verdicts.hold
 
 
-def project(
-    over: FrozenHeads, spec: Specification, cells: Cells, *,
-    start: FrozenHeads | None = None, margin: float = 0.0, rounds: int = 8,
-) -> Projection:  # fmt: skip
+def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: float = 0.0) -> Projection:
     """Return the nearest safe heads (squared Euclidean distance of the parameters), cell by cell.
 
     A head that is safe already (with the asked margin) is returned as it is.
@@ -101,43 +98,29 @@ def project(
         over: What to project.
         spec: What must hold.
         cells: Its regions and cells.
-        start: A safe over-approximation from which to take the first weights of clauses with several literals;
-            the result is then never farther than it.
         margin: Extra room to keep in every clause, in the units of its left-hand sides.
-        rounds: Largest number of QPs per head while weights and head take turns.
 
     """
-    results: list[HeadResult | None] = []
-    for c, head in enumerate(over.heads):
-        if head is None:
-            results.append(None)
-            continue
-        first = None if start is None else start.heads[c]
-        results.append(
-            nearest_safe_head(head, HeadProblem.of(over, spec, cells, c), start=first, margin=margin, rounds=rounds)
-        )
+    results = tuple(
+        None if head is None else nearest_safe_head(head, HeadProblem.of(over, spec, cells, c), margin=margin)
+        for c, head in enumerate(over.heads)
+    )
     heads = tuple(
         head if result is None or result.head is None else result.head
         for head, result in zip(over.heads, results, strict=True)
     )
     projected = replace(over, heads=heads)
-    return Projection(projected, verify(projected, spec, cells), tuple(results))
+    return Projection(projected, verify(projected, spec, cells), results)
 
 
-def nearest_safe_head(
-    head: Head, problem: HeadProblem, *, start: Head | None = None, margin: float = 0.0, rounds: int = 8
-) -> HeadResult:
-    """Return the nearest safe head to a given one; the head itself if it is safe already."""
+def nearest_safe_head(head: Head, problem: HeadProblem, *, margin: float = 0.0, rounds: int = 8) -> HeadResult:
+    """Return the nearest safe head to a given one; the head itself if it is safe already.
+
+    `rounds`: largest number of QPs while weights and head take turns (clauses with several literals).
+    """
     if problem.safe(head, margin):
         return HeadResult(head, 0.0, 0.0)
-    theta = head.vector()
-    result = safe_head(
-        Objective.distance(theta), problem, current=head if start is None else start, margin=margin, rounds=rounds
-    )
-    if start is None or result.head is None or not problem.several:
-        return result
-    other = safe_head(Objective.distance(theta), problem, current=head, margin=margin, rounds=rounds)
-    return other if other.head is not None and other.value < result.value else result
+    return safe_head(Objective.distance(head.vector()), problem, current=head, margin=margin, rounds=rounds)
 
 
 def safe_head(
