@@ -37,8 +37,6 @@ from smle.guarantees.box import (
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.network_boxes import CUTS
-from smle.guarantees.proof.relaxation import bisected
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
@@ -54,7 +52,7 @@ from smle.guarantees.proof.verdict import (
 )
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
-from smle.guarantees.regions.cell_rules import CellRules, PlainClause, Polytopes, cell_rules_of
+from smle.guarantees.regions.cell_rules import Polytopes
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
@@ -64,10 +62,8 @@ from smle.guarantees.regions.search import find_cells
 
 __all__ = [
     "COMPLEMENT",
-    "CUTS",
     "PDCG_COSTS",
     "Bounds",
-    "CellRules",
     "Cells",
     "Counterexample",
     "Cut",
@@ -93,7 +89,6 @@ __all__ = [
     "Obligation",
     "PairValues",
     "Pdcg",
-    "PlainClause",
     "Polytopes",
     "Region",
     "RegionMaximum",
@@ -107,9 +102,7 @@ __all__ = [
     "WidenedBox",
     "active",
     "binding_rules",
-    "bisected",
     "broken",
-    "cell_rules_of",
     "clause_holds",
     "compare",
     "conflicts_explained",
