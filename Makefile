@@ -8,7 +8,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 AUDIT := audit-tests audit-studies audit-examples audit-coverage
 
-.PHONY: demo test audit $(AUDIT) format lint types layers setup checker sbom licenses clean docs
+.PHONY: demo test audit $(AUDIT) format lint types layers setup checker smoke sbom licenses clean docs
 
 setup: $(READY)
 
@@ -70,6 +70,11 @@ build/verifiers/.ready:
 checker: $(READY)
 	$(BIN)/python packaging/archive.py build/smle-check.pyz
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build packaging/smle-check
+
+# Both wheels and the archive, each tried in an environment of its own.
+smoke: checker
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build .
+	$(BIN)/python packaging/smoke.py build
 
 # Warnings are errors, broken links among them.
 docs: $(VENV)/.docs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -21,7 +22,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # Pages whose blocks have tests of their own.
-ELSEWHERE = {"rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
+ELSEWHERE = {"gallery.md", "rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
 # What a page takes for granted.
 GIVEN = {
     "onnx.md": """
@@ -83,6 +84,23 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             )
             result = CliRunner().invoke(app, command[1:])
             assert result.exit_code == 0, (line, result.output)
+
+
+def test_every_name_of_the_api_page_is_there() -> None:
+    entries = re.findall(
+        r"^::: (\S+)(?:\n    options: \{\w+: \[(.*)\]\})?", (DOCS / "api.md").read_text(), re.MULTILINE
+    )
+    assert len(entries) > 30
+    for name, members in entries:
+        found = pkgutil.resolve_name(name)
+        assert found.__doc__, name
+        for member in filter(None, members.split(", ")):
+            assert getattr(found, member).__doc__, f"{name}.{member}"
+
+
+def test_the_tasks_of_a_researcher_are_short() -> None:
+    blocks = [body for kind, body in snippets(DOCS / "howto" / "build-on-the-paper.md") if kind == "python"]
+    assert max(sum(bool(line.strip()) for line in body.splitlines()) for body in blocks) <= 20
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -1,17 +1,21 @@
 """Counts of what a model sees, and intervals for how they changed."""
 
+import json
 from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import HistGradientBoostingRegressor
 
-from smle import SafeRegressor
+from smle import SafeRegressor, Specification
 from smle.errors import ModelFormatError
 from smle.monitor import Usage, compare, wilson
 from smle.tables import encode_inputs
+from support.commands import run
 from support.safe_networks import AtTheEnd
 
 COLUMNS = ["distance", "speed", "friction"]
@@ -103,3 +107,24 @@ def test_infinite_inputs_are_counted_as_outside(braking_model, braking_table):
     usage = braking_model.usage(odd)
     assert usage.outside["speed"] == 10
     assert encode_inputs(braking_model.specification_, odd).shape == (10, 3)
+
+
+def test_a_column_without_values_is_said_to_be_missing(tmp_path):
+    rules = (
+        "inputs: {x: [0, 1], k: {range: [0, 9], missing: 0}}\noutputs: [y]\nrules:\n- {name: r, then: 0 <= y <= 1}\n"
+    )
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.random(300), "k": rng.integers(0, 9, 300).astype(float)})
+    table.loc[::10, "k"] = np.nan
+    model = SafeRegressor(Specification.from_yaml(rules), estimator=HistGradientBoostingRegressor(max_iter=3)).fit(
+        table, table["x"]
+    )
+    assert model.description_["training"]["missing"] == {"k": 30}
+    model.save(tmp_path / "model")
+    table.assign(k=np.nan).to_csv(tmp_path / "now.csv", index=False)
+    said = run("monitor", tmp_path / "model", tmp_path / "now.csv")
+    assert said.exit_code == 0, said.output
+    assert "WARNING: 'k' is missing in every row" in said.output
+    shown = json.loads(run("monitor", tmp_path / "model", tmp_path / "now.csv", "--json").stdout)
+    (change,) = [change for change in shown["changes"] if change["kind"] == "missing"]
+    assert (change["name"], change["training"], change["now"], change["verdict"]) == ("k", 0.1, 1.0, "changed")

@@ -12,8 +12,8 @@ from sklearn.linear_model import Ridge
 
 from smle.errors import DataError
 from smle.guarantees import broken, nearest_outputs
-from smle.rules import Choice, Specification, label_columns
-from smle.tables import encode_choices, encode_inputs, encode_numbers
+from smle.rules import Specification, label_columns
+from smle.tables import encode_inputs, encode_numbers, outputs_of
 
 __all__ = ["QuickModel", "oracle", "postprocess", "preprocess", "violation_rate"]
 
@@ -99,17 +99,8 @@ def violation_rate(spec: Specification, X: Any, y: Any) -> float:
     A constant that one input is compared with means its nearest float, in the format of the inputs: x = 0.7 in float32
     is not below 0.7. Everything else is the exact value of the floats.
     """
-    inputs, outputs = encode_inputs(spec, X), _outputs(spec, y)
-    if len(inputs) != len(outputs):
-        raise DataError(f"Expected as many rows of outputs as of inputs ({len(inputs)}). Got {len(outputs)}.")
+    inputs = encode_inputs(spec, X)
+    if len(inputs) != len(y):
+        raise DataError(f"Expected as many rows of outputs as of inputs ({len(inputs)}). Got {len(y)}.")
+    outputs = outputs_of(spec, y, len(inputs))
     return float(broken(spec, inputs, outputs).any(axis=1).mean()) if len(inputs) else 0.0
-
-
-def _outputs(spec: Specification, y: Any) -> Array:
-    """Return raw outputs (rows, m): those given, or some that mean the same labels or options."""
-    first, kind = spec.outputs[0], np.asarray(y).dtype.kind
-    if spec.output_kind == "labels" and kind in "iub":
-        return encode_numbers(spec, y) - 0.5
-    if spec.output_kind == "choice" and isinstance(first, Choice) and (kind in "OUST" or np.ndim(y) == 1):
-        return encode_choices(first, y) * (1.0 if first.pick == "max" else -1.0)
-    return encode_numbers(spec, y)

@@ -64,6 +64,7 @@ class Usage:
     * `outside`: rows outside the range of each column; `outside_rows`: rows outside in any.
     * `clipped`, `clipped_squares`: sums over rows of the share of clipped units, and of its square.
     * `edges`, `bins`: for each column the ends of its bins and the rows in each.
+    * `missing`: rows in which an input that has a stand-in is missing, by input.
     * `head`: what a head of rules did to the answers. It has no cells and clips no units.
     """
 
@@ -79,6 +80,7 @@ class Usage:
     edges: Edges = field(default_factory=dict)
     bins: dict[str, tuple[int, ...]] = field(default_factory=dict)
     head: Corrections | None = None
+    missing: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def count(
@@ -90,6 +92,7 @@ class Usage:
         *,
         heads: int = 0,
         head: Corrections | None = None,
+        missing: dict[str, int] | None = None,
     ) -> Usage:
         """Count over encoded rows (rows, d) that were seen so."""
         clipped = np.zeros(0) if seen.clipped is None else seen.clipped.astype(np.float64)
@@ -111,6 +114,7 @@ class Usage:
             edges=edges,
             bins=bins,
             head=head,
+            missing=missing or {},
         )
 
     def __add__(self, other: Usage) -> Usage:
@@ -133,6 +137,7 @@ class Usage:
             edges=self.edges,
             bins={name: paired(counts, other.bins[name]) for name, counts in self.bins.items()},
             head=None if self.head is None or other.head is None else self.head + other.head,
+            missing=summed(self.missing, other.missing),
         )
 
     @property
@@ -159,6 +164,7 @@ class Usage:
             "outside_rows": self.outside_rows,
             "clipped": {"sum": self.clipped, "squares": self.clipped_squares},
             "columns": columns,
+            "missing": self.missing,
             **({} if self.head is None else {"head": self.head.to_json()}),
         }
 
@@ -184,6 +190,7 @@ class Usage:
                 edges={k: tuple(float(e) for e in v["edges"]) for k, v in columns.items()},
                 bins={k: tuple(int(e) for e in v["bins"]) for k, v in columns.items()},
                 head=Corrections.from_json(data["head"]) if "head" in data else None,
+                missing={str(k): int(v) for k, v in data.get("missing", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None
@@ -221,6 +228,7 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02, dates: Coll
     if before is not None and after is not None:
         pairs += [("served", way, before.ways[way], after.ways[way]) for way in WAYS]
         pairs += [("broken", name, k, after.broken[name]) for name, k in before.broken.items() if name in after.broken]
+    pairs += [("missing", name, k, now.missing[name]) for name, k in training.missing.items() if name in now.missing]
     pairs += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
     if len(training.cells) == len(now.cells) > 1:
         pairs += [("cell", str(i), *k) for i, k in enumerate(zip(training.cells, now.cells, strict=True))]

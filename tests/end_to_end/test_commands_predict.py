@@ -184,13 +184,24 @@ def test_domain_policies_name_rows(braking_folder, data, tmp_path):
     assert run("predict", braking_folder, data, "--out-of-domain", "hope").exit_code == 2
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_without_rows_has_a_table_without_rows_as_its_answer(braking_folder, braking_table, tmp_path, suffix):
+    data, answers = tmp_path / f"none{suffix}", tmp_path / "p.csv"
+    none = braking_table.head(0)
+    none.to_csv(data, index=False) if suffix == ".csv" else none.to_parquet(data, index=False)
+    result = run("predict", braking_folder, data, "-o", answers, "--keep", "speed", "--info")
+    assert result.exit_code == 0, result.output
+    assert "(0 rows)" in result.output
+    assert answers.read_text().startswith("speed,brake,active_rules,")
+    assert len(answers.read_text().splitlines()) == 1
+
+
 NONSENSE = {
     "missing value": ("distance,speed,friction\n1,,0.5\n", "1 of 1 values are missing"),
     "misspelt column": ("distanse,speed,friction\n1,2,0.5\n", "did you mean 'distanse'?"),
     "text": ("distance,speed,friction\n1,fast,0.5\n", "Got 'fast'"),
     "decimal comma": ("distance;speed;friction\n1;2;0,5\n", "Got '0,5'"),
     "empty": ("", "empty first line"),
-    "header only": ("distance,speed,friction\n", "expected rows below the header"),
     "two of a name": ("distance,speed,friction,speed\n1,2,0.5,3\n", "several columns are named 'speed'"),
 }
 

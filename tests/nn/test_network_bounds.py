@@ -19,7 +19,7 @@ from smle.errors import NotCertifiedError
 from smle.estimators import SafeRegressor, load
 from smle.export import check_onnx, load_onnx
 from smle.guarantees.proof.network_boxes import cut_region
-from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
+from smle.guarantees.proof.verdict import Violated
 from smle.guarantees.regions.geometry import Domain, Region
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
@@ -108,7 +108,7 @@ def test_the_attack_finds_what_is_not_safe() -> None:
     assert attack(network, 300) > 0
     with pytest.raises(NotCertifiedError, match=r"Rule '.*' is not proved: .* by"):
         certify(network)
-    assert all(isinstance(v, Holds | NotProved | Unknown) for _, v in verify(network))
+    assert any(isinstance(v, Violated) for _, v in verify(network))
 
 
 @given(size=st.floats(-3, 3).map(lambda e: 10.0**e), seed=st.integers(0, 10**6))

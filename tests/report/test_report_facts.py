@@ -286,7 +286,7 @@ def test_final_epochs_are_told_and_have_no_validation_line():
     assert "epoch 2, which was kept" in searched["history_caption"]
     both = history_view({"history": {**recorded, "final_epochs": 2}})
     assert "epoch 2, the best" in both["history_caption"]
-    assert "the last 2 went on from the best, on all rows" in both["history_caption"]
+    assert "2 final epochs went on from the best, on all rows" in both["history_caption"]
     lines = [re.findall(r'<polyline[^>]*points="([^"]*)"', str(view["history"])) for view in (searched, both)]
     assert [[len(points.split()) for points in found] for found in lines] == [[4, 4], [4, 3]]
     for odd in (-3, 99, "many", None, 1e9):

@@ -306,3 +306,12 @@ def test_python_numbers_of_all_kinds():
     ):
         with pytest.raises(RuleError):
             Specification.build(inputs={"a": (0, wrong)}, outputs=["y"])
+
+
+@pytest.mark.parametrize("condition", ["work == self-employed", "work in [none, self-employed]"])
+def test_a_category_with_a_minus_sign_wants_backticks(condition):
+    head = "inputs: {work: {categories: [none, self-employed]}}\noutputs: [y]\nrules:\n"
+    with pytest.raises(
+        RuleError, match=r"Got 'self - employed', which computes. Put the name in backticks: `self-employed`"
+    ):
+        Specification.from_yaml(f"{head}- {{name: r, when: '{condition}', then: y <= 1}}\n")

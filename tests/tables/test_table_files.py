@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import unicodedata
 import warnings
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from smle.errors import DataError
 from smle.rules import Specification
+from smle.tables import encode_inputs, encode_numbers
 from smle.tables.files import TableWriter, read_chunks, read_table, text_columns
 
 
@@ -61,7 +63,7 @@ NONSENSE = {
     "a field more in every row": (b"a,b\n1,2,3\n4,5,6\n", "header"),
     "binary": (b"\x89PNG\r\n\x1a\n\x00\x00\x00", "expected text"),
     "zeros": (b"\x00" * 100, "expected text"),
-    "latin-1 in a row": (b"a,b\n1,M\xfcnchen\n", "utf-8"),
+    "latin-1 in a row": (b"a,b\n1,M\xfcnchen\n", r"Got byte 0xfc in 'a,b 1,München', probably Latin-1 .* iconv -f"),
 }
 
 
@@ -76,11 +78,51 @@ def test_nonsense_is_refused_with_the_file_named(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_a_table_without_rows_has_no_chunks(tmp_path, name):
+def test_a_table_without_rows_has_no_chunks_unless_it_may(tmp_path, name):
     with TableWriter(tmp_path / name) as writer:
         writer.write(pd.DataFrame({"a": [], "b": []}))
     with pytest.raises(DataError, match="expected rows below the header"):
         next(read_chunks(tmp_path / name))
+    (only,) = read_chunks(tmp_path / name, empty=True)
+    assert list(only.columns) == ["a", "b"]
+    assert len(only) == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_told_by_its_mark(tmp_path, encoding):
+    text = "größe,t\n1.5,01\n2.5,ä\n"
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    (tmp_path / "t.csv").write_bytes((mark + text).encode(encoding))
+    assert read_table(tmp_path / "t.csv", text={"t": frozenset()}).to_dict("list") == {
+        "größe": [1.5, 2.5], "t": ["01", "ä"]
+    }  # fmt: skip
+
+
+def test_names_of_columns_have_one_unicode_form(tmp_path):
+    apart = unicodedata.normalize("NFD", "größe")
+    (tmp_path / "t.csv").write_text(f"{apart},x\n01,2\n", encoding="utf-8")
+    assert read_table(tmp_path / "t.csv", text={"größe": frozenset()}).to_dict("list") == {"größe": ["01"], "x": [2]}
+    spec = Specification.from_yaml("inputs: {größe: [0, 3]}\noutputs: [y]\nrules: []\n")
+    with pytest.raises(DataError, match="'größe', which is there in another Unicode form"):
+        encode_inputs(spec, pd.DataFrame({apart: [1.0]}))
+
+
+@pytest.mark.parametrize("value", ["1,5", "1.234,56", " 1 234,5 "])
+def test_decimal_commas_are_named(value):
+    spec = Specification.from_yaml("inputs: {x: [0, 3]}\noutputs: [y]\nrules: []\n")
+    with pytest.raises(DataError, match=r"Decimals are written with a point\. .* decimal=','"):
+        encode_inputs(spec, pd.DataFrame({"x": [value]}))
+    with pytest.raises(DataError, match=r"Decimals are written with a point\."):
+        encode_numbers(spec, [value])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("t.xlsx", "read_excel"), ("t.json", "read_json"), ("t.feather", "Parquet")]
+)
+def test_it_is_said_which_files_are_tables(tmp_path, name, said):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=f"read from CSV files .also .gz. and Parquet files.*{said}"):
+        read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["t.xlsx", "t.XLS", "t.ods", "t.csv.gz"])

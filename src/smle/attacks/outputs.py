@@ -1,7 +1,4 @@
-"""Whatever a model answers as output columns: numbers, logits of labels, scores of options.
-
-Decisions (labels as 0 or 1, options by name) are taken, too. Rules that compare raw scores cannot be judged then.
-"""
+"""Output columns as a user reads them: numbers, labels as True or False, options by name."""
 
 from __future__ import annotations
 
@@ -10,77 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import DataError
-from smle.rules import Choice, Label, Number, Specification
-from smle.tables import column_names, encode_choices
+from smle.rules import Choice, Number, Specification
 
-__all__ = ["decisions", "outputs_of"]
+__all__ = ["decisions"]
 
 Doubles = npt.NDArray[np.float64]
-
-
-def outputs_of(spec: Specification, found: Any, rows: int) -> Doubles:
-    """Return answers as columns (rows, m) in the order of `spec.targets`.
-
-    Args:
-        spec: The rules.
-        found: A table with a column per output, or an array: a column per target, or per output with decisions.
-        rows: How many rows were asked.
-
-    Raises:
-        DataError: If the answers have another shape, or a rule needs scores and there are decisions only.
-    """
-    names = column_names(found)
-    wanted = [item.name for item in spec.outputs]
-    if names is not None and set(wanted) <= set(names):
-        labels = {str(label): label for label in found.columns}
-        return _joined(spec, [np.asarray(found[labels[name]]) for name in wanted], rows)
-    array = found.detach().cpu().numpy() if hasattr(found, "detach") else np.asarray(found)
-    array = array[:, None] if array.ndim == 1 else array
-    if array.shape == (rows, len(spec.targets)) and array.dtype.kind == "f":
-        return np.asarray(array, dtype=np.float64)
-    if array.shape == (rows, len(wanted)):
-        return _joined(spec, list(array.T), rows)
-    raise DataError(
-        f"Expected answers of shape {(rows, len(spec.targets))}, a column each for {', '.join(spec.targets)}. Got "
-        f"{array.shape} of {array.dtype}."
-    )
-
-
-def _joined(spec: Specification, parts: list[npt.NDArray[Any]], rows: int) -> Doubles:
-    columns = []
-    for item, values in zip(spec.outputs, parts, strict=True):
-        if isinstance(item, Choice):
-            _require_decisions(spec, item)
-            picked = encode_choices(item, values)
-            columns.append(picked if item.pick == "max" else 1.0 - picked)
-            continue
-        try:
-            numbers = values.astype(np.float64).reshape(rows, 1)
-        except (TypeError, ValueError):
-            raise DataError(f"Expected numbers as answers for '{item.name}'. Got {values[:1].tolist()}.") from None
-        if isinstance(item, Label) and values.dtype.kind != "f":
-            _require_decisions(spec, item)
-            numbers = np.where(numbers > 0, 1.0, -1.0)
-        columns.append(numbers)
-    return np.concatenate(columns, axis=1)
-
-
-def _require_decisions(spec: Specification, output: Label | Choice) -> None:
-    """Raise DataError if a rule asks more of an output than what is decided."""
-    own = {i for i, name in enumerate(spec.targets) if name == output.name or name.startswith(f"{output.name}=")}
-    for rule in spec.rules:
-        for literal in (a for clause in rule.requirement.clauses for a in clause.literals):
-            used = {i for i, _ in literal.outputs}
-            if used.isdisjoint(own):
-                continue
-            values = sorted(v for _, v in literal.outputs)
-            decided = values == [-1, 1] if isinstance(output, Choice) else len(values) == 1
-            if not (decided and used <= own and not literal.inputs and not literal.bound):
-                raise DataError(
-                    f"Rule '{rule.name}' compares raw scores of '{output.name}', and the model answers decisions only. "
-                    f"Hand over a function that answers a column each for {', '.join(spec.targets)}."
-                )
 
 
 def decisions(spec: Specification, y: Doubles, used: tuple[int, ...]) -> dict[str, Any]:

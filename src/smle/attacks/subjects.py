@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.attacks.outputs import outputs_of
 from smle.errors import DataError, ModelFormatError
 from smle.export.scores import scores_of
 from smle.export.stored import StoredModel
 from smle.rules import Categorical, NumericInput, Specification
-from smle.tables import column_names, encode_inputs, in_domain
+from smle.tables import column_names, encode_inputs, in_domain, outputs_of
 
 __all__ = ["Table", "subject_of"]
 

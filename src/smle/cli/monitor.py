@@ -21,6 +21,7 @@ _TITLES = {
     "clip": "{}",
     "served": "{}",
     "broken": "the model alone breaks '{}'",
+    "missing": "'{}' is missing",
     "rule": "rule '{}' is on",
     "cell": "cell {}",
     "input": "{}",
@@ -111,6 +112,7 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
         else:
             shares += [(_TITLES["served"].format(_WAYS[way]), k / now.rows) for way, k in now.head.ways.items()]
             shares += [(_TITLES["broken"].format(name), k / now.rows) for name, k in now.head.broken.items()]
+        shares += [(_TITLES["missing"].format(name), count / now.rows) for name, count in now.missing.items()]
         shares += [(_TITLES["rule"].format(name), count / now.rows) for name, count in now.rules.items()]
         print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
         out.print("The model says nothing about its training rows: there is nothing to compare with.", soft_wrap=True)
@@ -147,5 +149,11 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
 
 
 def _warn(now: Usage) -> None:
+    for name, count in now.missing.items():
+        if count == now.rows:
+            out.print(
+                f"WARNING: '{name}' is missing in every row; its stand-in took its place.", style="bold red",
+                soft_wrap=True, markup=False,
+            )  # fmt: skip
     if now.head is not None and now.head.concern:
         out.print(f"WARNING: {now.head.concern}", style="bold red", soft_wrap=True, markup=False)

@@ -86,7 +86,7 @@ def predict(
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
         loaded = _load(model, require_certificate)
         outside = _Outside()
-        chunks = read_chunks(data, text=texts_of(loaded))
+        chunks = read_chunks(data, text=texts_of(loaded), empty=True)
         kept = _kept(data, keep or (), keep_all) if keep or keep_all else None
         rows = 0
         with TableWriter(output) as writer, counted("predicting", unit="rows") as progress:
@@ -130,7 +130,7 @@ def _kept(data: Path, names: Sequence[str], every: bool) -> Iterator[pd.DataFram
     """Yield the columns to keep, chunk by chunk. They are read once more, so that `007` stays `007`."""
     from smle.tables.files import read_chunks
 
-    for chunk in read_chunks(data, verbatim=True):
+    for chunk in read_chunks(data, verbatim=True, empty=True):
         known = [str(name) for name in chunk.columns]
         unknown = [name for name in names if name not in known]
         if unknown:
@@ -194,7 +194,7 @@ def _answers(
     if info and set(names) & set(_INFO):
         raise ValueError(f"--info: an output has the name of a column that would be added ({', '.join(_INFO)}).")
     for chunk in chunks:
-        first = int(chunk.index[0]) + 1
+        first = int(chunk.index[0]) + 1 if len(chunk) else 1
         with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
             encoded = model.encode(chunk) if isinstance(model, OnnxModel) else encode_inputs(spec, chunk)
             if policy == "raise" and spec.rules:
@@ -205,7 +205,7 @@ def _answers(
         )  # fmt: skip
         table = values
         if not isinstance(values, pd.DataFrame):
-            columns = np.asarray(values).reshape(len(chunk), -1).T
+            columns = np.asarray(values).reshape(len(chunk), len(names)).T
             table = pd.DataFrame(dict(zip(names, columns, strict=True)))
         if info:
             table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]

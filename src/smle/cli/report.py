@@ -24,6 +24,9 @@ def report(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option("--title", help="Title; by default the name of the folder.")] = None,
+    annex: Annotated[
+        bool, typer.Option("--annex", help="Add what Annex IV of the EU AI Act asks for, and what of it is here.")
+    ] = False,
     require_certificate: RequireCertificate = True,
     as_json: Json = False,
 ) -> None:
@@ -33,6 +36,8 @@ def report(
     model has no rules (--no-require-certificate lets that pass). The page says so.
 
     Example: smle report model/ --data test.csv -o report.html
+
+    Example: smle report model/ --data test.csv -o documentation.html --annex
     """
     with reported():
         require_model(model, table=data, usage="smle report {model} --data {table}")
@@ -42,7 +47,7 @@ def report(
             require_model(plain)
         from smle.report import write_report
 
-        result = write_report(model, data, output, plain=plain, name=title)
+        result = write_report(model, data, output, plain=plain, name=title, annex=annex)
         if as_json:
             facts = {"verdict": result.verdict, "reason": result.reason, "warning": result.concern or None}
             print_json({"report": str(result.path), **facts})

@@ -303,7 +303,7 @@ class _Run:
             "rows": self.rows,
             "scores": self.scores,
             "warning": self.scores.get("concern") or None,
-            "history": {k: history[k] for k in ("epochs", "best_epoch", "stopped") if k in history},
+            "history": {k: history[k] for k in ("epochs", "final_epochs", "best_epoch", "stopped") if k in history},
             "trained": self.name,
             "tried": [
                 {"model": t.name, "score": t.score, "reason": t.reason or None} for t in self.tried if t.score > -1e300
@@ -328,6 +328,8 @@ class _Run:
                 out.print(f"{'WARNING' if style else 'Note'}: {text}", style=style, soft_wrap=True, markup=False)
         history = self.model.description_["history"]
         how = f"{history['epochs']} epochs (ended by {history['stopped']})" if "epochs" in history else self.name
+        if history.get("final_epochs"):
+            how += f", then {history['final_epochs']} final epochs on all of them"
         out.print(
             f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.", soft_wrap=True, markup=False
         )

@@ -26,7 +26,7 @@ from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
 from smle.tables.days import with_days
-from smle.tables.frames import frame_of
+from smle.tables.frames import frame_of, missing_counts
 
 __all__ = ["WIDE", "Answered", "Front", "ServedModel"]
 
@@ -82,13 +82,13 @@ class Answered(NamedTuple):
         served = np.asarray(WAYS, dtype=object)[ways]
         return {**facts, "served": served, "moved": self.moved, "replaced": self.replaced}
 
-    def usage(self, spec: Specification, edges: Edges, *, heads: int) -> Usage:
+    def usage(self, spec: Specification, edges: Edges, *, heads: int, missing: dict[str, int]) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did; a box has so many `heads`."""
         seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), self.cell, self.clipped)
         head = None
         if not heads:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
-        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head)
+        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing)
 
 
 def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
@@ -239,7 +239,8 @@ class ServedModel:
         """
         edges = column_edges(self.specification_, encoded) if edges is None else edges
         heads = self.head.heads if isinstance(self.head, Box) else 0
-        return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads)
+        missing = missing_counts(self.specification_, X)
+        return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads, missing=missing)
 
     # --- storing
 

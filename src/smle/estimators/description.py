@@ -72,7 +72,7 @@ def short_history(history: History) -> dict[str, Any]:
         return [every[i] if math.isfinite(every[i]) else None for i in kept] if len(every) == epochs else []
 
     return {
-        "epochs": epochs,
+        "epochs": epochs - history.final_epochs,
         "best_epoch": history.best_epoch + 1,
         "final_epochs": history.final_epochs,
         "stopped": history.stopped,

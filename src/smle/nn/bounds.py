@@ -63,7 +63,13 @@ class BoxParameters(NamedTuple):
 
 
 class Box(nn.Module):
-    """A kind of bounds. Subclasses are final."""
+    """A kind of bounds. Subclasses are final.
+
+    `is_affine`: they are affine functions of x. `widths`: of hidden layers, where there are any.
+    """
+
+    is_affine = False
+    widths: tuple[int, ...] = ()
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center and half-width of the box."""
@@ -86,12 +92,19 @@ class Box(nn.Module):
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the constants of the deployed program in the user's inputs, by their names in the model file."""
         box = self.envelope(dtype)
-        result = {}
+        shift, scale = x_shift.to(dtype), x_scale.to(dtype)
+        result: dict[str, Tensor] = {}
         for name, both in (("lower", box.center - box.half), ("upper", box.center + box.half)):
-            result[name] = both[:, 0]
-            if box.is_sloped:
-                slope = both[:, 1:] / x_scale.to(dtype)
-                result |= {name: both[:, 0] - slope @ x_shift.to(dtype), f"{name}_slope": slope}
+            offset, slope = both[:, 0], both[:, 1:]
+            if box.is_sloped and not box.hidden:
+                slope = slope / scale
+                offset = offset - slope @ shift
+            result |= {name: offset, f"{name}_slope": slope} if box.is_sloped else {name: offset}
+        for i, (weight, bias) in enumerate(box.hidden):
+            if i == 0:
+                weight = weight / scale
+                bias = bias - weight @ shift
+            result |= {f"hidden.{i}.weight": weight, f"hidden.{i}.bias": bias}
         return result
 
 
@@ -133,6 +146,7 @@ class AffineBox(Box):
     domain [low, high] has this form. Shapes: low, high (d,).
     """
 
+    is_affine = True
     sides: Tensor
 
     def __init__(self, units: int, low: Tensor, high: Tensor) -> None:

@@ -18,6 +18,7 @@ from smle.nn.clip import eager
 from smle.nn.head import DeployedHead
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.network_bounds import NetworkBox
+from smle.nn.own_bounds import box_of
 from smle.nn.precision import Float32Only
 from smle.nn.units import DataScale
 from smle.rules import Specification
@@ -72,7 +73,8 @@ class BoxNetwork(Float32Only):
         spec: The rules.
         embedding: Width n of the backbone's output.
         bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
-            small ReLU network of x).
+            small ReLU network of x). Or a module of your own: `Linear` and `ReLU` in turn, inputs (batch, d) -> lower
+            and upper bounds (batch, 2 n); or any with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
         gate: A head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
         passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
         frame: Units of the raw parameters, from data; the user's units by default.
@@ -89,7 +91,7 @@ class BoxNetwork(Float32Only):
         spec: Specification,
         *,
         embedding: int,
-        bounds: str = "constant",
+        bounds: str | nn.Module = "constant",
         gate: bool = True,
         passthrough: bool | None = None,
         frame: DataScale | None = None,
@@ -97,8 +99,10 @@ class BoxNetwork(Float32Only):
         cells: Cells | None = None,
     ) -> None:
         super().__init__()
-        if bounds not in ("constant", "fixed", "affine", "network"):
-            raise ValueError(f"Expected bounds to be 'constant', 'fixed', 'affine' or 'network'. Got {bounds!r}.")
+        if not isinstance(bounds, nn.Module) and bounds not in ("constant", "fixed", "affine", "network"):
+            raise ValueError(
+                f"Expected bounds to be 'constant', 'fixed', 'affine', 'network' or a module. Got {bounds!r}."
+            )
         require_specification(spec)
         if embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
@@ -126,12 +130,14 @@ class BoxNetwork(Float32Only):
             spec,
             self.cells,
             embedding=embedding,
-            affine=bounds == "affine",
-            hidden=self.box.widths if isinstance(self.box, NetworkBox) else (),
+            affine=self.box.is_affine,
+            hidden=self.box.widths,
             passthrough=passthrough,
         )
 
-    def _make_box(self, bounds: str, embedding: int, frame: DataScale) -> Box:
+    def _make_box(self, bounds: str | nn.Module, embedding: int, frame: DataScale) -> Box:
+        if isinstance(bounds, nn.Module):
+            return box_of(bounds, embedding, len(self.spec.columns))
         if bounds not in ("affine", "network"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)

@@ -18,7 +18,9 @@ from smle.certificates.rules import certify_rules
 from smle.errors import DataError, RuleError
 from smle.nn.backbones import Standardize
 from smle.nn.box_network import require_specification
+from smle.nn.clip import eager
 from smle.nn.head import is_large, read_features
+from smle.nn.quick import Quick
 from smle.nn.rules_head import RulesHead
 from smle.nn.units import DataScale
 from smle.rules import Specification
@@ -144,6 +146,7 @@ class SafeNetwork(nn.Module):
         self.is_fresh = embedding is not None  # units may still be taken from data
         self.counts = {"rows": 0, "moved": 0, "replaced": 0}
         self._is_large = is_large(spec)
+        self._quick = Quick.of(self.backbone)
 
     def _certified(self, targets: npt.NDArray[np.float64] | None) -> Certificate:
         default = scale = None
@@ -214,16 +217,9 @@ class SafeNetwork(nn.Module):
 
     def answers(self, features: Tensor, *inputs: Any) -> tuple[Tensor, bool]:
         """Return what the backbone answers (..., m), and whether it left out the last dimension."""
-        inner, given = self.backbone, inputs
-        if not inputs:
-            own = inner.backbone if isinstance(inner, Answers) else inner
-            kind = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
-            x = inner.standardize(features) if isinstance(inner, Answers) else features
-            given = (x.to(kind),)
-        try:
-            answers = inner(*given)
-        except TypeError as error:
-            raise _explained(inner, given, error) if inputs else error from None
+        answers = None if inputs else self._quickly(features)
+        if answers is None:
+            answers = self._called(features, inputs)
         targets = self.spec.targets
         if not isinstance(answers, Tensor) or not answers.is_floating_point():
             got = answers.dtype if isinstance(answers, Tensor) else type(answers).__name__
@@ -234,6 +230,26 @@ class SafeNetwork(nn.Module):
         flat = len(targets) == 1 and answers.ndim == features.ndim - 1
         return (answers[..., None] if flat else answers), flat
 
+    def _quickly(self, features: Tensor) -> Any:
+        """Return the answers of a sequence of plain layers, without calls of modules; None: the backbone has to run."""
+        quick = self._quick
+        if quick is None or quick.backbone is not self.backbone or not eager(features):
+            return None
+        return quick(features if features.dtype is quick.kind else features.to(quick.kind))
+
+    def _called(self, features: Tensor, inputs: tuple[Any, ...]) -> Any:
+        """Return what the backbone makes of its further inputs, if there are any, or else of the features."""
+        inner, given = self.backbone, inputs
+        if not inputs:
+            own = inner.backbone if isinstance(inner, Answers) else inner
+            kind = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
+            x = inner.standardize(features) if isinstance(inner, Answers) else features
+            given = (x.to(kind),)
+        try:
+            return inner(*given)
+        except TypeError as error:
+            raise _explained(inner, given, error) if inputs else error from None
+
     def reading_features(self) -> nn.Module:
         """Return the module that maps features to answers."""
         return (
@@ -243,11 +259,14 @@ class SafeNetwork(nn.Module):
         )
 
     def _count(self, answers: Tensor, served: Tensor) -> None:
-        wrong = ~(answers.to(torch.float32).abs() <= _WIDE).reshape(-1, answers.shape[-1]).all(dim=1)
-        other = (served != answers.to(torch.float32)).reshape(-1, answers.shape[-1]).any(dim=1)
-        self.counts["rows"] += len(wrong)
-        self.counts["moved"] += int((other & ~wrong).sum())
-        self.counts["replaced"] += int(wrong.sum())
+        if answers.dtype is torch.float32 and torch.equal(answers, served):  # nothing was moved
+            self.counts["rows"] += answers.numel() // answers.shape[-1]
+            return
+        own, final = (part.to(torch.float32).cpu().numpy().reshape(-1, part.shape[-1]) for part in (answers, served))
+        usable = (np.abs(own) <= _WIDE).all(axis=1)
+        self.counts["rows"] += len(usable)
+        self.counts["moved"] += int(((own != final).any(axis=1) & usable).sum())
+        self.counts["replaced"] += int((~usable).sum())
 
     def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
         """Return answers to a table or an array, in eval mode: (n,) for one output, else (n, m).

@@ -53,16 +53,3 @@ class NetworkBox(Box):
         """Return center and half-width, affine in h, and the hidden layers."""
         hidden = tuple((w.to(dtype), b.to(dtype)) for w, b in zip(self.weights, self.biases, strict=True))
         return BoxParameters(self.center.to(dtype), nn.functional.softplus(self.raw_width.to(dtype)), hidden=hidden)
-
-    def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-        """Return the constants of the deployed program in the user's inputs; rounding keeps lower <= upper."""
-        box = self.envelope(dtype)
-        result: dict[str, Tensor] = {}
-        for name, both in (("lower", box.center - box.half), ("upper", box.center + box.half)):
-            result |= {name: both[:, 0], f"{name}_slope": both[:, 1:]}
-        for i, (weight, bias) in enumerate(box.hidden):
-            if i == 0:
-                weight = weight / x_scale.to(dtype)
-                bias = bias - weight @ x_shift.to(dtype)
-            result |= {f"hidden.{i}.weight": weight, f"hidden.{i}.bias": bias}
-        return result

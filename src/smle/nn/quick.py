@@ -51,6 +51,13 @@ class Quick:
                 return None
         return cls(backbone, steps)
 
+    @property
+    def kind(self) -> torch.dtype:
+        """The format of the first layer's numbers."""
+        found = next((tensors["weight"].dtype for kind, tensors in self.steps if kind == "linear"), torch.float32)
+        assert isinstance(found, torch.dtype)
+        return found
+
     def __call__(self, x: Tensor) -> Tensor | None:
         """Return the embedding (batch, n); None where the backbone itself has to run."""
         if any(self.hooks) or any(_GLOBAL_HOOKS) or tuple(self.current.values()) != self.layers:

@@ -30,6 +30,8 @@ class RulesHead(nn.Module):
         super().__init__()
         self.certificate = certificate
         self.program = program_of(certificate)
+        stated = certificate.document["specification"]
+        self._widths = len(stated["inputs"]), len(stated["outputs"])
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
@@ -49,15 +51,23 @@ class RulesHead(nn.Module):
         """
         self.require_shapes(features, answers)
         given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
-        X, t = (part.detach().cpu().numpy().reshape(-1, part.shape[-1]) for part in (features, given))
-        served = torch.from_numpy(self.program(X, t)).reshape(answers.shape).to(answers.device)
+        X, t = features.detach().cpu().numpy(), given.detach().cpu().numpy()
+        if answers.ndim == 2:
+            served = torch.from_numpy(self.program(X, t))
+        else:
+            columns, targets = self._widths
+            served = torch.from_numpy(self.program(X.reshape(-1, columns), t.reshape(-1, targets))).reshape(
+                answers.shape
+            )
+        if not answers.is_cpu:
+            served = served.to(answers.device)
         return torch.where(served == given, given, served) if given.requires_grad else served
 
     def require_shapes(self, features: Tensor, answers: Tensor) -> None:
         """Raise ValueError unless there is one row of features, with the columns of the rules, for each answer."""
-        columns, targets = (len(self.certificate.document["specification"][part]) for part in ("inputs", "outputs"))
-        rows = tuple(answers.shape[:-1])
-        if answers.shape[-1:] != (targets,) or tuple(features.shape) != (*rows, columns):
+        columns, targets = self._widths
+        shape = answers.shape
+        if shape[-1:] != (targets,) or features.shape != (*shape[:-1], columns):
             raise ValueError(
                 f"Expected features of shape (..., {columns}) and answers of shape (..., {targets}), in the order of "
                 f"the rules' inputs and outputs. Got {tuple(features.shape)} and {tuple(answers.shape)}."

@@ -295,7 +295,7 @@ def history_view(description: Mapping[str, Any]) -> dict[str, Any]:
             parts.append(f"ended by {record.stopped.replace('_', ' ')}")
         if record.final:
             parts.append(
-                f"the last {record.final} went on from the best, on all rows with none held out, and were kept"
+                f"{record.final} final epochs went on from the best, on all rows with none held out, and were kept"
             )
         caption = "; ".join(parts) + "."
     elif isinstance(seconds := _mapping_of(description.get("history")).get("seconds"), int | float):

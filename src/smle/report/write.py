@@ -15,6 +15,7 @@ from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_m
 from smle.guarantees import Cells, binding_rules, find_cells
 from smle.programs import frozen_heads_of
 from smle.report import view as views
+from smle.report.annex import annex_view
 from smle.report.card import card_view, files_view, require_same_files
 from smle.report.data_view import CellNames, accuracy_view, cell_name, data_view
 from smle.report.explorer import explorer_data
@@ -57,6 +58,7 @@ def write_report(
     plain: SafeEstimator | str | PathLike[str] | None = None,
     name: str | None = None,
     folder: str | PathLike[str] | None = None,
+    annex: bool = False,
 ) -> Report:
     """Check a model again in exact arithmetic and write one self-contained HTML file about it.
 
@@ -69,6 +71,8 @@ def write_report(
         plain: A baseline (estimator or folder) to compare with on the table.
         name: Title of the report; by default the name of the folder.
         folder: The folder that commands in the report name, where `model` is an estimator that was saved there.
+        annex: Add a table of what Annex IV of the EU AI Act asks for in technical documentation, and what of it the
+            report has.
 
     Raises:
         ModelFormatError: If there is no model folder.
@@ -100,7 +104,10 @@ def write_report(
             raise DataError(f"{data}: {error}") from None
     else:
         view, explorer = _view(estimator, record, judgement, table=data, baseline=baseline, place=place)
-    view |= {"name": title, "kicker": "Assurance report", **stamped()}
+    view |= {"name": title, "kicker": "Assurance report", "annex": None, **stamped()}
+    if annex:
+        view["annex"] = annex_view(view["contents"], proved=judgement.verdict == PROVED)
+        view["contents"] = [*view["contents"], ("annex", "Technical documentation")]
     write_page(target, render("report.html", view, explorer))
     concern = view["accuracy"]["concern"] if view["accuracy"] else ""
     return Report(target, judgement.verdict, judgement.reason, concern)

@@ -131,7 +131,10 @@ class Vocabulary:
         known = group.categories if isinstance(group, Categorical) else group.options
         text = written(node)
         if text is None:
-            raise RuleError(f"Expected {kind} of '{group.name}'. Got {quote(node)}.")
+            squeezed = to_text(node).replace(" ", "")
+            meant = next((name for name in known if name.replace(" ", "") == squeezed), None)
+            hint = "" if meant is None else f", which computes. Put the name in backticks: `{meant}`"
+            raise RuleError(f"Expected {kind} of '{group.name}'. Got {quote(node)}{hint}.")
         columns = self.columns if isinstance(group, Categorical) else self.targets
         if text not in known and isinstance(node, Num | Negative):
             equal = [k for k in known if _same_number(k, text)]

@@ -13,6 +13,7 @@ from smle.tables.encode import (
     require_in_domain,
     table_digest,
 )
+from smle.tables.outputs import outputs_of
 from smle.tables.whole import WHOLE_FLOAT64, require_exact
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "in_domain",
     "option_of",
     "option_values",
+    "outputs_of",
     "require_columns",
     "require_exact",
     "require_in_domain",

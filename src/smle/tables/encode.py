@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
+import unicodedata
 import warnings
 from collections.abc import Collection
 from typing import Any
@@ -101,7 +103,10 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     try:
         array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"Expected numbers in the outputs ({', '.join(spec.targets)}).") from None
+        flat = np.asarray(y, dtype=object).reshape(-1).tolist()
+        example = next((v for v in flat if not _is_number(v)), None)
+        listed = ", ".join(spec.targets)
+        raise DataError(f"Expected numbers in the outputs ({listed}). Got {example!r:.60}.{_comma(example)}") from None
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or array.shape[1] != len(spec.targets):
         raise DataError(
@@ -277,6 +282,12 @@ def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
     if missing:
         hints = []
         for name in missing:
+            if any(_normal(name) == _normal(other) for other in names):
+                hints.append(
+                    f"'{name}', which is there in another Unicode form (rename the columns by "
+                    "unicodedata.normalize('NFC', name), and the input in the rules)"
+                )
+                continue
             close = difflib.get_close_matches(name, names, n=1)
             hints.append(f"'{name}'" + (f" (did you mean '{close[0]}'?)" if close else ""))
         raise DataError(
@@ -297,7 +308,7 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
         numbers: FloatArray = values.astype(np.float32 if values.dtype == np.float32 else np.float64)
     except (TypeError, ValueError):
         example = next((v for v in values.tolist() if not _is_number(v)), None)
-        raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.") from None
+        raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.{_comma(example)}") from None
     except OverflowError:
         raise DataError(f"Input '{item.name}': expected numbers. Got a whole number beyond all floats.") from None
     require_exact(values[:, None], numbers[:, None], [f"Input '{item.name}'"])
@@ -315,6 +326,20 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     if item.integer and fractional.any():
         raise DataError(f"Input '{item.name}': expected whole numbers. Got {numbers[fractional][0]:g}.")
     return numbers
+
+
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _comma(value: Any) -> str:
+    """Return advice about decimal commas, which are not guessed: 1,234 may be either."""
+    if not isinstance(value, str) or re.fullmatch(r"\s*[+-]?[\d.\s]*\d,\d+\s*", value) is None:
+        return ""
+    return (
+        " Decimals are written with a point. Save the table so, or read it with pandas.read_csv(..., sep=';', "
+        "decimal=',') and pass it in Python."
+    )
 
 
 def _is_number(value: Any) -> bool:

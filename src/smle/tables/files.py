@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import os
+import shlex
 import sys
+import unicodedata
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
@@ -33,6 +36,18 @@ _NO_NAMES: frozenset[str] = frozenset()
 _NO_TEXT: Mapping[str, frozenset[str]] = {}
 _PARQUET = (".parquet", ".pq")
 _NOT_WRITTEN = (".xlsx", ".xls", ".ods", ".gz")
+_OTHER_KINDS = {
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".xlsm", ".ods"),
+        "Save the sheet as CSV (in Excel: CSV UTF-8), or read it with pandas.read_excel and pass the table in Python.",
+    ),
+    **dict.fromkeys(
+        (".json", ".jsonl", ".ndjson"), "Read it with pandas.read_json, and save it as CSV or pass the table in Python."
+    ),
+    **dict.fromkeys(
+        (".feather", ".arrow", ".orc"), "Read it with pandas, and save it as Parquet or pass the table in Python."
+    ),
+}
 _BAD_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
 # What usually stands for a missing value. In a column of names these may be names: Namibia's code is NA.
 _MISSING = frozenset(
@@ -71,11 +86,12 @@ def read_chunks(
     text: Mapping[str, frozenset[str]] = _NO_TEXT,
     rows: int = CHUNK,
     verbatim: bool = False,
+    empty: bool = False,
 ) -> Iterator[pd.DataFrame]:
     """Yield a table in chunks of at most `rows` rows, numbered through; memory does not grow with the file.
 
     With `verbatim` all columns are as they stand in the file: text from CSV files, where nothing is taken for a missing
-    value, and the file's own types from Parquet files.
+    value, and the file's own types from Parquet files. With `empty` a table without rows is one chunk without rows.
 
     Raises:
         DataError, MissingDependencyError: As for `read_table`.
@@ -85,12 +101,13 @@ def read_chunks(
     parts = _parquet_chunks(place, rows, verbatim) if _is_parquet(place) else _csv_chunks(place, text, rows, verbatim)
     start = 0
     for part in parts:
-        if not len(part):  # so does pandas read a header without rows
+        if not len(part) and not empty:  # so does pandas read a header without rows
             continue
+        part.columns = [unicodedata.normalize("NFC", str(name)) for name in part.columns]
         part.index = range(start, start + len(part))  # type: ignore[assignment]
         start += len(part)
         yield part
-    if not start:
+    if not start and not empty:
         raise DataError(f"{place}: expected rows below the header. Got an empty table.")
 
 
@@ -99,6 +116,9 @@ def _is_parquet(place: Path) -> bool:
 
 
 def _require_file(place: Path) -> None:
+    other = _OTHER_KINDS.get(place.suffix.lower())
+    if other is not None:
+        raise DataError(f"Cannot read '{place}': tables are read from CSV files (also .gz) and Parquet files. {other}")
     if place.is_dir():
         raise DataError(f"Cannot read '{place}': it is a folder. Expected a CSV or Parquet file.")
     if not place.is_file():
@@ -108,7 +128,7 @@ def _require_file(place: Path) -> None:
 def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verbatim: bool) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
-    separator, names = _header(place)
+    separator, names, encoding = _header(place)
     if verbatim:
         text = dict.fromkeys(names, _MISSING)
     options: dict[str, Any] = {
@@ -118,7 +138,9 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
         "dtype": {name: str for name in names if name in text},
         "keep_default_na": False,
         "na_values": {name: sorted(_MISSING - text.get(name, frozenset())) for name in names},
-        "encoding": "utf-8-sig",  # programs for spreadsheets put a mark at the beginning
+        "encoding": encoding,
+        "names": names,
+        "header": 0,
         "low_memory": False,
         "skip_blank_lines": len(names) > 1,  # in a single column a blank line is a missing value
         **_exact_digits(),
@@ -132,7 +154,9 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
                 yield from _large_as_text(_strictly(reader), _strictly(texts))
     except pd.errors.EmptyDataError:
         raise DataError(f"{place}: expected rows below the header. Got an empty table.") from None
-    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise _other_encoding(place, error) from None
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         reason = str(error).removeprefix("Error tokenizing data. C error: ").strip()
         raise DataError(f"{place}: not readable as a table of separated values ({reason}).") from None
     except _BAD_GZIP as error:
@@ -174,20 +198,23 @@ def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]
         yield part
 
 
-def _header(place: Path) -> tuple[str, list[str]]:
-    """Return separator and column names."""
+def _header(place: Path) -> tuple[str, list[str], str]:
+    """Return separator, column names and encoding: UTF-8, or UTF-16 where a mark at the beginning says so."""
     try:
         with gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw:
-            line = raw.readline(_HEADER).decode("utf-8-sig")
-            # A quoted name may go on in the next line.
-            while line.count('"') % 2 and len(line) < _HEADER and (more := raw.readline(_HEADER)):
-                line += more.decode()
-    except UnicodeDecodeError:
-        line = "\0"
+            encoding = "utf-16" if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+            raw.seek(0)
+            with io.TextIOWrapper(raw, encoding=encoding, newline="") as text:
+                line = text.readline(_HEADER)
+                # A quoted name may go on in the next line.
+                while line.count('"') % 2 and len(line) < _HEADER and (more := text.readline(_HEADER)):
+                    line += more
+    except UnicodeDecodeError as error:
+        raise _other_encoding(place, error) from None
     except _BAD_GZIP as error:
         raise _damaged(place, error) from None
     if "\0" in line:
-        raise DataError(f"{place}: expected text (CSV), or Parquet in a file named *.parquet. Got something else.")
+        raise _no_text(place)
     if not line.strip():
         raise DataError(f"{place}: expected a header with the column names. Got an empty first line.")
     separator = max((",", ";", "\t"), key=line.count)
@@ -195,8 +222,25 @@ def _header(place: Path) -> tuple[str, list[str]]:
         names = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator))
     except csv.Error as error:
         raise DataError(f"{place}: expected a header with the column names. Got a first line with {error}.") from None
+    names = [unicodedata.normalize("NFC", name) for name in names]
     _require_distinct(place, names)
-    return separator, names
+    return separator, names, encoding
+
+
+def _no_text(place: Path) -> DataError:
+    return DataError(f"{place}: expected text (CSV), or Parquet in a file named *.parquet. Got something else.")
+
+
+def _other_encoding(place: Path, error: UnicodeDecodeError) -> DataError:
+    """Say which encoding a file seems to have: in Latin-1 and its kin, letters with accents are bytes above 127."""
+    around = error.object[max(error.start - 12, 0) : error.start + 12]
+    near = " ".join(around.decode("cp1252", "replace").split())
+    if not near.isprintable() or "\ufffd" in near:
+        return _no_text(place)
+    return DataError(
+        f"{place}: expected text in UTF-8. Got byte 0x{error.object[error.start]:02x} in '{near}', probably Latin-1 or "
+        f"Windows-1252. Convert the file: iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(str(place))} > utf8.csv"
+    )
 
 
 def _require_distinct(place: Path, names: list[str]) -> None:
@@ -225,7 +269,10 @@ def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataF
     try:
         with parquet.ParquetFile(place) as file:
             _require_distinct(place, list(file.schema_arrow.names))
-            for batch in file.iter_batches(batch_size=rows):
+            batches = (
+                file.iter_batches(batch_size=rows) if file.metadata.num_rows else [file.schema_arrow.empty_table()]
+            )
+            for batch in batches:
                 # Whole numbers, some of them missing, would be floats.
                 yield batch.to_pandas(types_mapper=pd.ArrowDtype if verbatim else None, integer_object_nulls=True)
     except arrow.ArrowException as error:

@@ -21,7 +21,7 @@ from smle.tables.whole import WHOLE_FLOAT32
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text", "missing_in"]
+__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text", "missing_counts", "missing_in"]
 
 MISSING = "nan"  # how a missing text is handed to a stored model, which knows text only
 
@@ -108,6 +108,18 @@ def missing_in(values: Any) -> npt.NDArray[np.bool_]:
         return np.asarray(np.isnat(array))
     array = _plain(array)
     return np.isnan(array) if array.dtype.kind == "f" else np.array([is_missing(v) for v in array.tolist()], dtype=bool)
+
+
+def missing_counts(spec: Specification, table: Any) -> dict[str, int]:
+    """Return in how many rows each input that has a stand-in is missing."""
+    names = column_names(table)
+    labels = {} if names is None else dict(zip(names, table.columns, strict=True))
+    counts = {}
+    for position, item in enumerate(spec.inputs):
+        if item.missing is not None:
+            column = np.asarray(table)[:, position] if names is None else table[labels[item.name]]
+            counts[item.name] = int(missing_in(column).sum())
+    return counts
 
 
 def _text(value: Any) -> str:

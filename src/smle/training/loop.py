@@ -131,8 +131,8 @@ class _Run:
         started = time.monotonic() - self.history.seconds
         options = self.options
         shown = options.progress if self.group.is_first else False
-        total = options.warmup_epochs + options.max_epochs + options.final_epochs
-        with Bar(self.title, total, shown=shown) as bar:
+        total = options.warmup_epochs + options.max_epochs
+        with Bar(self.title, total, final=options.final_epochs, shown=shown) as bar:
             while not self.finished:
                 self.epoch()
                 self.history.seconds = time.monotonic() - started

@@ -16,7 +16,7 @@ __all__ = ["Bar"]
 class Bar:
     """Shows loss, validation loss, safety and time left, on stderr."""
 
-    def __init__(self, title: str, total: int, *, shown: bool | None) -> None:
+    def __init__(self, title: str, total: int, *, final: int = 0, shown: bool | None) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -26,6 +26,7 @@ class Bar:
         )
         visible = sys.stderr.isatty() if shown is None else shown
         self._progress = Progress(*columns, console=Console(stderr=True), disable=not visible, transient=True)
+        self._title, self._final = title, final
         self._task = self._progress.add_task(title, total=total, numbers="")
 
     def __enter__(self) -> Bar:
@@ -40,4 +41,11 @@ class Bar:
         parts = [f"loss {history.loss[-1]:.4g}", f"validation {history.validation_loss[-1]:.4g}"]
         if history.safety and not math.isnan(history.safety[-1]):
             parts.append(f"{history.safety_name} {history.safety[-1]:.3g}")
-        self._progress.update(self._task, completed=len(history.loss), numbers="  ".join(parts))
+        numbers = "  ".join(parts)
+        if history.final_epochs:  # they come on top of those that were asked for, and are named
+            title = f"{self._title}, final epochs"
+            self._progress.update(
+                self._task, description=title, completed=history.final_epochs, total=self._final, numbers=numbers
+            )
+        else:
+            self._progress.update(self._task, completed=len(history.loss), numbers=numbers)

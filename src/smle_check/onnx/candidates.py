@@ -261,9 +261,11 @@ class Checked(Limits):
             parts = p.several("Split", [values, sizes], [f"safe/leaf/{i}" for i in range(leaves)], axis=0)
             regions = sorted(_regions(self.tree))
             bits = self.leaf_bits(regions, wide, chosen)
-            ones = p.integers("safe.ones", [1] * len(regions), (len(regions),))
-            names = [f"safe/bit/{i}" for i in range(len(regions))]
-            columns = p.several("Split", [bits, ones], names, axis=0) if len(regions) > 1 else [bits]
+            columns = [bits]
+            if len(regions) > 1:
+                ones = p.integers("safe.ones", [1] * len(regions), (len(regions),))
+                names = [f"safe/bit/{i}" for i in range(len(regions))]
+                columns = p.several("Split", [bits, ones], names, axis=0)
             values = self.grown(self.tree, dict(zip(regions, columns, strict=True)), iter(parts))
         return p.add("Cast", [values], "safe/single", to=FLOAT)
 
