@@ -6,9 +6,8 @@ Other rooms import these names from here, and nothing from the rooms inside.
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
 from smle.guarantees.advice.costs import RuleCost, score_text
-from smle.guarantees.advice.diagnose import conflicts_explained
+from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
-from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
@@ -18,7 +17,6 @@ from smle.guarantees.box import (
     Counterexample,
     Finder,
     HeadProblem,
-    HeadResult,
     LocalLoss,
     Loss,
     Memory,
@@ -52,7 +50,6 @@ from smle.guarantees.proof.verdict import (
 )
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
-from smle.guarantees.regions.cell_rules import Polytopes
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
@@ -78,7 +75,6 @@ __all__ = [
     "Head",
     "HeadNumbers",
     "HeadProblem",
-    "HeadResult",
     "Holds",
     "Leaf",
     "LocalLoss",
@@ -89,7 +85,6 @@ __all__ = [
     "Obligation",
     "PairValues",
     "Pdcg",
-    "Polytopes",
     "Region",
     "RegionMaximum",
     "RuleCost",
@@ -106,7 +101,7 @@ __all__ = [
     "clause_holds",
     "compare",
     "conflicts_explained",
-    "diagnose",
+    "diagnose_arrays",
     "domain_box",
     "find_cells",
     "find_center",
