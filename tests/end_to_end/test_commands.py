@@ -36,7 +36,7 @@ def test_train_verify_predict(files):
     verified = run("verify", files / "m")
     assert verified.exit_code == 0
     assert "brake >= 0.8" in verified.output
-    assert "Holds: every rule is proved" in verified.output
+    assert "enforced by" in verified.output
     predicted = run("predict", files / "m", files / "data.csv", "-o", files / "p.csv")
     assert predicted.exit_code == 0
     written = pd.read_csv(files / "p.csv", converters={"brake": float})["brake"]

@@ -218,5 +218,5 @@ def test_estimator_stores_loads_and_exports(tmp_path: Path) -> None:
 
 
 def test_unknown_bounds_are_named() -> None:
-    with pytest.raises(ValueError, match="'constant', 'fixed', 'affine' or 'network'"):
+    with pytest.raises(ValueError, match="'constant', 'fixed', 'affine', 'network' or a module"):
         BoxNetwork(nn.Linear(2, 2), EVERYWHERE, embedding=2, bounds="magic")
