@@ -19,7 +19,7 @@ from smle.nn.box_network import BoxNetwork
 from smle.nn.quick import Quick
 from smle.rules import Specification
 from studies.bench.clips import HEADER, RULES
-from studies.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory
+from studies.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory, one_thread
 
 __all__ = ["run", "undisturbed"]
 
@@ -34,16 +34,12 @@ def run(quick: bool = False) -> BenchResult:
     """Run all parts; `quick` takes few rounds."""
     passed: dict[str, bool] = {}
     keep_memory()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         tables = (
             _table("A 128-128-64 backbone", (128, 128), 64, quick=quick, passed=passed),
             _table("The paper's network for 8 inputs and 4 outputs (32-64-32)", (32, 64), 32, quick=quick),
             _doors(quick, passed),
         )
-    finally:
-        torch.set_num_threads(threads)
     return BenchResult("inference", "Inference: cost of an answer", tables, passed=passed, quick=quick)
 
 
@@ -94,8 +90,9 @@ def _table(
         ("gate", "bounds", "runtime", "batch", "plain (us)", "safe (us)", "safe / plain"),
         tuple(rows),
         "8 inputs, 4 outputs, one thread; the plain network has the same backbone and one linear layer. With a gate "
-        "there is a certified head inside the rule's region and a free one outside. First quartile over rounds "
-        "taken in turns; the process keeps freed memory, so that page faults of large buffers are not measured. A safe "
+        "there is a certified head inside the rule's region and a free one outside. First quartile of the processor "
+        "time of rounds taken in turns; the process keeps freed memory, so that page faults of large buffers are not "
+        "measured. A safe "
         "network that is deployed runs its backbone without the calls of torch's modules; the plain one is called as "
         "modules are, and once in the same short way.",
     )
@@ -121,7 +118,7 @@ def _doors(quick: bool, passed: dict[str, bool]) -> Table:
         for size in sizes:
             x = torch.rand(size, 3, generator=torch.Generator().manual_seed(0))
             calls = {key: _call(network, x) for key, network in contenders.items()}
-            times = interleaved(calls, rounds=20 if quick else 200, budget=5.0, clock=time.thread_time)
+            times = interleaved(calls, rounds=20 if quick else 200, budget=3.0, clock=time.thread_time)
             for key, ratios in found.items():
                 ratios.append(min(times[key].seconds) / min(times["plain"].seconds))
         rows += [(name, "head of rules", *found["rules"]), (name, "learned box", *found["box"])]
@@ -176,7 +173,10 @@ def _compare(
 
     rounds = 60 if batch <= 1024 else 20
     times = interleaved(
-        {"plain": repeated(theirs), "safe": repeated(ours)}, rounds=rounds if quick else 5 * rounds, budget=8.0
+        {"plain": repeated(theirs), "safe": repeated(ours)},
+        rounds=rounds if quick else 5 * rounds,
+        budget=4.0,
+        clock=time.thread_time,
     )
     plain, safe = (undisturbed(times[name]) / calls for name in ("plain", "safe"))
     return safe / plain, (plain * 1e6, safe * 1e6)

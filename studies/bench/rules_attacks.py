@@ -46,7 +46,7 @@ from studies.bench.soundness_programs import (
     torch_threads,
 )
 
-__all__ = ["ATTACKS", "Attacker", "RulesProgram", "Subject", "corrected", "stated", "unsafe"]
+__all__ = ["ATTACKS", "OWN", "Attacker", "RulesProgram", "Subject", "corrected", "stated", "unsafe"]
 
 Array = npt.NDArray[np.float32]
 TINY = 2.0**-126
@@ -490,8 +490,9 @@ def _versions(attacker: Attacker, count: int) -> Iterator[Batch]:
                     yield Batch(X[rows], X[rows], Z[rows], Y, way)
 
 
+OWN = "the model's own answers"
 ATTACKS: dict[str, tuple[Callable[[Attacker, int], Iterator[Batch]], float]] = {
-    "the model's own answers": (_own, 0.08),
+    OWN: (_own, 0.08),
     "answers at the borders of rules": (_numpy("aimed"), 0.22),
     "served answers, moved by a number or two": (_numpy("again"), 0.16),
     "NaN, infinite, huge, subnormal answers": (_numpy("hostile"), 0.12),

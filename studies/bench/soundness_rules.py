@@ -19,7 +19,7 @@ from sklearn.multioutput import MultiOutputRegressor
 
 from studies.bench.harness import BenchResult, Table
 from studies.bench.random_rules import draw
-from studies.bench.rules_attacks import ATTACKS, Attacker, Subject, corrected, stated, unsafe
+from studies.bench.rules_attacks import ATTACKS, OWN, Attacker, Subject, corrected, stated, unsafe
 from studies.bench.runtimes import Runtime, installed_runtime, prepare
 from studies.bench.sampling import Judge
 from studies.bench.soundness import Ledger, attack_tables, found_in, runtimes_table
@@ -152,6 +152,8 @@ def subjects() -> dict[str, Callable[[], Subject]]:
 def attack_all(subject: Subject, points: int, ledger: Ledger, seed: int, runtimes: list[Runtime]) -> None:
     """Run every attack on a head, with its share of the points."""
     judge = Judge(subject.spec)
+    if subject.model is None:  # it has no answers of its own: the other attacks take their share
+        points = math.ceil(points / (1 - ATTACKS[OWN][1]))
     for name, (attack, share) in ATTACKS.items():
         attacker = Attacker(subject, np.random.default_rng([seed, len(name)]), runtimes)
         before = time.perf_counter()
