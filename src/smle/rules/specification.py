@@ -320,10 +320,23 @@ class Specification:
         return build(**parts)
 
     @classmethod
+    def from_file(
+        cls, path: str | PathLike[str], *, functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> Specification:
+        """Read a rules file. `functions` are functions of your own that its rules may call, by name.
+
+        Raises:
+            RuleError: If the file cannot be read, or what it says; the message names the place.
+        """
+        from pathlib import Path
+
+        return cls.from_yaml(Path(path), functions=functions)
+
+    @classmethod
     def from_yaml(
         cls, source: str | PathLike[str], *, functions: Mapping[str, Callable[..., Any]] | None = None
     ) -> Specification:
-        """Read a rules file: a path, or the YAML text itself (anything with a line break).
+        """Read rules as YAML text (anything with a line break); a path is read as `from_file` does.
 
         `functions` are functions of your own that its rules may call, by name: see `smle.rules.build.build`.
         """
