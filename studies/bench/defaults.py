@@ -118,7 +118,7 @@ def _fitted(way: str, problem: Problem, kept: npt.NDArray[np.intp], job: Job) ->
     plain, last = kinds[problem.is_regression]
     kind: type[SafeEstimator] = last if way in ("through", "annealed") else plain
     options: dict[str, Any] = {"max_epochs": 8} if job.quick else {}
-    model = kind(problem.spec, random_state=job.seed, compare=False, progress=False, **options)
+    model = kind(problem.spec, random_state=job.seed, compare=False, verbose=False, **options)
     if isinstance(model, _LastThrough):
         model._through = way == "through"
     y = problem.y[kept]
@@ -207,7 +207,7 @@ class _LastThrough(SafeEstimator):
             options = TrainingOptions(
                 learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
-                validation_share=self.validation_share, schedule="cosine", progress=False,
+                validation_share=self.validation_fraction, schedule="cosine", progress=False,
             )  # fmt: skip
             module = _Through(network, step, self._frame(targets)[1]) if self._through else network
             wanted = torch.tensor(targets, dtype=torch.float32)

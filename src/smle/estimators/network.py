@@ -86,7 +86,7 @@ def train_network(
             further(network, history)
         certificate = certify(network) if spec.rules else None
         backbone = _folded(network) if certificate is None else network.backbone
-    held = split_rows(len(X), share=model.validation_share, seed=seed)[1].numpy()
+    held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
     state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
     return Trained(tensors_of(state), certificate, history, held)
 
@@ -101,7 +101,7 @@ def _network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return BoxNetwork(
-            MLP(model.hidden, model.embedding, shift=shift, scale=scale),
+            MLP(model.hidden_layer_sizes, model.embedding, shift=shift, scale=scale),
             spec,
             embedding=model.embedding,
             bounds=bounds,
@@ -137,11 +137,11 @@ def _train(
         batch_size=model.batch_size,
         max_epochs=model.max_epochs,
         patience=model.patience,
-        validation_share=model.validation_share,
+        validation_share=model.validation_fraction,
         schedule=model.schedule,
         final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
         final_below=model._small_loss(targets) if model.final_epochs is None else math.inf,
-        progress=model.progress,
+        progress=model.verbose,
     )
     history = train(
         network,
@@ -155,9 +155,9 @@ def _train(
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
     )
-    if model.refit and network.spec.rules:
+    if model.refit_heads and network.spec.rules:
         wanted = torch.tensor(targets)
-        kept, held = split_rows(len(X), share=model.validation_share, seed=seed)
+        kept, held = split_rows(len(X), share=model.validation_fraction, seed=seed)
         refit_network(
             network,
             X[kept],
