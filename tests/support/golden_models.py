@@ -141,7 +141,7 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
     if "free.weight" in tensors:
         free = torch.from_numpy(tensors["free.weight"].copy()), torch.from_numpy(tensors["free.bias"].copy())
     assert heads.count(None) == (free is not None)
-    network.hold(FrozenHeads(box[kind](bounds), tuple(heads)), free)
+    network.pin(FrozenHeads(box[kind](bounds), tuple(heads)), free)
     return network.requires_grad_(False)
 
 
