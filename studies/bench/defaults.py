@@ -31,7 +31,6 @@ from smle.estimators.comparison import encode_targets
 from smle.estimators.network import Trained, train_network
 from smle.estimators.scores import decided, losses, total_score
 from smle.guarantees import nearest_outputs, to_scores
-from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification, label_columns
 from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
@@ -179,7 +178,7 @@ class _Served(torch.autograd.Function):
 class _Through(nn.Module):
     """A network with the step behind it, for training."""
 
-    def __init__(self, network: BoxNetwork, head: RulesHead, scale: Array) -> None:
+    def __init__(self, network: nn.Module, head: RulesHead, scale: Array) -> None:
         super().__init__()
         self.network, self.step = network, head
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
@@ -203,7 +202,7 @@ class _LastThrough(SafeEstimator):
         default, scale = self._typical(targets)
         step = RulesHead(certify_rules(given, default=default, scale=scale))
 
-        def further(network: BoxNetwork, history: History) -> None:
+        def further(network: nn.Module, history: History) -> None:
             options = TrainingOptions(
                 learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,

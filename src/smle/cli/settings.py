@@ -33,7 +33,7 @@ class TrainSettings:
     embedding: int = 64
     bounds: str = "auto"
     enforcement: str = "correct"
-    learning_rate: float = 1e-2
+    learning_rate: float = 3e-3
     batch_size: int = 256
     epochs: int = 500
     patience: int = 50

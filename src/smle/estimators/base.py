@@ -90,7 +90,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         hidden: tuple[int, ...] = (64, 64, 64),
         embedding: int = 64,
         bounds: str = "auto",
-        learning_rate: float = 1e-2,
+        learning_rate: float = 3e-3,
         batch_size: int = 256,
         max_epochs: int = 500,
         patience: int = 50,
