@@ -31,6 +31,7 @@ from smle.estimators.comparison import encode_targets
 from smle.estimators.network import Trained, train_network
 from smle.estimators.scores import decided, losses, total_score
 from smle.guarantees import nearest_outputs, to_scores
+from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification, label_columns
 from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
@@ -117,7 +118,7 @@ def _fitted(way: str, problem: Problem, kept: npt.NDArray[np.intp], job: Job) ->
     plain, last = kinds[problem.is_regression]
     kind: type[SafeEstimator] = last if way in ("through", "annealed") else plain
     options: dict[str, Any] = {"max_epochs": 8} if job.quick else {}
-    model = kind(problem.spec, random_state=job.seed, compare=False, progress=False, **options)
+    model = kind(problem.spec, random_state=job.seed, compare=False, verbose=False, **options)
     if isinstance(model, _LastThrough):
         model._through = way == "through"
     y = problem.y[kept]
@@ -178,7 +179,7 @@ class _Served(torch.autograd.Function):
 class _Through(nn.Module):
     """A network with the step behind it, for training."""
 
-    def __init__(self, network: nn.Module, head: RulesHead, scale: Array) -> None:
+    def __init__(self, network: BoxNetwork, head: RulesHead, scale: Array) -> None:
         super().__init__()
         self.network, self.step = network, head
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
@@ -202,11 +203,11 @@ class _LastThrough(SafeEstimator):
         default, scale = self._typical(targets)
         step = RulesHead(certify_rules(given, default=default, scale=scale))
 
-        def further(network: nn.Module, history: History) -> None:
+        def further(network: BoxNetwork, history: History) -> None:
             options = TrainingOptions(
                 learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
-                validation_share=self.validation_share, schedule="cosine", progress=False,
+                validation_share=self.validation_fraction, schedule="cosine", progress=False,
             )  # fmt: skip
             module = _Through(network, step, self._frame(targets)[1]) if self._through else network
             wanted = torch.tensor(targets, dtype=torch.float32)

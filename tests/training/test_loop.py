@@ -367,7 +367,9 @@ def test_losses_by_name_find_what_they_are_named_for() -> None:
     wanted = {"squared_error": 3.25, "absolute_error": 1.5, "quantile": 1.5, "poisson": math.log(3.25)}
     for loss, expected in [*wanted.items(), (quantile_loss(0.9), 10.0)]:
         network = nn.Linear(1, 1, bias=False)
-        settings = options(max_epochs=150, batch_size=200, learning_rate=0.2, schedule="cosine", keep="last")
+        settings = options(
+            max_epochs=300, batch_size=200, learning_rate=0.2, schedule="cosine", patience=None, keep="last"
+        )
         train(network, torch.ones(200, 1), y, loss=loss, options=settings, validation=(torch.ones(200, 1), y))
         low, high = (expected - 0.6, expected + 0.6) if loss in ("absolute_error", "quantile") else (expected,) * 2
         assert low - 0.1 <= float(network.weight.detach()) <= high + 0.1, loss

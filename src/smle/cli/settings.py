@@ -8,11 +8,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from smle.defaults import NETWORK
+
 __all__ = ["TrainSettings"]
 
 _WHOLE = ("embedding", "batch_size", "epochs", "patience", "final_epochs", "seed")
 _NUMBERS = (*_WHOLE, "learning_rate", "validation_share", "test_share")
-_PARAMETERS = {"epochs": "max_epochs", "seed": "random_state"}  # settings with another name in Python
+_PARAMETERS = {
+    "epochs": "max_epochs", "hidden": "hidden_layer_sizes", "refit": "refit_heads", "seed": "random_state",
+    "validation_share": "validation_fraction",
+}  # settings with another name in Python  # fmt: skip
 # What the estimators do not know, or not in this form; they check the other settings.
 _MODELS = ("network", "auto", "hist-gradient-boosting", "random-forest", "extra-trees", "ridge", "xgboost", "lightgbm")
 _OWN: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -29,19 +34,19 @@ class TrainSettings:
     """How to train from the command line; names are those of the options and of the keys in a settings file."""
 
     model: str = "network"
-    hidden: tuple[int, ...] = (64, 64, 64)
-    embedding: int = 64
-    bounds: str = "auto"
-    enforcement: str = "correct"
-    learning_rate: float = 3e-3
-    batch_size: int = 256
-    epochs: int = 500
-    patience: int = 50
-    final_epochs: int | None = None
+    hidden: tuple[int, ...] = NETWORK.hidden_layer_sizes
+    embedding: int = NETWORK.embedding
+    bounds: str = NETWORK.bounds
+    enforcement: str = NETWORK.enforcement
+    learning_rate: float = NETWORK.learning_rate
+    batch_size: int = NETWORK.batch_size
+    epochs: int = NETWORK.max_epochs
+    patience: int = NETWORK.patience
+    final_epochs: int | None = NETWORK.final_epochs
     seed: int = 0
-    gate: bool = True
-    refit: bool = True
-    validation_share: float = 0.2
+    gate: bool = NETWORK.gate
+    refit: bool = NETWORK.refit_heads
+    validation_share: float = NETWORK.validation_fraction
     test_share: float = 0.2
     baseline: bool = True
 

@@ -17,13 +17,14 @@ from sklearn.utils.validation import _check_sample_weight
 from smle.certificates.agreement import require_kind
 from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel
+from smle.defaults import NETWORK
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError
 from smle.estimators.comparison import compare_held_out
 from smle.estimators.description import describe, short_history
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table
-from smle.estimators.parameters import require_parameters
+from smle.estimators.parameters import plain_parameters, require_parameters, stored_parameters
 from smle.guarantees import conflicts_explained, require_units
 from smle.monitor import Usage
 from smle.programs import Perceptron
@@ -47,12 +48,12 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     """A multi-layer perceptron that provably obeys rules. See `SafeRegressor` and `SafeClassifier`.
 
     Args:
-        specification: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
+        spec: The rules: a Specification, the path of a rules file, or YAML text. None: no rules.
         estimator: Any scikit-learn estimator or pipeline, of XGBoost or LightGBM too, to fit instead of a network. It
             sees the table as it is passed, columns that the rules do not know, text and missing values included
             (numbers as float32 holds them, outputs left out). It is stored as ONNX and served so from `fit` on, behind
             a head that is proved to obey. The arguments below have no meaning then. None: a network.
-        hidden: Widths of the hidden ReLU layers.
+        hidden_layer_sizes: Widths of the hidden ReLU layers.
         embedding: Width of the layer that is clipped; the last one before the heads.
         bounds: `fixed` (after the linear layer of the embedding as general as any constants), `affine`, or `network`
             (a small ReLU network of the inputs; no ONNX export). `auto`: affine where rules mention inputs in
@@ -61,71 +62,75 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         batch_size: Rows per step.
         max_epochs: Upper limit of epochs.
         patience: Epochs without a better validation loss before training stops.
-        validation_share: Share of the rows that is held out for early stopping.
+        validation_fraction: Share of the rows that is held out for early stopping.
         schedule: Of the learning rate: `plateau`, `cosine` or None.
         final_epochs: Epochs at the end on all rows, those held out included, with a small learning rate; 0: none,
             None: a quarter of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
             rows held out), 0 for labels and choices.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
-            that break a rule to the nearest allowed ones. `refit` and `enforce_targets` have no meaning then, and
+            that break a rule to the nearest allowed ones. `refit_heads` and `enforce_targets` have no meaning then, and
             other values of `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
             (`smle.nn.BoxNetwork`).
-        refit: After training, replace the heads by the safe ones that fit best, if validation improves.
+        refit_heads: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
         enforce_targets: Train a learned box on the nearest targets that obey the rules.
+        out_of_domain: What `predict` and `score` do with rows outside the domain, unless they are told otherwise:
+            `raise`, `warn` or `clip`. The rules are guaranteed inside; outside they hold at the clamped input.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
         compare: Compare with a quick plain model on the rows held out (`description_["scores"]`), and warn with an
             AccuracyWarning if the safe model is far behind.
         random_state: Seed, for repeatable results.
-        progress: Show a progress bar; None: only on a terminal.
+        verbose: Show a progress bar; None: only on a terminal.
     """
 
     history_: History
 
     def __init__(
         self,
-        specification: Specification | str | PathLike[str] | None = None,
+        spec: Specification | str | PathLike[str] | None = None,
         *,
         estimator: Any = None,
-        hidden: tuple[int, ...] = (64, 64, 64),
-        embedding: int = 64,
-        bounds: str = "auto",
-        learning_rate: float = 3e-3,
-        batch_size: int = 256,
-        max_epochs: int = 500,
-        patience: int = 50,
-        validation_share: float = 0.2,
-        schedule: str | None = "plateau",
-        final_epochs: int | None = None,
-        enforcement: str | Enforcement = "correct",
-        refit: bool = True,
-        gate: bool = True,
-        enforce_targets: bool = True,
+        hidden_layer_sizes: tuple[int, ...] = NETWORK.hidden_layer_sizes,
+        embedding: int = NETWORK.embedding,
+        bounds: str = NETWORK.bounds,
+        learning_rate: float = NETWORK.learning_rate,
+        batch_size: int = NETWORK.batch_size,
+        max_epochs: int = NETWORK.max_epochs,
+        patience: int | None = NETWORK.patience,
+        validation_fraction: float = NETWORK.validation_fraction,
+        schedule: str | None = NETWORK.schedule,
+        final_epochs: int | None = NETWORK.final_epochs,
+        enforcement: str | Enforcement = NETWORK.enforcement,
+        refit_heads: bool = NETWORK.refit_heads,
+        gate: bool = NETWORK.gate,
+        enforce_targets: bool = NETWORK.enforce_targets,
+        out_of_domain: str = "raise",
         checkpoint: str | PathLike[str] | None = None,
         compare: bool = True,
         random_state: Any = None,
-        progress: bool | None = None,
+        verbose: bool | None = None,
     ) -> None:
-        self.specification = specification
+        self.spec = spec
         self.estimator = estimator
-        self.hidden = hidden
+        self.hidden_layer_sizes = hidden_layer_sizes
         self.embedding = embedding
         self.bounds = bounds
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.max_epochs = max_epochs
         self.patience = patience
-        self.validation_share = validation_share
+        self.validation_fraction = validation_fraction
         self.schedule = schedule
         self.final_epochs = final_epochs
         self.enforcement = enforcement
-        self.refit = refit
+        self.refit_heads = refit_heads
         self.gate = gate
         self.enforce_targets = enforce_targets
+        self.out_of_domain = out_of_domain
         self.checkpoint = checkpoint
         self.compare = compare
         self.random_state = random_state
-        self.progress = progress
+        self.verbose = verbose
 
     # --- what kinds of outputs add
 
@@ -191,7 +196,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         if self.estimator is not None:
             tags.input_tags = replace(get_tags(self.estimator).input_tags, sparse=False)
-            tags.input_tags.allow_nan &= self.specification is not None
+            tags.input_tags.allow_nan &= self.spec is not None
         return tags
 
     def get_metadata_routing(self) -> Any:
@@ -274,7 +279,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             history=short_history(self.history_),
             usage=self.deployed_.usage(encoded, encoded),
         )
-        self.deployed_.description_ = {**description, **self._facts()}
+        self.deployed_.description_ = {**description, **self._facts(), "parameters": plain_parameters(self)}
         if spec.rules and self.compare:
             scores = compare_held_out(self, encoded, targets, weight, held=trained.held, seed=seed)
             self.deployed_.description_["scores"] = scores
@@ -307,7 +312,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
     def _given(self) -> Specification | None:
         """Return the specification that was given, read if it is a file or a text."""
-        given = self.specification
+        given = self.spec
         return given if given is None or isinstance(given, Specification) else Specification.from_yaml(given)
 
     # --- from what is stored
@@ -321,7 +326,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise ModelFormatError("The model folder has no rules.yaml, which also states inputs and outputs.")
         spec = Specification.from_yaml(record.rules + "\n")
         require_kind(record.description, spec)
-        model = cls(spec)
+        model = cls(spec, **stored_parameters(cls._get_param_names(), record.description))
         model._deploy(ServedModel.from_record(record, spec, verify=verify))
         return model
 
@@ -330,8 +335,6 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         front = served.front
         self.deployed_ = served
         self.n_features_in_ = len(front.columns or self.specification_.inputs)
-        if isinstance(front, Perceptron):
-            self.hidden, self.embedding = tuple(front.widths[1:-1]), front.widths[-1]
         self._restore(self.description_)
 
 

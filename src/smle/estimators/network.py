@@ -22,12 +22,11 @@ from smle.guarantees import Cells, find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.box_network import BoxNetwork, moves_with_inputs
 from smle.nn.gate import Gate
-from smle.nn.network import Answers
 from smle.nn.precision import float32_by_default
 from smle.nn.units import DataScale
 from smle.rules import Specification
 from smle.training.batches import split_rows
-from smle.training.enforcement import enforcement_of
+from smle.training.enforcement import Enforcement, enforcement_of
 from smle.training.loop import History, TrainingOptions, train
 from smle.training.refit import refit_network
 from smle_check.reading import BACKBONE
@@ -62,7 +61,7 @@ def train_network(
     weight: Array | None,
     seed: int,
     *,
-    further: Callable[[nn.Module, History], None] | None = None,
+    further: Callable[[BoxNetwork, History], None] | None = None,
 ) -> Trained:
     """Return a trained network: with a box that obeys the rules, or plain where there are none.
 
@@ -73,41 +72,26 @@ def train_network(
         targets: What the loss compares with (n, m).
         weight: Weight of each row (n,), or None.
         seed: Of everything that is random.
-        further: Called with a plain network and its history when it is trained, to train it further.
+        further: Called with the network and its history when it is trained, to train it further.
 
     Raises:
         NotCertifiedError: If a rule cannot be proved.
     """
-    certificate = None
     with float32_by_default():
-        if spec.rules:
-            enforced = model._enforce(spec, X, targets) if model.enforce_targets else targets
-            box = _box(model, spec, find_cells(spec), X, enforced, seed)
-            history = _train(model, box, torch.tensor(X), enforced, weight, seed)
-            certificate, backbone = certify(box), box.backbone
-        else:
-            plain = _plain(model, X, targets, seed)
-            history = _train(model, plain, torch.tensor(X, dtype=torch.float32), targets, weight, seed)
-            if further is not None:
-                further(plain, history)
-            backbone = _folded(plain)
-    held = split_rows(len(X), share=model.validation_share, seed=seed)[1].numpy()
+        enforced = model._enforce(spec, X, targets) if model.enforce_targets and spec.rules else targets
+        enforcement = enforcement_of(model.enforcement) if spec.rules else None
+        network = _network(model, spec, find_cells(spec), X, enforced, seed)
+        history = _train(model, network, torch.tensor(X), enforced, weight, enforcement, seed)
+        if further is not None:
+            further(network, history)
+        certificate = certify(network) if spec.rules else None
+        backbone = _folded(network) if certificate is None else network.backbone
+    held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
     state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
     return Trained(tensors_of(state), certificate, history, held)
 
 
-def _plain(model: SafeEstimator, X: npt.NDArray[Any], targets: Array, seed: int) -> Answers:
-    """Return a perceptron whose answers are in units of the targets."""
-    shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
-    origin, unit = model._frame(targets)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        *layers, last = MLP(model.hidden, len(unit), shift=shift, scale=scale)
-        assert isinstance(last, nn.Linear)
-        return Answers(nn.Sequential(*layers), last.in_features, DataScale(shift, scale, origin, unit))
-
-
-def _box(
+def _network(
     model: SafeEstimator, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array, seed: int
 ) -> BoxNetwork:
     shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
@@ -117,7 +101,7 @@ def _box(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return BoxNetwork(
-            MLP(model.hidden, model.embedding, shift=shift, scale=scale),
+            MLP(model.hidden_layer_sizes, model.embedding, shift=shift, scale=scale),
             spec,
             embedding=model.embedding,
             bounds=bounds,
@@ -140,24 +124,24 @@ def _preferred(model: SafeEstimator, spec: Specification, cells: Cells, X: npt.N
 
 def _train(
     model: SafeEstimator,
-    network: Answers | BoxNetwork,
+    network: BoxNetwork,
     X: torch.Tensor,
     targets: Array,
     weight: Array | None,
+    enforcement: Enforcement | None,
     seed: int,
 ) -> History:
-    """Train; then replace the heads of a box by the safe ones that fit the training rows best, if validation agrees."""
-    box = network if isinstance(network, BoxNetwork) else None
+    """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
     options = TrainingOptions(
         learning_rate=model.learning_rate,
         batch_size=model.batch_size,
         max_epochs=model.max_epochs,
         patience=model.patience,
-        validation_share=model.validation_share,
+        validation_share=model.validation_fraction,
         schedule=model.schedule,
         final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
         final_below=model._small_loss(targets) if model.final_epochs is None else math.inf,
-        progress=model.progress,
+        progress=model.verbose,
     )
     history = train(
         network,
@@ -166,16 +150,16 @@ def _train(
         loss=model._loss(targets),
         options=options,
         seed=seed,
-        title="training" if box is not None or model.enforcement == "correct" else "baseline",
-        enforcement=None if box is None else enforcement_of(model.enforcement),
+        title="training" if network.spec.rules or model.enforcement == "correct" else "baseline",
+        enforcement=enforcement,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
     )
-    if model.refit and box is not None:
+    if model.refit_heads and network.spec.rules:
         wanted = torch.tensor(targets)
-        kept, held = split_rows(len(X), share=model.validation_share, seed=seed)
+        kept, held = split_rows(len(X), share=model.validation_fraction, seed=seed)
         refit_network(
-            box,
+            network,
             X[kept],
             wanted[kept],
             loss=model._refit_loss(),
@@ -186,15 +170,18 @@ def _train(
 
 
 @torch.no_grad()
-def _folded(network: Answers) -> MLP:
-    """Return a trained perceptron with the units of its answers folded into the last layer."""
-    standardize, *others = network.backbone.children()
+def _folded(network: BoxNetwork) -> MLP:
+    """Return a trained network without rules as one perceptron: its head is folded into the last layer."""
+    free = network.eval().deployed.free
+    standardize, *others, last = network.backbone.children()
+    assert free is not None
     assert isinstance(standardize, Standardize)
+    assert isinstance(last, nn.Linear)
     hidden = [layer.out_features for layer in others if isinstance(layer, nn.Linear)]
-    result = MLP(hidden, len(network.scale), shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
-    state = network.backbone.state_dict()
-    scale, shift = network.scale.to(torch.float64), network.shift.to(torch.float64)
-    state[f"{len(others) + 1}.weight"] = scale[:, None] * network.last.weight.to(torch.float64)
-    state[f"{len(others) + 1}.bias"] = scale * network.last.bias.to(torch.float64) + shift
+    result = MLP(hidden, len(free.bias), shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
+    weight, bias = (part.to(torch.float64) for part in (free.weight, free.bias))
+    state = {k: v for k, v in network.backbone.state_dict().items() if not k.startswith(f"{len(others) + 1}.")}
+    state[f"{len(others) + 1}.weight"] = weight @ last.weight.to(torch.float64)
+    state[f"{len(others) + 1}.bias"] = weight @ last.bias.to(torch.float64) + bias
     result.load_state_dict(state)
     return result
