@@ -52,7 +52,11 @@ def braking_table():
 
 @pytest.fixture(scope="session")
 def braking_model(braking_spec, braking_table, tmp_path_factory):
-    shape = {"hidden": (32, 32), "embedding": 16, "enforcement": "pdcg"}  # a box; others have heads of rules
+    shape = {
+        "hidden_layer_sizes": (32, 32),
+        "embedding": 16,
+        "enforcement": "pdcg",
+    }  # a box; others have heads of rules
     model = SafeRegressor(braking_spec, **shape, max_epochs=40, random_state=0)
     inputs = braking_table[list(braking_spec.columns)]
     return fitted_once("braking", lambda: model.fit(inputs, braking_table["brake"]), tmp_path_factory)

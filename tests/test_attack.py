@@ -238,6 +238,17 @@ def test_onnx_files_are_run(tmp_path):
         attack(tmp_path / "none.onnx", BRAKES)
 
 
+def test_a_file_is_judged_at_the_numbers_that_it_reads(tmp_path):
+    """The float64 just above 0.1 is 0.1 in float32, which a file reads, and there the rule does not bind."""
+    spec = Specification.build(inputs={"b": (-1, 1)}, outputs=["z"], rules={"c": ("b > 0.1", "z <= 0")})
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"b": rng.uniform(-1, 1, 300)})
+    model = smle.SafeRegressor(spec, estimator=DecisionTreeRegressor(max_depth=2)).fit(X, np.ones(300))
+    model.to_onnx(tmp_path / "m.onnx")
+    assert not attack(tmp_path / "m.onnx", spec, tries=1500).found
+    assert not attack(model, tries=1500).found
+
+
 def test_an_exported_file_with_categories_and_missing_values_stands(tmp_path):
     spec = Specification.build(
         inputs={

@@ -22,7 +22,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # Pages whose blocks have tests of their own.
-ELSEWHERE = {"gallery.md", "rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
+ELSEWHERE = {"first-week.md", "gallery.md", "rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
 # What a page takes for granted.
 GIVEN = {
     "onnx.md": """

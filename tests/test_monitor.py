@@ -93,7 +93,7 @@ def test_few_rows_leave_it_open(braking_model, braking_table):
 
 def test_rules_without_a_bit_in_the_gate_are_judged_at_their_own_region(braking_spec, braking_table):
     near_only = replace(braking_spec, rules=tuple(r for r in braking_spec.rules if r.name != "no phantom braking"))
-    quick = {"hidden": (8,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
+    quick = {"hidden_layer_sizes": (8,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
     single = SafeRegressor(near_only, enforcement=AtTheEnd(), gate=False, **quick)
     single.fit(braking_table[COLUMNS], braking_table["brake"])
     near = (braking_table["distance"] <= 10) & (braking_table["speed"] >= 20)

@@ -13,13 +13,13 @@ _HOME = {
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
     "attack": "smle.attacks",
-    "certify": "smle.assurance",
+    "certify": "smle.estimators",
     "correct": "smle.corrected",
     "counterexample": "smle.attacks",
     "diagnose": "smle.certificates.advice",
     "load": "smle.estimators",
-    "project": "smle.assurance",
-    "verify": "smle.assurance",
+    "project": "smle.estimators",
+    "verify": "smle.estimators",
 }
 
 __all__ = [
@@ -37,11 +37,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from smle.assurance import certify, project, verify
     from smle.attacks import attack, counterexample
     from smle.certificates.advice import diagnose
     from smle.corrected import correct
-    from smle.estimators import SafeClassifier, SafeRegressor, load
+    from smle.estimators import SafeClassifier, SafeRegressor, certify, load, project, verify
     from smle.rules import Specification
 
 

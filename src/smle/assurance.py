@@ -222,8 +222,7 @@ def _same(now: Tensor | None, known: Tensor | None) -> bool:
 def _require_box(network: BoxNetwork) -> None:
     if not isinstance(network, BoxNetwork):
         raise TypeError(
-            f"Expected a BoxNetwork. Got {type(network).__name__}. Estimators, SafeNetwork and models of smle.correct "
-            "have a certificate already: model.certificate_.check()."
+            f"Expected an estimator, a corrected model or a network of smle.nn. Got {type(network).__name__}."
         )
 
 

@@ -78,11 +78,11 @@ def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | Non
     spec = Specification.from_yaml(BRAKING_RULES)
     train, test = train_test_split(data, test_size=0.25, random_state=seed)
     X, y, X_test = train[list(spec.columns)], train["brake"], test[list(spec.columns)]
-    plain = SafeRegressor(without_rules(spec), random_state=seed, progress=progress).fit(X, y)
-    safe = SafeRegressor(spec, random_state=seed, progress=progress).fit(X, y)
+    plain = SafeRegressor(without_rules(spec), random_state=seed, verbose=progress).fit(X, y)
+    safe = SafeRegressor(spec, random_state=seed, verbose=progress).fit(X, y)
     scores = compare_models(safe, X_test, test["brake"], plain=plain)
     safe.set_scores(scores)
-    safe.save(place / "model")
+    safe.save(place / "model", overwrite=True)
     report = write_report(place / "model", test, place / "report.html", plain=plain, name="Braking demo")
     return DemoResult(
         rows=len(data),

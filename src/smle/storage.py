@@ -89,20 +89,21 @@ class ModelRecord:
         return (json.dumps(description, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
-def write_record(record: ModelRecord, folder: str | os.PathLike[str]) -> None:
+def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
     """Write a model folder; an interruption at any moment leaves the previous folder readable.
 
     Everything is written to a new folder beside it, which then takes its place by renaming. Writers wait for each
     other, and each removes what killed ones left.
 
     Raises:
-        ModelFormatError: If the place is taken by something that is not a model folder, or a file would be too large.
+        ModelFormatError: If the place is taken by something that is not a model folder, or by a certified model that
+            is not to be overwritten, or a file would be too large.
         NotCertifiedError: If there are rules, but no certificate for exactly what would be written.
         OSError: If the place cannot be written.
     """
     target = Path(folder)
     _require_certified(record)
-    _require_not_taken(target)
+    _require_not_taken(target, overwrite)
     files = {"model.safetensors": serialize({k: np.ascontiguousarray(v) for k, v in record.weights.items()})}
     files |= {smle_check.FILES[role]: data for role, data in record.bound_files().items()}
     if record.certificate is not None:
@@ -339,9 +340,9 @@ def model_files(folder: str | os.PathLike[str]) -> list[Path]:
     return [place for name in _FILES if (place := Path(folder) / name).is_file()]
 
 
-def require_replaceable(target: Path) -> None:
+def require_replaceable(target: Path, *, overwrite: bool = True) -> None:
     """Raise ModelFormatError if a model folder cannot be written there; nothing but a model folder is replaced."""
-    _require_not_taken(target)
+    _require_not_taken(target, overwrite)
     require_writable(target)
 
 
@@ -363,7 +364,7 @@ def require_writable(target: Path) -> None:
         ) from None
 
 
-def _require_not_taken(target: Path) -> None:
+def _require_not_taken(target: Path, overwrite: bool) -> None:
     if target.name in ("", ".."):
         raise ModelFormatError(f"Cannot write '{target}': expected the name of a folder for the model, such as model.")
     if not target.exists():
@@ -371,6 +372,11 @@ def _require_not_taken(target: Path) -> None:
     elif not target.is_dir() or any(entry.name not in _FILES for entry in target.iterdir()):
         raise ModelFormatError(
             f"'{target}' exists and is not a model folder. Choose another place, or remove it first."
+        )
+    elif (target / "certificate.json").exists() and not overwrite:
+        raise ModelFormatError(
+            f"'{target}' holds a certified model. Choose another place, or replace it with overwrite=True "
+            "(--overwrite on the command line)."
         )
 
 

@@ -107,7 +107,7 @@ def _networks(quick: bool, passed: dict[str, bool]) -> Table:
         X = rng.uniform(low, high, (2 * n, len(low)))
         y = targets(X, rng)
         options: dict[str, Any] = {"max_epochs": 5} if quick else {}
-        model: Any = SafeRegressor(spec, random_state=0, progress=False, compare=False, **options).fit(X[:n], y[:n])
+        model: Any = SafeRegressor(spec, random_state=0, verbose=False, compare=False, **options).fit(X[:n], y[:n])
         served = model.predict(X[n:])
         own = model.own_answers(X[n:]).reshape(len(served), -1)
         clipped = nearest_outputs(spec, X[n:], own)[:, 0]

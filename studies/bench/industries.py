@@ -158,7 +158,7 @@ def _estimators(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) ->
 
 def _network(spec: Specification, quick: bool, seed: int) -> Any:
     kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
-    network = kind(spec, random_state=seed, progress=False)
+    network = kind(spec, random_state=seed, verbose=False)
     return network.set_params(max_epochs=5) if quick else network
 
 

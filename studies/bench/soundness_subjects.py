@@ -181,8 +181,8 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     spec = Specification.from_yaml(text)
     X, Y = data_for(spec, 400 if quick else 2000)
     options: dict[str, Any] = {
-        "hidden": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30, "refit": not quick,
-        "random_state": 0, "progress": False, "compare": False, "enforcement": "pdcg",
+        "hidden_layer_sizes": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30,
+        "refit_heads": not quick, "random_state": 0, "verbose": False, "compare": False, "enforcement": "pdcg",
     }  # fmt: skip
     first = spec.outputs[0]
     model: Any

@@ -92,7 +92,7 @@ def test_onnx_files_are_corrected_stored_and_exported(doses, tmp_path):
         safe = correct(file, DOSE, X)
         found.append(safe.predict(X))
         assert not broken(DOSE, encode_inputs(DOSE, X), found[-1][:, None].astype(np.float64)).any()
-        safe.save(tmp_path / "model")
+        safe.save(tmp_path / "model", overwrite=True)
         assert np.array_equal(load(tmp_path / "model").predict(X), found[-1])
         safe.to_onnx(tmp_path / "safe.onnx")
         assert np.abs(load_onnx(tmp_path / "safe.onnx").predict(X)["dose"] - found[-1]).max() < 1e-5

@@ -206,19 +206,19 @@ class _Unable(Ridge):
     ("change", "error", "message"),
     [
         ({"estimator": _Unable()}, ConversionError, "_Unable"),
-        ({"specification": DOSE.replace("weight", "mass")}, DataError, r"Missing: 'mass'"),
-        ({"specification": DOSE + "  - {name: much, when: age >= 90, then: dose >= 3}\n"}, ContradictionError, "much"),
-        ({"specification": DOSE.replace("[2, 250]", "[2, 20]")}, DataError, "training rows lie outside the domain"),
+        ({"spec": DOSE.replace("weight", "mass")}, DataError, r"Missing: 'mass'"),
+        ({"spec": DOSE + "  - {name: much, when: age >= 90, then: dose >= 3}\n"}, ContradictionError, "much"),
+        ({"spec": DOSE.replace("[2, 250]", "[2, 20]")}, DataError, "training rows lie outside the domain"),
     ],
 )  # fmt: skip
 def test_clear_errors_that_leave_the_model_as_it_was(doses, change, error, message):
     X, y = doses
     model = SafeRegressor(DOSE, estimator=Ridge()).fit(X, y)
     before = model.predict(X)
-    specification = model.specification
+    specification = model.spec
     with pytest.raises(error, match=message):
         model.set_params(**change).fit(X, y)
-    assert np.array_equal(model.set_params(specification=specification).predict(X), before)
+    assert np.array_equal(model.set_params(spec=specification).predict(X), before)
 
 
 def test_errors_of_tables_are_clear(bank, doses, tmp_path):

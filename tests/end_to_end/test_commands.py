@@ -36,7 +36,7 @@ def test_train_verify_predict(files):
     verified = run("verify", files / "m")
     assert verified.exit_code == 0
     assert "brake >= 0.8" in verified.output
-    assert "margin" in verified.output
+    assert "enforced by" in verified.output
     predicted = run("predict", files / "m", files / "data.csv", "-o", files / "p.csv")
     assert predicted.exit_code == 0
     written = pd.read_csv(files / "p.csv", converters={"brake": float})["brake"]
@@ -364,7 +364,9 @@ def test_whole_numbers_are_named_among_the_assumptions_of_an_exported_file(tmp_p
         "{inputs: {k: {range: [0, 9], integer: true}}, outputs: [y], rules: [{name: r, when: k > 2, then: y <= 1}]}\n"
     )
     X = pd.DataFrame({"k": np.arange(10)})
-    model = SafeRegressor(Specification.from_yaml(text), hidden=(4,), embedding=4, max_epochs=1).fit(X, X["k"] / 9)
+    model = SafeRegressor(Specification.from_yaml(text), hidden_layer_sizes=(4,), embedding=4, max_epochs=1).fit(
+        X, X["k"] / 9
+    )
     model.to_onnx(tmp_path / "m.onnx")
     shown = run("verify", tmp_path / "m.onnx").output
     assert "Inputs declared as whole numbers are whole: k" in shown
@@ -384,7 +386,9 @@ rules: [{name: r, when: k > 2 and road == icy, then: y <= 0.1}]
 def test_all_three_print_the_same_domain_and_assumptions(tmp_path):
     """Ranges, one-hot groups, formats, whole numbers, stand-ins; what only the rules file knows is said to be there."""
     X = pd.DataFrame({"k": np.arange(12) % 10, "road": ["dry", "wet", "icy"] * 4, "speed": np.arange(12.0)})
-    model = SafeRegressor(Specification.from_yaml(DECLARED), hidden=(4,), embedding=4, max_epochs=1).fit(X, X["k"] / 9)
+    model = SafeRegressor(Specification.from_yaml(DECLARED), hidden_layer_sizes=(4,), embedding=4, max_epochs=1).fit(
+        X, X["k"] / 9
+    )
     model.save(tmp_path / "m")
     model.to_onnx(tmp_path / "m.onnx")
     folder = run("verify", tmp_path / "m").output.splitlines()

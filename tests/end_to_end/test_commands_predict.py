@@ -346,7 +346,9 @@ def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, 
 @pytest.fixture(scope="session")
 def plain_folder(braking_spec, braking_table, tmp_path_factory):
     """A model without rules, so without a certificate."""
-    model = SafeRegressor(without_rules(braking_spec), hidden=(4,), embedding=4, max_epochs=1, random_state=0)
+    model = SafeRegressor(
+        without_rules(braking_spec), hidden_layer_sizes=(4,), embedding=4, max_epochs=1, random_state=0
+    )
     folder = tmp_path_factory.mktemp("plain") / "model"
     model.fit(braking_table[COLUMNS], braking_table["brake"]).save(folder)
     return folder

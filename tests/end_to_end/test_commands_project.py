@@ -101,7 +101,7 @@ def test_refusals(braking_folder, tmp_path):
 def test_choices_and_labels_can_be_projected():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.uniform(-3, 3, (300, 2)), columns=["a", "b"])
-    quick = {"hidden": (8,), "embedding": 8, "max_epochs": 10, "random_state": 0, "compare": False}
+    quick = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 10, "random_state": 0, "compare": False}
     rules = (
         "inputs: {{a: [-3, 3], b: [-3, 3]}}\nchoices: {{advice: [clear, left, right]}}\n"
         "rules:\n  - {{name: wall, when: a <= {at}, then: advice != left}}\n"
@@ -126,7 +126,7 @@ def test_choices_and_labels_can_be_projected():
 def test_a_model_without_gate_keeps_one_head(braking_table):
     rules = BRAKING_RULES.replace("brake <= 0.1", "brake <= 1")
     columns = ["distance", "speed", "friction"]
-    quick = {"hidden": (8,), "embedding": 8, "max_epochs": 2, "random_state": 0, "compare": False}
+    quick = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 2, "random_state": 0, "compare": False}
     model = SafeRegressor(rules, enforcement="pdcg", gate=False, **quick)
     model.fit(braking_table[columns], braking_table["brake"])
     new = project_model(model, Specification.from_yaml(rules.replace("brake >= 0.8", "brake >= 0.9")))

@@ -24,12 +24,15 @@ from support.processes import environment
 QUICK = ("--hidden", "8", "--embedding", "8")
 
 
+BOX = ("--enforcement", "pdcg")
+
+
 def _train(files, *more, data="data.csv"):
-    return run("train", files / data, files / "rules.yaml", "-o", files / "m", *more)
+    return run("train", files / data, files / "rules.yaml", "-o", files / "m", "--overwrite", *more)
 
 
 def test_summary_and_scores(files):
-    answer = json.loads(_train(files, *QUICK, "--epochs", 5, "--json").stdout)
+    answer = json.loads(_train(files, *QUICK, *BOX, "--epochs", 5, "--json").stdout)
     scores = answer["scores"]
     assert answer["rows"] == {"training": 1200, "test": 300}
     assert scores["metric"] == "R2"
@@ -41,7 +44,7 @@ def test_summary_and_scores(files):
     model = load(files / "m")
     assert model.description_["scores"] == scores
     assert model.description_["history"]["epochs"] == answer["history"]["epochs"] == 5
-    text = _train(files, *QUICK, "--epochs", 5).output
+    text = _train(files, *QUICK, *BOX, "--epochs", 5).output
     assert "On 300 held-out rows" in text
     assert f"{scores['score']['safe']:.4f}" in text
     worst = min(item.margin for item in load(files / "m").certificate_.proved)
@@ -49,7 +52,7 @@ def test_summary_and_scores(files):
 
 
 def test_without_baseline_and_without_test_rows(files):
-    alone = json.loads(_train(files, *QUICK, "--epochs", 1, "--no-baseline", "--json").stdout)
+    alone = json.loads(_train(files, *QUICK, *BOX, "--epochs", 1, "--no-baseline", "--json").stdout)
     assert alone["scores"]["plain"] == "quick"
     assert set(alone["scores"]["score"]) == {"plain", "postprocess", "safe", "oracle"}
     nothing = _train(files, *QUICK, "--epochs", 1, "--test-share", 0)
@@ -70,7 +73,9 @@ def test_parquet_trains_the_same_model(files, braking_table):
 
 
 def test_settings_file_and_options_that_win(files):
-    (files / "s.yaml").write_text("hidden: [8, 8]\nembedding: 4\nepochs: 3\nseed: 5\nenforcement: exact\ntwin: false\n")
+    (files / "s.yaml").write_text(
+        "hidden: [8, 8]\nembedding: 4\nepochs: 3\nseed: 5\nenforcement: pdcg\nbaseline: false\n"
+    )
     answer = json.loads(_train(files, "--config", files / "s.yaml", "--epochs", 2, "--json").stdout)
     described = load(files / "m").description_
     assert described["architecture"] == {"backbone": "mlp", "hidden": [8, 8], "embedding": 4}
@@ -273,7 +278,7 @@ main()
 
 def _start(files, *more, waits=False):
     program = [sys.executable, "-c", _WAITS] if waits else [Path(sys.executable).with_name("smle")]
-    command = [*program, "train", "data.csv", "rules.yaml", "-o", "m", *QUICK, *more]
+    command = [*program, "train", "data.csv", "rules.yaml", "-o", "m", "--overwrite", *QUICK, *more]
     return subprocess.Popen(
         command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
     )
@@ -336,7 +341,7 @@ def test_a_model_that_is_no_good_is_called_so(tmp_path, baseline):
     y = np.minimum(0.05 * w, 4) * (0.3 + 0.6 * a)
     pd.DataFrame({"w": w, "a": a, "y": y}).to_csv(tmp_path / "data.csv", index=False)
     (tmp_path / "rules.yaml").write_text(CAPPED)
-    more = ("--hidden", "32,32", "--embedding", 16, "--epochs", 40, baseline)
+    more = ("--hidden", "32,32", "--embedding", 16, "--epochs", 40, baseline, *BOX)
     done = _train(tmp_path, *more)
     assert done.exit_code == 0, done.output
     assert "AccuracyWarning" not in done.output

@@ -38,7 +38,7 @@ def test_round_trip(braking_model, braking_folder, braking_table):
     X = braking_table[["distance", "speed", "friction"]]
     assert np.array_equal(again.predict(X), braking_model.predict(X))
     assert again.certificate_.text == braking_model.certificate_.text
-    again.save(braking_folder)
+    again.save(braking_folder, overwrite=True)
     assert load(braking_folder).certificate_.check()
 
 
@@ -91,7 +91,7 @@ def test_a_failed_save_leaves_the_old_model(braking_model, braking_folder, monke
 
     monkeypatch.setattr(os, "replace", fails_on_the_new_folder)
     with pytest.raises(OSError, match=r"Cannot write the model folder '.*model': no space"):
-        braking_model.save(braking_folder)
+        braking_model.save(braking_folder, overwrite=True)
     assert {p.name: p.read_bytes() for p in braking_folder.iterdir()} == before
     assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
 
@@ -106,7 +106,7 @@ def test_an_interrupted_save_leaves_the_old_model(braking_model, braking_folder,
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        braking_model.save(braking_folder)
+        braking_model.save(braking_folder, overwrite=True)
     assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
     assert load(braking_folder).certificate_.check()
 
@@ -119,7 +119,7 @@ def test_a_deleted_model_is_not_there(braking_model, braking_folder, tmp_path):
     shutil.rmtree(braking_folder)
     with pytest.raises(ModelFormatError, match="is not a model folder"):
         load(braking_folder)
-    braking_model.save(braking_folder)
+    braking_model.save(braking_folder, overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".model.old-backup", "model"]
 
 
@@ -128,7 +128,7 @@ def test_a_killed_writer_is_finished_by_the_next(braking_model, braking_folder, 
     shutil.copytree(braking_folder, tmp_path / ".model.new-0123abcd")
     os.rename(braking_folder, tmp_path / ".model.old-0123abcd")
     assert load(braking_folder).certificate_.check()
-    braking_model.save(braking_folder)
+    braking_model.save(braking_folder, overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
@@ -198,8 +198,8 @@ def test_a_writer_that_does_not_end_is_named(braking_model, braking_folder, tmp_
     with open(tmp_path / ".model.lock", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(OSError, match=r"another program is writing it.*\.model\.lock"):
-            braking_model.save(braking_folder)
-    braking_model.save(braking_folder)
+            braking_model.save(braking_folder, overwrite=True)
+    braking_model.save(braking_folder, overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
@@ -267,7 +267,7 @@ def test_a_pipe_put_there_at_the_last_moment_does_not_block(braking_folder, monk
 def test_a_pipe_in_place_of_the_lock_does_not_block(braking_model, braking_folder, tmp_path):
     os.mkfifo(tmp_path / ".model.lock")
     with ended_within(60):
-        braking_model.save(braking_folder)
+        braking_model.save(braking_folder, overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
@@ -281,7 +281,9 @@ def test_an_empty_block_is_not_an_absent_one(braking_folder):
 
 
 def test_a_model_without_rules_is_loaded_with_a_warning_or_not_at_all(braking_spec, braking_table, tmp_path):
-    model = SafeRegressor(without_rules(braking_spec), hidden=(4,), embedding=4, max_epochs=1, random_state=0)
+    model = SafeRegressor(
+        without_rules(braking_spec), hidden_layer_sizes=(4,), embedding=4, max_epochs=1, random_state=0
+    )
     model.fit(braking_table[["distance", "speed", "friction"]], braking_table["brake"]).save(tmp_path / "plain")
     with pytest.warns(UserWarning, match="Nothing is proved about the model in '.*plain'"):
         assert load(tmp_path / "plain").certificate_ is None

@@ -22,7 +22,7 @@ CROSSING = """\
   - {name: per weight, then: 0 <= dose <= 0.05 * weight}
   - {name: cap, then: dose <= 4}
 """
-SMALL = {"hidden": (32, 32), "embedding": 16, "max_epochs": 60, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (32, 32), "embedding": 16, "max_epochs": 60, "random_state": 0}
 
 
 @pytest.fixture(scope="module")

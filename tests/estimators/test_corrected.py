@@ -22,7 +22,7 @@ TAGS = Specification.from_yaml(
     "inputs: {a: [-3, 3], b: [-3, 3]}\nlabels: [l0, l1, l2, l3, l4]\nrules:\n"
     f"  - {{name: apart, never_together: {[[NAMES[i], NAMES[k]] for i, k in PAIRS]}}}\n"
 )
-OPTIONS = {"hidden": (16,), "max_epochs": 60, "patience": 20, "random_state": 0, "progress": False}
+OPTIONS = {"hidden_layer_sizes": (16,), "max_epochs": 60, "patience": 20, "random_state": 0, "verbose": False}
 
 
 def tagged(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ import pytest
 
 from smle import SafeClassifier, SafeRegressor
 
-QUICK = {"max_epochs": 30, "hidden": (16,), "embedding": 8, "random_state": 0}
+QUICK = {"max_epochs": 30, "hidden_layer_sizes": (16,), "embedding": 8, "random_state": 0}
 SPEC = "inputs: {a: [0, 10]}\noutputs: [u]\nrules:\n  - {name: cap, then: 0 <= u <= 8}\n"
 LABELS = "inputs: {a: [0, 10]}\nlabels: [on, off]\nrules:\n  - {name: one, then: not (on and off)}\n"
 
@@ -71,7 +71,7 @@ def test_final_epochs_where_there_is_little_noise(rows):
 def test_predictions_stay_at_the_border_where_targets_are_beyond():
     X = np.linspace(0, 10, 400)[:, None]
     y = np.where(X[:, 0] < 5, 4.0, 20.0)  # the rule allows 8 at most
-    model = SafeRegressor(SPEC, max_epochs=60, hidden=(16,), embedding=8, random_state=0).fit(X, y)
+    model = SafeRegressor(SPEC, max_epochs=60, hidden_layer_sizes=(16,), embedding=8, random_state=0).fit(X, y)
     predicted = model.predict(X[X[:, 0] > 6])
     assert predicted.max() <= 8
     assert predicted.min() > 7.9
@@ -86,23 +86,24 @@ def test_bad_weights_are_refused(rows, weight):
 
 WRONG = {
     "estimator": ["ridge", SafeRegressor],
-    "hidden": [(0,), "64", (1.5,), 3],
+    "hidden_layer_sizes": [(0,), "64", (1.5,), 3],
     "embedding": [0, -1, 1.5, True],
     "bounds": ["constant", None, 3],
     "learning_rate": [0, -1.0, float("nan"), "fast"],
     "batch_size": [0, 2.5],
     "max_epochs": [0, None],
     "patience": [0, "long"],
-    "validation_share": [0, 1, 2.0],
+    "validation_fraction": [0, 1, 2.0],
     "schedule": ["linear", 3],
     "final_epochs": [-1, 1.5, "all", True, False],
     "enforcement": ["hope", None],
-    "refit": ["yes", 1],
+    "refit_heads": ["yes", 1],
     "gate": [None],
     "enforce_targets": [0],
     "checkpoint": [3],
     "compare": [1],
-    "progress": ["loud"],
+    "verbose": ["loud"],
+    "out_of_domain": ["hide", None],
 }
 
 
@@ -114,7 +115,7 @@ def test_parameters_are_refused_with_one_shape_of_message(rows, name, value):
 
 def test_every_parameter_is_looked_at():
     unchecked = set(SafeRegressor().get_params()) - set(WRONG)
-    assert unchecked == {"specification", "random_state"}  # read by the rules and by scikit-learn
+    assert unchecked == {"spec", "random_state"}  # read by the rules and by scikit-learn
 
 
 def test_the_description_tells_what_training_saw(braking_model, braking_table):

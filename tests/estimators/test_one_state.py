@@ -31,7 +31,7 @@ from smle.tables import encode_inputs, option_values
 from smle.training.enforcement.base import Enforcement
 from support.safe_networks import AtTheEnd
 
-QUICK = {"max_epochs": 5, "hidden": (8,), "embedding": 4, "random_state": 0, "compare": False}
+QUICK = {"max_epochs": 5, "hidden_layer_sizes": (8,), "embedding": 4, "random_state": 0, "compare": False}
 LEARNED = {**QUICK, "enforcement": AtTheEnd()}  # heads with numbers of their own
 CAP = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: cap, then: y <= {0}}}]}}\n"
 ADVICE = """
@@ -61,7 +61,7 @@ def sealed(folder: Path) -> None:
 def test_a_failed_fit_does_not_change_how_outputs_are_read(table, other):
     X, _, y = table
     model = SafeClassifier(Specification.from_yaml(ADVICE.format("keep, left", "max")), **QUICK).fit(X, y)
-    model.set_params(specification=Specification.from_yaml(ADVICE.format(*other)))
+    model.set_params(spec=Specification.from_yaml(ADVICE.format(*other)))
     with pytest.raises(DataError, match="outside the domain"):
         model.fit(X + 5, y)
     assert set(model.predict(X)) == {"keep"}
@@ -81,7 +81,7 @@ def test_a_model_without_proof_does_not_replace_a_proved_one(table):
     X, y, _ = table
     model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
     before = model.predict(X)
-    model.set_params(enforcement=Nothing(), enforce_targets=False, refit=False, max_epochs=30)
+    model.set_params(enforcement=Nothing(), enforce_targets=False, refit_heads=False, max_epochs=30)
     with pytest.raises(NotCertifiedError):
         model.fit(X, y)
     assert np.array_equal(model.predict(X), before)
@@ -375,7 +375,7 @@ outputs: [y]
 rules: [{{name: high, when: a >= 8, then: y >= {0!r}}}, {{name: range, then: 0 <= y <= {1!r}}}]
 """
     scores = [
-        SafeRegressor(rules.format(5 * u, 10 * u), **{**QUICK, "hidden": (32,), "embedding": 16})
+        SafeRegressor(rules.format(5 * u, 10 * u), **{**QUICK, "hidden_layer_sizes": (32,), "embedding": 16})
         .fit(X, u * y)
         .score(X, u * y)
         for u in (1.0, unit)
@@ -395,7 +395,7 @@ rules:
   - {{name: cap, then: 0 <= revenue <= {limit} and 0.001 <= share <= 0.9}}
   - {{name: few, when: b <= 0.2, then: share <= 0.15}}
 """
-    model = SafeRegressor(rules, **{**QUICK, "max_epochs": 60, "hidden": (32,), "embedding": 16}).fit(X, Y)
+    model = SafeRegressor(rules, **{**QUICK, "max_epochs": 60, "hidden_layer_sizes": (32,), "embedding": 16}).fit(X, Y)
     assert model.score(X, Y) > 0.8
 
 

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.errors import DataError
 
-QUICK = {"max_epochs": 20, "hidden": (16,), "embedding": 8}
+QUICK = {"max_epochs": 20, "hidden_layer_sizes": (16,), "embedding": 8}
 
 
 EXPECTED_TO_FAIL = {

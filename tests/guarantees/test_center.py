@@ -1,4 +1,4 @@
-"""Centers leave room in every clause, stay near the preferred point, and refuse what has none."""
+"""Centers obey every rule of their cell, stay near the preferred point, and are refused where there is none."""
 
 import time
 from fractions import Fraction
@@ -27,10 +27,11 @@ def spec_of(outputs, *rules, inputs="{a: [0, 1], w: [0, 100]}"):
 
 def holds_everywhere(spec, cells, cell, center, generator, count=200):
     """Sample inputs of a cell; the center must satisfy every rule that is active there."""
+    y0, Y = center
     low = np.array([float(v) for v in spec.lower])
     high = np.array([float(v) for v in spec.upper])
     for x in generator.uniform(low, high, (count, len(low))):
-        y = center.y0 + (center.Y @ x if center.Y is not None else 0)
+        y = y0 + (Y @ x if Y is not None else 0)
         point = [F(float(v)) for v in x]
         if all(cells.polytope(r).contains(point) for r in cells[cell]):
             names = {spec.rules[k].name for r in cells[cell] for k in cells.rules[r]}
@@ -38,73 +39,54 @@ def holds_everywhere(spec, cells, cell, center, generator, count=200):
             assert not names & set(spec.violated(point, [F(float(v)) for v in y]))
 
 
-def test_the_center_has_the_most_room():
+def test_the_center_keeps_half_of_the_most_room():
     spec = spec_of("outputs: [u]", ("", "0 <= u <= 1"), ("a >= 0.5", "u >= 0.8"))
     cells = find_cells(spec)
-    assert find_center(spec, cells, 0).y0[0] == pytest.approx(0.9, abs=0.02)
-    assert find_center(spec, cells, 1).y0[0] == pytest.approx(0.5, abs=0.02)
+    assert find_center(spec, cells, 0)[0][0] == pytest.approx(0.85, abs=0.01)
+    assert find_center(spec, cells, 1, prefer=[2.0])[0][0] == pytest.approx(0.75, abs=0.01)
 
 
 def test_it_stays_near_the_preferred_point():
     spec = spec_of("outputs: [u, v]", ("", "0 <= u <= 1 and u + v <= 3 and v >= -50"))
     cells = find_cells(spec)
-    inside = find_center(spec, cells, 0, prefer=[0.2, 1.0])
-    assert inside.slacks.min() > 0
-    near = find_center(spec, cells, 0, prefer=[0.2, 1.0], share=0.99)
-    assert np.abs(near.y0 - [0.2, 1.0]).max() < 0.02
-    outside = find_center(spec, cells, 0, prefer=[7.0, 0.0], share=0.99)
-    assert 0.9 < outside.y0[0] < 1
+    y0, Y = find_center(spec, cells, 0, prefer=[0.3, 1.0])
+    assert Y is None
+    assert y0 == pytest.approx([0.3, 1.0])
 
 
 def test_affine_where_rules_mention_inputs():
     spec = spec_of("outputs: [dose]", ("", "dose <= 0.5 * w + 1"), ("", "dose >= 0.4 * w"))
     cells = find_cells(spec)
     center = find_center(spec, cells, 0)
-    assert center.Y is not None
-    assert center.slacks.min() > 0.05
+    assert center[1] is not None
     holds_everywhere(spec, cells, 0, center, np.random.default_rng(0))
 
 
 def test_mixtures_of_literals_where_no_single_one_works():
     # Neither literal holds on the whole domain; under equal weights the clause reads u <= 0.5.
-    spec = spec_of("outputs: [u]", ("", "u <= a or u <= 1 - a"), ("", "u >= -1"))
+    spec = spec_of("outputs: [u]", ("", "u <= a or u <= 1 - a"), ("", "0.2 <= u"))
     cells = find_cells(spec)
-    center = find_center(spec, cells, 0)
-    assert center.slacks.min() > 0
+    center = find_center(spec, cells, 0, prefer=[0.3])
     holds_everywhere(spec, cells, 0, center, np.random.default_rng(0))
-
-
-def test_slacks_are_the_room_of_clauses_and_exclusions():
-    spec = spec_of("labels: [cat, dog, animal]", ("", "at_most_one(cat, dog)"), ("", "dog implies animal"))
-    center = find_center(spec, find_cells(spec), 0)
-    assert len(center.slacks) == 2
-    assert (center.slacks > 0).all()
-    # At (-1, -1) the half-space y_0 + y_1 < 0 is farther away than either label's own: its room is 1.
-    exclusive = spec_of("labels: [cat, dog]", ("", "at_most_one(cat, dog)"))
-    pair = find_center(exclusive, find_cells(exclusive), 0, prefer=[-1, -1])
-    y = pair.y0
-    assert pair.slacks == pytest.approx([(y @ y) / -y.sum()])
 
 
 def test_labels_prefer_what_the_data_prefers():
     spec = spec_of("labels: [cat, dog, car]", ("", "at_most_one(cat, dog, car)"))
-    center = find_center(spec, find_cells(spec), 0, prefer=[-2, 3, 1])
-    assert center.y0[1] > 0
-    assert center.y0[0] < 0
-    assert center.y0[2] < 0
+    y0, _ = find_center(spec, find_cells(spec), 0, prefer=[-2, 3, 1])
+    assert y0.tolist() == [-2, 3, -1]
 
 
 @pytest.mark.parametrize(
-    ("rules", "message"),
+    "rules",
     [
-        ([("", "u <= 0"), ("", "u >= 1")], "'r0', 'r1'"),
-        ([("", "u <= v"), ("", "v <= u")], "Leave a band"),
-        ([("", "u >= a and u >= 1 - a"), ("", "u <= a + 0.2 or u <= 1.2 - a")], "No single affine answer"),
+        [("", "u <= 0"), ("", "u >= 1")],
+        [("", "u <= v"), ("", "v <= u")],
+        [("", "u >= a and u >= 1 - a"), ("", "u <= a + 0.2 or u <= 1.2 - a")],
     ],
 )
-def test_what_has_no_center_is_refused(rules, message):
+def test_what_has_no_center_is_refused(rules):
     spec = spec_of("outputs: [u, v]", *rules)
-    with pytest.raises(ContradictionError, match=message):
+    with pytest.raises(ContradictionError, match="under the rules 'r0', 'r1' where they are active together"):
         find_center(spec, find_cells(spec), 0)
 
 
@@ -112,8 +94,6 @@ def test_bad_arguments():
     spec = spec_of("outputs: [u]", ("", "u <= 0"))
     with pytest.raises(ValueError, match="finite numbers in prefer"):
         find_center(spec, find_cells(spec), 0, prefer=[float("nan")])
-    with pytest.raises(ValueError, match="share"):
-        find_center(spec, find_cells(spec), 0, share=1.0)
 
 
 def test_many_exclusions_are_fast():
@@ -123,11 +103,12 @@ def test_many_exclusions_are_fast():
     rule = Rule("exclusions", (Polytope(),), CNF((), pairs), None, "")
     labels = tuple(Label(f"l{i}") for i in range(1000))
     spec = Specification((NumericInput("x", F(0), F(1)),), labels, (rule,))
-    center = find_center(spec, find_cells(spec), 0, prefer=generator.normal(size=1000))
-    on = center.y0 >= 0
-    assert on.any()
-    assert not (on[pairs[:, 0]] & on[pairs[:, 1]]).any()
-    assert center.slacks.min() > 0
+    cells = find_cells(spec)
+    start = time.process_time()
+    y0, _ = find_center(spec, cells, 0, prefer=generator.normal(size=1000))
+    assert time.process_time() - start < 5
+    assert (y0 >= 0).any()
+    assert not (y0[pairs] >= 0).all(axis=1).any()
 
 
 @pytest.mark.parametrize("prefers", [False, True])
@@ -140,8 +121,8 @@ def test_hierarchies_of_labels_are_fast(prefers):
     start = time.process_time()
     center = find_center(spec, cells, 0, prefer=prefer)
     assert time.process_time() - start < 10
-    assert center.slacks.min() > 0.05
-    assert (center.y0[7:10] > 0).any()
+    assert (center[0][7:10] > 0).any()
+    holds_everywhere(spec, cells, 0, center, np.random.default_rng(0), count=4)
 
 
 LITERALS = ["u <= {0}", "u >= {0}", "v <= {0}", "u + v >= {0}", "u - v <= {0}", "u <= {0} * a", "v >= {0} - 2 * a"]
@@ -172,5 +153,4 @@ def test_centers_satisfy_the_rules(parts, seed):
             center = find_center(spec, cells, cell, prefer=generator.normal(0, 3, 2))
         except ContradictionError:
             continue
-        assert center.slacks.min(initial=1) > 0
         holds_everywhere(spec, cells, cell, center, generator, count=60)

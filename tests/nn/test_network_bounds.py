@@ -204,7 +204,7 @@ def test_estimator_stores_loads_and_exports(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform([0, 0, 0.1], [200, 40, 1.0], (120, 3))
     y = np.stack([X[:, 1] / 40, X[:, 0] / 200], axis=1)
-    quick = {"hidden": (8,), "embedding": 4, "max_epochs": 2, "random_state": 0, "compare": False}
+    quick = {"hidden_layer_sizes": (8,), "embedding": 4, "max_epochs": 2, "random_state": 0, "compare": False}
     model = SafeRegressor(BRAKING, enforcement="pdcg", bounds="network", **quick).fit(X, y)
     assert model.certificate_.document["program"]["bounds"] == "network"
     model.save(tmp_path / "model")
@@ -218,5 +218,5 @@ def test_estimator_stores_loads_and_exports(tmp_path: Path) -> None:
 
 
 def test_unknown_bounds_are_named() -> None:
-    with pytest.raises(ValueError, match="'constant', 'fixed', 'affine' or 'network'"):
+    with pytest.raises(ValueError, match="'constant', 'fixed', 'affine', 'network' or a module"):
         BoxNetwork(nn.Linear(2, 2), EVERYWHERE, embedding=2, bounds="magic")

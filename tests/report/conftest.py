@@ -11,7 +11,14 @@ from support.fitted import fitted_once
 from support.report_rules import CHOICE, DOSE, LABELS
 from support.safe_networks import AtTheEnd
 
-_SMALL = {"hidden": (12,), "embedding": 8, "max_epochs": 3, "random_state": 0, "progress": False, "compare": False}
+_SMALL = {
+    "hidden_layer_sizes": (12,),
+    "embedding": 8,
+    "max_epochs": 3,
+    "random_state": 0,
+    "verbose": False,
+    "compare": False,
+}
 _SMALL["enforcement"] = AtTheEnd()  # pages of boxes; those of heads of rules have tests of their own
 
 
@@ -62,7 +69,9 @@ def poor(tmp_path_factory):
     table = pd.DataFrame({"weight": rng.uniform(3, 120, 400), "sugar": rng.uniform(40, 400, 400)})
     table["dose"] = 0.4 * table.weight
     table["second"] = 0.001 * table.sugar
-    model = SafeRegressor(Specification.from_yaml(DOSE), **{**_SMALL, "max_epochs": 2, "compare": True}, refit=False)
+    model = SafeRegressor(
+        Specification.from_yaml(DOSE), **{**_SMALL, "max_epochs": 2, "compare": True}, refit_heads=False
+    )
 
     def fit():
         with pytest.warns(AccuracyWarning):

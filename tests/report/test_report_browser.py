@@ -102,7 +102,7 @@ def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
     model, table = choice
     spec = model.specification_
     if not gate:
-        quick = {"hidden": (6,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
+        quick = {"hidden_layer_sizes": (6,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
         model = SafeClassifier(spec, enforcement=AtTheEnd(), gate=False, **quick)
         model.fit(table, table["advice"])
     write_report(model, path=tmp_path / "page.html")
@@ -120,12 +120,11 @@ def test_network_bounds_too(browser, tmp_path, dose):
         model.specification_,
         enforcement=AtTheEnd(),
         bounds="network",
-        hidden=(6,),
+        hidden_layer_sizes=(6,),
         embedding=4,
         max_epochs=2,
         random_state=0,
-        refit=False,
-        compare=False,
+        refit_heads=False,
     ).fit(table, table[["dose", "second"]])
     write_report(other, table, tmp_path / "page.html")
     X = _random_inputs(other.specification_, 100)

@@ -284,7 +284,7 @@ def test_thousands_of_exclusions_and_a_hundred_inputs_are_summarised(tmp_path):
     text = f"inputs:\n{ranges}\nlabels: [{names}]\nrules:\n  - name: one tag\n    then: at_most_one({names})\n"
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (60, width)), np.eye(count, dtype=int)[rng.integers(0, count, 60)]
-    shape = {"hidden": (8,), "embedding": 8, "max_epochs": 1, "refit": False, "random_state": 0}
+    shape = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 1, "refit_heads": False, "random_state": 0}
     model = SafeClassifier(Specification.from_yaml(text), enforcement=AtTheEnd(), **shape).fit(X, y)
     result, page = written(tmp_path, model)
     assert result.verdict == "proved"
@@ -305,7 +305,7 @@ def large():
         "rules: [{name: limit, when: a <= 0.5, then: y <= 1}]\n"
     )
     X[:, 2] = np.rint(X[:, 2])
-    shape = {"hidden": (400, 400), "embedding": 8, "max_epochs": 1, "refit": False, "random_state": 0}
+    shape = {"hidden_layer_sizes": (400, 400), "embedding": 8, "max_epochs": 1, "refit_heads": False, "random_state": 0}
     return SafeRegressor(spec, enforcement=AtTheEnd(), **shape).fit(X, X[:, 0])
 
 
@@ -331,7 +331,9 @@ def test_an_estimator_without_rules_has_a_page_without_slices(braking_table, tmp
 
 def test_a_plain_baseline_is_compared_on_the_table(braking_model, braking_spec, braking_table, tmp_path):
     X = braking_table[list(braking_spec.columns)]
-    baseline = SafeRegressor(without_rules(braking_spec), hidden=(8,), embedding=8, max_epochs=2, random_state=0)
+    baseline = SafeRegressor(
+        without_rules(braking_spec), hidden_layer_sizes=(8,), embedding=8, max_epochs=2, random_state=0
+    )
     baseline.fit(X, braking_table["brake"])
     baseline.save(tmp_path / "baseline")
     braking_model.save(tmp_path / "model")
@@ -360,10 +362,14 @@ def test_a_poor_model_is_called_poor(poor, tmp_path):
 def test_a_poor_model_is_found_on_a_table_with_a_baseline(poor, tmp_path):
     """Nothing is recorded; what the table says beside a good baseline is enough."""
     table, spec = poor[1], poor[0].specification_
-    model = SafeRegressor(spec, hidden=(8,), embedding=4, max_epochs=1, random_state=0, refit=False, compare=False)
+    model = SafeRegressor(
+        spec, hidden_layer_sizes=(8,), embedding=4, max_epochs=1, random_state=0, refit_heads=False, compare=False
+    )
     model.fit(table, table[["dose", "second"]])
     assert written(tmp_path, model, table)[0].concern == ""  # there is nothing to compare with
-    baseline = SafeRegressor(without_rules(spec), hidden=(32,), embedding=16, max_epochs=100, random_state=0)
+    baseline = SafeRegressor(
+        without_rules(spec), hidden_layer_sizes=(32,), embedding=16, max_epochs=100, random_state=0
+    )
     baseline.fit(table, table[["dose", "second"]])
     result, page = written(tmp_path, model, table, plain=baseline)
     assert "on 400 rows of the table" in result.concern

@@ -153,8 +153,9 @@ def _worlds(seed, count=8):
 @given(conditions, st.none() | conditions, st.integers(0, 999))
 @settings(max_examples=120, deadline=None)
 def test_sentences_say_what_the_rule_says(then, when, seed):
-    texts = [None if part is None else to_text(parse(part[0])) for part in (when, then)]
-    sentence = words(Rule("rule", (), CNF(), *texts), SPEC)
+    trees = [None if part is None else parse(part[0]) for part in (when, then)]
+    texts = [None if tree is None else to_text(tree) for tree in trees]
+    sentence = words(Rule("rule", (), CNF(), *texts, tuple(trees)), SPEC)
     assume("(shortened)" not in sentence)
     for world in _worlds(seed):
         expected = (when is None or when[1](world), then[1](world))

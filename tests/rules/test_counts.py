@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
+from smle import diagnose
 from smle.errors import RuleError
-from smle.guarantees import compare, diagnose
+from smle.guarantees import compare
 from smle.rules import Specification, rule
 
 FITS = {"at_most": operator.le, "at_least": operator.ge, "exactly": operator.eq}

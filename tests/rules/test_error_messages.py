@@ -112,6 +112,7 @@ RULES = {
 }
 
 FILES = {
+    "comma in braces": HEAD + "  - {name: r, then: max(brake, steer) <= 1}\n",
     "empty file": "\n",
     "not YAML": "inputs: [0, 1\nrules:\n",
     "text with a colon": HEAD + "  - name: r\n    then: brake: 1\n",

@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 
+from smle import diagnose
 from smle.errors import RuleError
-from smle.guarantees import compare, diagnose
+from smle.guarantees import compare
 from smle.rules import Specification, maximum, minimum, rule, variables
 
 STATED = {"inputs": {"x": (0, 4), "w": (0, 4)}, "outputs": ["a", "b"]}

@@ -8,7 +8,7 @@ import torch
 
 from smle.assurance import verify
 from smle.errors import NotCertifiedError
-from smle.guarantees import HeadResult
+from smle.guarantees.box.projection import HeadResult
 from smle.training.enforcement import PDCG
 from smle.training.enforcement import pdcg as module
 from smle.training.loop import TrainingOptions, train

@@ -96,15 +96,15 @@ def _plain(value: Any) -> Any:
 
 
 class _Tables:
-    """A model that reads tables."""
+    """A model that reads tables, of numbers in a float format."""
 
-    dtype: type[np.floating[Any]] = np.float64
-
-    def __init__(self, table: Table, answer: Callable[[Any, FloatArray], Any]) -> None:
-        self.table, self._answer = table, answer
+    def __init__(
+        self, table: Table, answer: Callable[[Any, FloatArray], Any], dtype: type[np.floating[Any]] = np.float64
+    ) -> None:
+        self.table, self._answer, self.dtype = table, answer, dtype
 
     def ask(self, X: FloatArray) -> tuple[FloatArray, Doubles]:
-        table = self.table.of(X)
+        table = self.table.of(X.astype(self.dtype))
         read = encode_inputs(self.table.spec, table)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -129,7 +129,7 @@ def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
         return AskedModule(model, spec)
     table = Table(spec, examples)
     if isinstance(model, str | os.PathLike):
-        return _Tables(table, _of_file(Path(model), spec))
+        return _Tables(table, _of_file(Path(model), spec), np.float32)  # a file reads numbers as float32
     if isinstance(model, type) or not (hasattr(model, "predict") or callable(model)):
         raise TypeError(
             "Expected a fitted model with a method `predict`, a function of a table, a torch module, or the path of an "

@@ -7,11 +7,14 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import Diagnosis, Finding
-from smle.guarantees import diagnose as diagnose_rules
-from smle.rules import Rule, Specification
+from smle.guarantees import Diagnosis, Finding, diagnose_arrays
+from smle.rules import Choice, Rule, Specification
+from smle.tables import encode_choices, encode_inputs, encode_numbers
 
 __all__ = ["diagnose"]
 
@@ -27,8 +30,11 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
         X: Table with the input columns, or None.
         y: Table with the output columns, or None.
     """
-    found = diagnose_rules(specification, X, y)
-    spec, doubts = found.spec, [finding for finding in found.findings if finding.kind == "no room"]
+    given = specification
+    spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
+    inputs, targets = None if X is None else encode_inputs(spec, X), None if y is None else _targets(spec, y)
+    found = diagnose_arrays(spec, inputs, targets)
+    doubts = [finding for finding in found.findings if finding.kind == "no room"]
     others = tuple(finding for finding in found.findings if finding.kind != "no room")
     if not spec.rules or any(finding.severe for finding in others):
         return found
@@ -43,6 +49,19 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
     pinned = tuple(_stored(finding) for finding in doubts if _pins(spec, finding))
     cells = tuple(replace(cell, status="fine") if cell.status == "no room" else cell for cell in found.cells)
     return replace(found, findings=(*others, *pinned), cells=cells)
+
+
+def _targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
+    """Return targets (n, m); of a choice, scores that pick what the table says."""
+    choices = [output for output in spec.outputs if isinstance(output, Choice)]
+    if not choices:
+        return encode_numbers(spec, y)
+    plain = [name for name in spec.targets if not any(name.startswith(f"{c.name}=") for c in choices)]
+    parts = [np.asarray(y[name], dtype=np.float64)[:, None] for name in plain]
+    for choice in choices:
+        picked = encode_choices(choice, y)
+        parts.append(picked if choice.pick == "max" else 1.0 - picked)
+    return np.concatenate(parts, axis=1)
 
 
 def _pins(spec: Specification, finding: Finding) -> bool:

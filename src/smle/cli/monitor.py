@@ -107,9 +107,9 @@ def _finite(value: Any) -> Any:
 def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolerance: float) -> None:
     if training is None:
         shares = [("rows outside the domain", now.outside_rows / now.rows)]
-        if now.head is None:
+        if now.cells:
             shares.append(("units clipped", now.clipped_share))
-        else:
+        if now.head is not None:
             shares += [(_TITLES["served"].format(_WAYS[way]), k / now.rows) for way, k in now.head.ways.items()]
             shares += [(_TITLES["broken"].format(name), k / now.rows) for name, k in now.head.broken.items()]
         shares += [(_TITLES["missing"].format(name), count / now.rows) for name, count in now.missing.items()]

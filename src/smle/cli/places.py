@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from smle.estimators import SafeEstimator
     from smle.export import OnnxModel
 
-__all__ = ["RequireCertificate", "is_onnx", "load_model", "require_model", "require_table", "texts_of"]
+__all__ = ["Overwrite", "RequireCertificate", "is_onnx", "load_model", "require_model", "require_table", "texts_of"]
 
 RequireCertificate = Annotated[
     bool, typer.Option("--require-certificate/--no-require-certificate", help="Refuse a model without certificate.")
 ]
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a certified model that is there.")]
 
 
 def is_onnx(model: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
-from smle.cli.places import require_model, texts_of
+from smle.cli.places import Overwrite, require_model, texts_of
 from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def project(
         Path | None, typer.Option(help="CSV or Parquet file to fit the heads to, and to measure accuracy with.")
     ] = None,
     test_share: Annotated[float, typer.Option(help="Share of the rows of --data held out to measure.")] = 0.2,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Prove a trained model under edited rules: the nearest safe heads, a new certificate, no training.
@@ -50,8 +51,8 @@ def project(
         from smle.storage import require_replaceable
         from smle.tables.files import read_table, text_columns
 
-        spec = Specification.from_yaml(rules)
-        require_replaceable(output)
+        spec = Specification.from_file(rules)
+        require_replaceable(output, overwrite=overwrite)
         old = read_model(model)  # with rules or without: what is proved is the new model
         X = y = None
         scores: dict[str, Any] = {}
@@ -69,7 +70,7 @@ def project(
             new.set_scores(found)
             scores = {"rows": len(test), "before": _score(old, test, truth), "after": _score(new, test, truth)}
             scores["warning"] = found["concern"] or None
-        new.save(output)
+        new.save(output, overwrite=overwrite)
         margins = _margins(old, new)
         if as_json:
             assert new.certificate_ is not None

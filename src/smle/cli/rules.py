@@ -51,7 +51,7 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
     from smle.rules import Specification
     from smle.tables.files import read_table, text_columns
 
-    spec = Specification.from_yaml(path)
+    spec = Specification.from_file(path)
     table = None if data is None else read_table(data, text=text_columns(spec))
     targets = [output.name for output in spec.outputs]
     known = table is not None and all(name in table.columns for name in targets)
@@ -104,7 +104,7 @@ def _compare(old: str, new: str, as_json: bool) -> None:
     from smle.guarantees import compare
     from smle.rules import Specification
 
-    result = compare(Specification.from_yaml(Path(old)), Specification.from_yaml(Path(new)))
+    result = compare(Specification.from_file(old), Specification.from_file(new))
     if as_json:
         print_json(result.to_json())
     else:

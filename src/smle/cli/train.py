@@ -24,7 +24,7 @@ from smle.cli.app import (
     quoted,
     reported,
 )
-from smle.cli.places import require_table
+from smle.cli.places import Overwrite, require_table
 from smle.cli.settings import TrainSettings
 from smle.errors import AccuracyWarning, DataError
 from smle_check.digits import margin_text
@@ -127,6 +127,7 @@ def train(
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write to after each epoch.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Train a network, or any other model, on a table and prove that it obeys the rules.
@@ -145,7 +146,7 @@ def train(
     given = {name: value for name, value in locals().items() if name in names}
     with reported(interrupted=_how_to_go_on(checkpoint)):
         settings = TrainSettings.read(config, given)
-        run = _Run(settings, checkpoint, resume, tuple(ignore or ()))
+        run = _Run(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
         run.fit(data, rules, output)
         if as_json:
             print_json(run.to_json(output))
@@ -170,6 +171,7 @@ class _Run:
     checkpoint: Path | None
     resume: bool
     ignored: tuple[str, ...] = ()
+    overwrite: bool = False
     tried: tuple[Tried, ...] = ()
 
     def fit(self, data: Path, rules: Path, output: Path) -> None:
@@ -180,10 +182,10 @@ class _Run:
 
         if data.suffix in _RULES and rules.suffix not in _RULES:
             raise ValueError(f"'{data}' looks like rules, and '{rules}' like a table: expected the table first.")
-        spec = Specification.from_yaml(rules)
+        spec = Specification.from_file(rules)
         _require_one_kind(spec, rules)
         require_table(data)
-        require_replaceable(output)  # better now than after an hour
+        require_replaceable(output, overwrite=self.overwrite)  # better now than after an hour
         self.replaced = output.exists()
         from smle.estimators import SafeClassifier, SafeRegressor
 
@@ -202,7 +204,7 @@ class _Run:
         self.rows = {"training": len(kept), "test": len(self.test)}
         if len(self.test):
             self._compare(kept, kind, parameters)
-        self.model.save(output)
+        self.model.save(output, overwrite=self.overwrite)
         for file in self._checkpoints():
             file.unlink(missing_ok=True)
 

@@ -45,7 +45,7 @@ __all__ = [
 _KINDS = {"numbers": "SafeRegressor", "labels": "SafeClassifier", "choice": "SafeClassifier"}
 
 
-def correct(model: Any, specification: Specification, examples: Any = None) -> Any:
+def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
     """Make a model obey rules without training: answers that the rules allow stay, others move to the nearest allowed.
 
     A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules of any kind, and the
@@ -55,7 +55,7 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
 
     Args:
         model: Fitted estimator (with `predict`), path of an ONNX file, function of a table, or torch module.
-        specification: The rules.
+        spec: The rules.
         examples: A table, or None; the median of the answers to it takes the place of answers that are NaN or
             infinite, and distances are measured in units of their spread. An estimator that has an ONNX form which
             agrees on these rows is served in that form, and can be saved. For a torch module also features (n, d), or a
@@ -68,13 +68,13 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
         ModelFormatError: If there is no ONNX file that can be run.
         NotFittedError: If an estimator of scikit-learn was not fitted.
     """
-    if not isinstance(specification, Specification):
-        raise TypeError(f"Expected a Specification. Got {type(specification).__name__}.")
+    if not isinstance(spec, Specification):
+        raise TypeError(f"Expected a Specification. Got {type(spec).__name__}.")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from smle.corrected.network import correct_module
 
-        return correct_module(model, specification, examples)
+        return correct_module(model, spec, examples)
     if isinstance(model, str | os.PathLike):
         model = StoredModel(_file(Path(model)))
     elif not (callable(model) or hasattr(model, "predict")) or isinstance(model, type):
@@ -83,19 +83,19 @@ def correct(model: Any, specification: Specification, examples: Any = None) -> A
             f"{f'the class {model.__name__}' if isinstance(model, type) else type(model).__name__}."
         )
     _require_fitted(model)
-    front: Front = PythonModel(model, specification, "a function in Python has no form that can be stored")
+    front: Front = PythonModel(model, spec, "a function in Python has no form that can be stored")
     if hasattr(model, "predict"):
-        front = _stored(model, specification, examples)
+        front = _stored(model, spec, examples)
     elif isinstance(model, StoredModel):
         front = model
-    default, scale = (None, None) if examples is None else _typical(front, specification, examples)
+    default, scale = (None, None) if examples is None else _typical(front, spec, examples)
     certificate = None
-    if specification.rules:
-        files = {"rules": specification.to_yaml().encode()}
-        certificate = certify_rules(specification, default=default, scale=scale, files=files)
-    corrected = CorrectedModel(front, specification, certificate)
+    if spec.rules:
+        files = {"rules": spec.to_yaml().encode()}
+        certificate = certify_rules(spec, default=default, scale=scale, files=files)
+    corrected = CorrectedModel(front, spec, certificate)
     if isinstance(front, StoredModel):
-        corrected.describe(_description(specification, model, front))
+        corrected.describe(_description(spec, model, front))
     return corrected
 
 

@@ -85,13 +85,17 @@ class CorrectedModel(ServedModel):
         """
         write_onnx(self.record(), path)
 
-    def save(self, folder: str | PathLike[str]) -> None:
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write a model folder: the model as ONNX, the head, description, rules, certificate.
+
+        Args:
+            folder: Where to.
+            overwrite: Replace a certified model that is there.
 
         Raises:
             ConversionError: If it lives in Python alone.
         """
-        write_record(self.record(), folder)
+        write_record(self.record(), folder, overwrite=overwrite)
 
     def __repr__(self) -> str:
         model = self.model

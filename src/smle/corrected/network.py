@@ -77,8 +77,12 @@ def _raw(network: SafeNetwork, encoded: npt.NDArray[Any], inputs: tuple[Any, ...
 # --- folders
 
 
-def save_network(network: SafeNetwork | BoxNetwork, folder: str | PathLike[str]) -> Certificate:
+def save_network(
+    network: SafeNetwork | BoxNetwork, folder: str | PathLike[str], *, overwrite: bool = False
+) -> Certificate:
     """Write a model folder: the backbone's numbers, the head, rules and certificate; return the certificate.
+
+    A certified model that is there is replaced with `overwrite=True`.
 
     Raises:
         NotCertifiedError: If there are no rules, or one cannot be proved.
@@ -99,7 +103,7 @@ def save_network(network: SafeNetwork | BoxNetwork, folder: str | PathLike[str])
         weights = state_of(network)
         own = {name: value for name, value in weights.items() if name.startswith(BACKBONE)}
         certificate = rebind(network.certificate_, files, backbone=tensors_of(own))
-    write_record(ModelRecord(weights, description, rules, certificate), folder)
+    write_record(ModelRecord(weights, description, rules, certificate), folder, overwrite=overwrite)
     return certificate
 
 

@@ -32,7 +32,7 @@ __all__ = ["WIDE", "Answered", "Front", "ServedModel"]
 
 Array = npt.NDArray[Any]
 WIDE = 2.0**100  # answers beyond are replaced
-_CHUNK = 65536  # rows per call of a network and its head, so that memory stays flat
+_CHUNK = 1024  # rows per pass through a network and its box, so that embeddings stay in the cache
 
 
 Front = Perceptron | StoredModel | PythonModel
@@ -86,7 +86,7 @@ class Answered(NamedTuple):
         """Count which rules are on, what lies outside the domain, and what the head did; a box has so many `heads`."""
         seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), self.cell, self.clipped)
         head = None
-        if not heads:
+        if spec.rules and not heads:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
         return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing)
 

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from smle.errors import ModelFormatError, NotCertifiedError
+from smle.estimators.assure import certify, project, verify
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
 from smle.estimators.comparison import compare_models, quick_baseline
@@ -19,12 +20,15 @@ __all__ = [
     "SafeClassifier",
     "SafeEstimator",
     "SafeRegressor",
+    "certify",
     "compare_models",
     "load",
     "nothing_proved",
+    "project",
     "project_model",
     "quick_baseline",
     "read_model",
+    "verify",
     "without_rules",
 ]
 

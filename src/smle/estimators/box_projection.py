@@ -33,7 +33,7 @@ def projected(
     spec: Specification,
     X: npt.NDArray[Any] | None,
     targets: npt.NDArray[np.float64] | None,
-    validation_share: float,
+    validation_fraction: float,
 ) -> Certificate:
     """Return the certificate of the safe heads for other rules; `model` says how they are fitted to data."""
     deployed = network_of(old.record(), old.specification_)
@@ -41,7 +41,7 @@ def projected(
     safe = project(_with_rules(old, deployed, spec))
     if X is not None and targets is not None:
         enforced = model._enforce(spec, X, targets)
-        kept, held = split_rows(len(X), share=validation_share, seed=0)
+        kept, held = split_rows(len(X), share=validation_fraction, seed=0)
         rows, wanted = torch.tensor(X), torch.tensor(enforced)
         refit_network(safe, rows[kept], wanted[kept], loss=model._refit_loss(), validation=(rows[held], wanted[held]))
     return certify(safe)

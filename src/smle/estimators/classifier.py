@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sklearn.base import ClassifierMixin
 from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator
@@ -53,7 +53,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
     # --- using
 
-    def decision_function(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
+    def decision_function(self, X: Any, *, out_of_domain: str | None = None) -> npt.NDArray[np.float64]:
         """Return the certified logits or scores (rows, m), as float64 numbers that hold them exactly.
 
         Columns are those of `classes_`. For a choice between two options: the advantage of the second (rows,).
@@ -64,13 +64,14 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         scores = scores[:, self._order] * self._sign
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
-    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None) -> Any:
         """Return labels as 0/1 (rows, m), or the chosen options (rows,).
 
         Args:
             X: Table with the rules' input columns.
             return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
-            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
+                was told.
         """
         found = self._outputs(X, out_of_domain, taps=return_info)
         outputs = found.served
@@ -80,7 +81,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
             result = self._values[(outputs * self._sign).argmax(axis=1)]
         return (result, found.information(self.specification_)) if return_info else result
 
-    def predict_proba(self, X: Any, *, out_of_domain: str = "raise") -> npt.NDArray[np.float64]:
+    def predict_proba(self, X: Any, *, out_of_domain: str | None = None) -> npt.NDArray[np.float64]:
         """Return probabilities (rows, m), columns as in `classes_`. `>= 0.5` and argmax always agree with `predict`."""
         outputs = self._outputs(X, out_of_domain).served.astype(np.float64)
         below = np.nextafter(0.5, 0.0)
@@ -97,12 +98,21 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         return np.asarray(chance[:, self._order])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return accuracy: of the choice, or averaged over labels."""
-        if getattr(self, "_choice", None) is not None or not hasattr(self, "description_"):
+        """Return the accuracy, as scikit-learn defines it: of several labels the share of rows where all are right."""
+        check_is_fitted(self, "description_")
+        if self._choice is not None:
             return float(super().score(X, y, sample_weight))
-        wanted = encode_numbers(self.specification_, y)
-        right = (self.predict(X) == wanted).mean(axis=1)
-        return float(np.average(right, weights=sample_weight))
+        return float(np.average(self._right(X, y).all(axis=1), weights=sample_weight))
+
+    def label_accuracy(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of single labels that are right, averaged over labels and rows; of a choice its accuracy."""
+        check_is_fitted(self, "description_")
+        if self._choice is not None:
+            return self.score(X, y, sample_weight)
+        return float(np.average(self._right(X, y).mean(axis=1), weights=sample_weight))
+
+    def _right(self, X: Any, y: Any) -> npt.NDArray[np.bool_]:
+        return np.asarray(self.predict(X) == encode_numbers(self.specification_, y))
 
     # --- what labels and choices add to fitting
 

@@ -32,6 +32,7 @@ class FittedModel:
     deployed_: ServedModel
     estimator_: Any
     n_features_in_: int
+    out_of_domain: str
 
     @property
     def specification_(self) -> Specification:
@@ -80,10 +81,11 @@ class FittedModel:
             )
         return X
 
-    def _outputs(self, X: Any, out_of_domain: str, *, taps: bool = False) -> Answered:
+    def _outputs(self, X: Any, out_of_domain: str | None, *, taps: bool = False) -> Answered:
         """Return encoded inputs and the certified float32 outputs (rows, m)."""
         X = self._read(X)
-        return self.deployed_.answered(X, out_of_domain, taps=taps, stacklevel=5)
+        policy = self.out_of_domain if out_of_domain is None else out_of_domain
+        return self.deployed_.answered(X, policy, taps=taps, stacklevel=5)
 
     def own_answers(self, X: Any) -> Array:
         """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
@@ -154,9 +156,14 @@ class FittedModel:
         check_is_fitted(self, "description_")
         return self.deployed_.record()
 
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write a model folder: weights, description, rules, certificate."""
-        write_record(self.record(), folder)
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write a model folder: weights, description, rules, certificate.
+
+        Args:
+            folder: Where to.
+            overwrite: Replace a certified model that is there.
+        """
+        write_record(self.record(), folder, overwrite=overwrite)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model as ONNX, with `<path>.certificate.json` beside it.

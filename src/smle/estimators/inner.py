@@ -18,7 +18,7 @@ from smle.corrected import ServedModel, program_of, stored_form
 from smle.errors import DataError
 from smle.estimators.description import describe
 from smle.estimators.inputs import plain_table
-from smle.estimators.parameters import require_parameters
+from smle.estimators.parameters import plain_parameters, require_parameters
 from smle.guarantees import require_units
 from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.tables.frames import frame_of, is_text
@@ -38,7 +38,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         ConversionError: If the fitted estimator cannot be stored, or the stored form does not agree with it.
         Other errors: As of `SafeEstimator.fit`, and whatever the estimator raises.
     """
-    require_parameters({"estimator": model.estimator})
+    require_parameters({"estimator": model.estimator, "out_of_domain": model.out_of_domain})
     given = model._given()
     X = plain_table(X, given)
     spec = model._observed(X, y) if given is None else given
@@ -77,7 +77,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         history={"seconds": round(seconds, 3)},
         usage=model.deployed_.usage(frame, encoded),
     )
-    model.deployed_.describe({**description, **model._facts()})
+    model.deployed_.describe({**description, **model._facts(), "parameters": plain_parameters(model)})
 
 
 def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, Any]) -> tuple[Any, list[Any] | None]:

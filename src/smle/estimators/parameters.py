@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["require_parameters"]
+from smle.errors import ModelFormatError
+
+__all__ = ["plain_parameters", "require_parameters", "stored_parameters"]
 
 
 def _whole(value: Any) -> bool:
@@ -44,23 +46,24 @@ def _enforcement(value: Any) -> bool:
 
 _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "estimator": (lambda v: v is None or _estimator(v), "an estimator (not its class) or None"),
-    "hidden": (_widths, "a tuple of positive whole numbers"),
+    "hidden_layer_sizes": (_widths, "a tuple of positive whole numbers"),
     "embedding": (_whole, "a positive whole number"),
     "bounds": (_named("auto", "fixed", "affine", "network"), "'auto', 'fixed', 'affine' or 'network'"),
     "learning_rate": (lambda v: _number(v) and v > 0, "a positive number"),
     "batch_size": (_whole, "a positive whole number"),
     "max_epochs": (_whole, "a positive whole number"),
     "patience": (lambda v: v is None or _whole(v), "a positive whole number or None"),
-    "validation_share": (lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1"),
+    "validation_fraction": (lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1"),
     "schedule": (lambda v: v is None or _named("plateau", "cosine")(v), "'plateau', 'cosine' or None"),
     "final_epochs": (lambda v: v is None or (_number(v) and v == 0) or _whole(v), "a whole number from 0 on or None"),
     "enforcement": (lambda v: _named("correct", "pdcg")(v) or _enforcement(v), "'correct', 'pdcg' or an Enforcement"),
-    "refit": (_flag, "True or False"),
+    "refit_heads": (_flag, "True or False"),
     "gate": (_flag, "True or False"),
     "enforce_targets": (_flag, "True or False"),
+    "out_of_domain": (_named("raise", "warn", "clip"), "'raise', 'warn' or 'clip'"),
     "checkpoint": (lambda v: v is None or isinstance(v, str | os.PathLike), "a path or None"),
     "compare": (_flag, "True or False"),
-    "progress": (lambda v: v is None or _flag(v), "True, False or None"),
+    "verbose": (lambda v: v is None or _flag(v), "True, False or None"),
 }
 
 
@@ -79,3 +82,41 @@ def require_parameters(values: dict[str, Any]) -> None:
                     f"Expected {name} to be {usual!r} with enforcement='correct': answers are corrected, and there are "
                     f"no learned heads. Got {values[name]!r}. For a learned box pass enforcement='pdcg'."
                 )
+
+
+_NOT_STORED = ("spec", "estimator", "checkpoint", "verbose")  # of a file of its own, of this machine or this run
+
+
+def plain_parameters(model: Any) -> dict[str, Any]:
+    """Return the parameters of an estimator that model.json can hold."""
+    values = {name: value for name, value in model.get_params(deep=False).items() if name not in _NOT_STORED}
+    plain = {name: _plain(value) for name, value in values.items()}
+    return {name: value for name, value in plain.items() if value is not None or values[name] is None}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; None if it has none."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)) else None
+
+
+def stored_parameters(known: Sequence[str], description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that model.json holds, for an estimator that has these.
+
+    Raises:
+        ModelFormatError: If one is unknown, or has a value that it cannot have.
+    """
+    values = description.get("parameters", {})
+    if not isinstance(values, dict):
+        raise ModelFormatError("model.json: expected `parameters` as an object.")
+    for name in values:
+        if name not in known or name in _NOT_STORED:
+            raise ModelFormatError(f"model.json: unknown parameter '{name}'.")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    try:
+        require_parameters(values)
+    except ValueError as error:
+        raise ModelFormatError(f"model.json: {error}") from None
+    return values

@@ -16,7 +16,7 @@ __all__ = ["project_model"]
 
 
 def project_model(
-    model: SafeEstimator, spec: Specification, *, X: Any = None, y: Any = None, validation_share: float = 0.2
+    model: SafeEstimator, spec: Specification, *, X: Any = None, y: Any = None, validation_fraction: float = 0.2
 ) -> SafeEstimator:
     """Return a copy of a model that obeys other rules; what is in front of its head stays as it is.
 
@@ -29,7 +29,7 @@ def project_model(
         spec: The edited rules, over the same inputs and outputs. Ranges of inputs may change.
         X: Table with the input columns, or None.
         y: Table with the output columns, or None.
-        validation_share: Share of the rows that judge the refit.
+        validation_fraction: Share of the rows that judge the refit.
 
     Raises:
         DataError: If inputs, outputs or the pick of a choice differ, or the table does not fit.
@@ -43,7 +43,7 @@ def project_model(
     if old.front.columns is None:
         _require_same("inputs", old.specification_, spec)
     _require_same("outputs", old.specification_, spec)
-    result = type(model)(**{**model.get_params(deep=False), "specification": spec})
+    result = type(model)(**{**model.get_params(deep=False), "spec": spec})
     result._read_outputs(spec, None)
     encoded = targets = None
     if X is not None:
@@ -54,7 +54,7 @@ def project_model(
     if old.is_box:
         from smle.estimators.box_projection import projected
 
-        certificate = projected(old, result, spec, encoded, targets, validation_share)
+        certificate = projected(old, result, spec, encoded, targets, validation_fraction)
     else:
         known = {} if old.proof is None else arrays_of(old.proof.tensors)
         default, scale = known.get("clips.default"), known.get("check.scale")

@@ -37,14 +37,14 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
         tags.target_tags.multi_output = self.estimator is None or get_tags(self.estimator).target_tags.multi_output
         return tags
 
-    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None) -> Any:
         """Return predictions as float64 numbers that hold the certified float32 values exactly.
 
         Args:
             X: Table with the rules' input columns.
             return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
-            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`. The rules are
-                guaranteed inside; outside they hold at the clamped input.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
+                was told. The rules are guaranteed inside; outside they hold at the clamped input.
         """
         found = self._outputs(X, out_of_domain, taps=return_info)
         result = found.served.astype(np.float64)

@@ -50,6 +50,8 @@ def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Ar
         points, cost = nearest(w, block, z, b, imposed, P)
         # Literals that look best from the answer may not go together: choose again from the point that was found.
         (found,) = _ranked(w, points, cost, 1, k)
+        # onnxruntime before 1.31 joins a transposition and a product in float64 to an operator that it lacks.
+        found = w.add("Max", [found, w.number(-_FAR)])
         imposed, P = _likely_pieces(w, block, clauses, switch, on, found, b)
         more = nearest(w, block, z, b, imposed, P)
         points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))

@@ -6,9 +6,8 @@ Other rooms import these names from here, and nothing from the rooms inside.
 from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import room_at
 from smle.guarantees.advice.costs import RuleCost, score_text
-from smle.guarantees.advice.diagnose import conflicts_explained
+from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
-from smle.guarantees.advice.tables import diagnose
 from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
 from smle.guarantees.answers.membership import active, broken, clause_holds
@@ -18,7 +17,6 @@ from smle.guarantees.box import (
     Counterexample,
     Finder,
     HeadProblem,
-    HeadResult,
     LocalLoss,
     Loss,
     Memory,
@@ -37,8 +35,6 @@ from smle.guarantees.box import (
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.network_boxes import CUTS
-from smle.guarantees.proof.relaxation import bisected
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
@@ -54,7 +50,6 @@ from smle.guarantees.proof.verdict import (
 )
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
-from smle.guarantees.regions.cell_rules import CellRules, PlainClause, Polytopes, cell_rules_of
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
@@ -64,10 +59,8 @@ from smle.guarantees.regions.search import find_cells
 
 __all__ = [
     "COMPLEMENT",
-    "CUTS",
     "PDCG_COSTS",
     "Bounds",
-    "CellRules",
     "Cells",
     "Counterexample",
     "Cut",
@@ -82,7 +75,6 @@ __all__ = [
     "Head",
     "HeadNumbers",
     "HeadProblem",
-    "HeadResult",
     "Holds",
     "Leaf",
     "LocalLoss",
@@ -93,8 +85,6 @@ __all__ = [
     "Obligation",
     "PairValues",
     "Pdcg",
-    "PlainClause",
-    "Polytopes",
     "Region",
     "RegionMaximum",
     "RuleCost",
@@ -107,13 +97,11 @@ __all__ = [
     "WidenedBox",
     "active",
     "binding_rules",
-    "bisected",
     "broken",
-    "cell_rules_of",
     "clause_holds",
     "compare",
     "conflicts_explained",
-    "diagnose",
+    "diagnose_arrays",
     "domain_box",
     "find_cells",
     "find_center",

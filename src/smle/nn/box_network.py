@@ -232,15 +232,17 @@ class BoxNetwork(Float32Only):
         """Take over whether heads are pinned."""
         self.pinned = bool(state)
 
-    def save(self, folder: str | PathLike[str]) -> Certificate:
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
         """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
+
+        A certified model that is there is replaced with `overwrite=True`.
 
         Raises:
             NotCertifiedError: If there are no rules, or one cannot be proved.
         """
         from smle.corrected.network import save_network
 
-        return save_network(self, folder)
+        return save_network(self, folder, overwrite=overwrite)
 
     def frozen_heads(self) -> FrozenHeads:
         """Return what the deployed program can reach, as plain arrays."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.guarantees import Bounds, Cells, FrozenHeads, Head, NetworkBounds, Polytopes, find_center
+from smle.guarantees import Bounds, Cells, FrozenHeads, Head, NetworkBounds, find_center
 from smle.nn.bounds import Box
 from smle.nn.head_parameters import FreeTensors, HeadParameters
 from smle.rules import Specification
@@ -29,13 +29,11 @@ def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> li
     Raises:
         ContradictionError: If there is none.
     """
-    polytopes = Polytopes(spec, cells)
     result = []
     for index in range(len(cells) - cells.free_cell):
         wish = None if prefer is None or not np.isfinite(prefer[index]).all() else prefer[index]
-        center = find_center(spec, cells, index, prefer=wish, polytopes=polytopes)
-        slope = np.zeros((len(spec.targets), len(spec.columns))) if center.Y is None else center.Y
-        result.append((center.y0, slope))
+        y0, slope = find_center(spec, cells, index, prefer=wish)
+        result.append((y0, np.zeros((len(spec.targets), len(spec.columns))) if slope is None else slope))
     return result
 
 

@@ -162,6 +162,8 @@ class SafeNetwork(nn.Module):
     def set_units(self, features: Any, targets: Any = None) -> None:
         """Take units from data, before training: tables, arrays or tensors of features (..., d) and targets (..., m).
 
+        A certified model that is there is replaced with `overwrite=True`.
+
         Raises:
             DataError: If these are not the columns of the rules.
         """
@@ -281,11 +283,14 @@ class SafeNetwork(nn.Module):
 
     # --- files
 
-    def save(self, folder: str | PathLike[str]) -> Certificate:
-        """Write a model folder: backbone, head, rules, certificate; `smle.load(folder, backbone=module)` reads it."""
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
+        """Write a model folder: backbone, head, rules, certificate; `smle.load(folder, backbone=module)` reads it.
+
+        A certified model that is there is replaced with `overwrite=True`.
+        """
         from smle.corrected.network import save_network
 
-        return save_network(self, folder)
+        return save_network(self, folder, overwrite=overwrite)
 
     def to_onnx(
         self, path: str | PathLike[str], *, example: Tensor | tuple[Tensor, ...] | None = None, monitor: bool = True

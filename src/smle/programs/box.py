@@ -66,7 +66,8 @@ class Box:
 
     def __call__(self, features: Array, embedding: Array) -> Array:
         """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64."""
-        return self.values(features, embedding)[self.ops[-1].out]  # type: ignore[no-any-return]
+        last = self.ops[-1].out
+        return self.values(features, embedding, last)[last]  # type: ignore[no-any-return]
 
     def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
         """Return what each operation makes, by its name: `bits`, `cell` and `clipped` among them.
@@ -166,9 +167,13 @@ def _affine(op: Op, v: None, slope: Array, offset: Array) -> Made:
 
 def _clip(op: Op, z: None, lower: Array | None, upper: Array | None) -> Made:
     low, high = (np.fmax, np.fmin) if op.fixed == "where" else (np.maximum, np.minimum)  # the latter keep NaN
-    if lower is None or upper is None:
-        return lambda z, lower, upper: high(low(z, lower), upper)
-    return lambda z: high(low(z, lower), upper)
+
+    def clip(z: Array, lower: Any = lower, upper: Any = upper) -> Array:
+        inside: Array = low(z, lower)
+        high(inside, upper, out=inside)
+        return inside
+
+    return clip
 
 
 def _affine_at(

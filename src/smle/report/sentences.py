@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from fractions import Fraction
 
 from smle.errors import RuleError
 from smle.report.wording import exact_text, name_text
 from smle.rules import Categorical, Choice, Rule, Specification
 from smle.rules.affine import number as value_of
-from smle.rules.exclusions import is_summary
 from smle.rules.expressions import (
     CASES,
     COUNTS,
@@ -30,13 +28,12 @@ from smle.rules.expressions import (
     Truth,
     to_text,
 )
-from smle.rules.parser import parse
 
 __all__ = ["words"]
 
 _LONGEST = 400
-_PARSED = 20_000
-"""Longest text that is read for a sentence, of which only the beginning is shown."""
+_SPOKEN = 20_000
+"""Longest text that is put in words, of which only the beginning is shown."""
 
 _SYMBOLS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}
 _PHRASES = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
@@ -49,8 +46,11 @@ _IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10
 def words(rule: Rule, spec: Specification) -> str:
     """Return a rule as a sentence, with the values of constants behind their names."""
     speaker = _Speaker(spec)
-    then = speaker.part(rule.then, _IMPLIES)
-    sentence = f"Always: {then}" if rule.when is None else f"When {speaker.part(rule.when, _OR)}, then {then}"
+    condition, requirement = rule.trees
+    then = speaker.part(requirement, rule.then, _IMPLIES)
+    sentence = (
+        f"Always: {then}" if rule.when is None else f"When {speaker.part(condition, rule.when, _OR)}, then {then}"
+    )
     return sentence + "."
 
 
@@ -61,11 +61,10 @@ class _Speaker:
         self._constants = dict(spec.constants)
         self._groups = {o.name for o in (*spec.inputs, *spec.outputs) if isinstance(o, Categorical | Choice)}
 
-    def part(self, text: str, level: int) -> str:
-        """Return the `when` or the `then` of a rule; text that is no formula, or a very long one, as it is."""
-        if len(text) <= _PARSED and not is_summary(text):
-            with contextlib.suppress(RuleError):  # then the text as it was stated says what was required
-                text = self._at(parse(text), level)
+    def part(self, tree: Node | None, text: str, level: int) -> str:
+        """Return the `when` or the `then` of a rule; without a tree, or if it is very long, its text."""
+        if tree is not None and len(text) <= _SPOKEN:
+            text = self._at(tree, level)
         return text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " … (shortened)"
 
     def _at(self, node: Node, level: int) -> str:

@@ -58,7 +58,8 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
     except RuleError as error:
         raise RuleError(f"Rule '{name}', {part}: {error}") from None
     polytopes = _polytopes(regions, names)
-    return Rule(name, polytopes, requirement, None if when is None else to_text(when), to_text(then))
+    text = None if when is None else to_text(when)
+    return Rule(name, polytopes, requirement, text, to_text(then), (when, then))
 
 
 def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, longest: int = MAX_LITERALS) -> Terms:

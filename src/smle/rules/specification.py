@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smle.errors import RuleError
 from smle.rules.dates import date_text
+from smle.rules.expressions import Node
 from smle.rules.formula import CNF
 from smle.rules.polytope import Polytope
 from smle.rules.shown import html_table, text_table
@@ -122,7 +123,8 @@ class Choice:
 class Rule:
     """`x in region => y in requirement`, for each of the regions (an `or` in `when` gives several).
 
-    `when` (None: always) and `then` are the readable text in canonical form.
+    `when` (None: always) and `then` are the readable text in canonical form; `trees` are what they were printed from,
+    None where there was no tree.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Rule:
     requirement: CNF
     when: str | None
     then: str
+    trees: tuple[Node | None, Node | None] = field(default=(None, None), compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.name}: {'always' if self.when is None else f'when {self.when}, then'} {self.then}"
@@ -310,27 +313,40 @@ class Specification:
     def build(cls, **parts: Any) -> Specification:
         """State a specification in Python: inputs, outputs, labels, choices, constants and rules.
 
-        See `smle.rules.language.build` for the forms that each part takes.
+        See `smle.rules.build.build` for the forms that each part takes.
         """
-        from smle.rules.language import build
+        from smle.rules.build import build
 
         return build(**parts)
+
+    @classmethod
+    def from_file(
+        cls, path: str | PathLike[str], *, functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> Specification:
+        """Read a rules file. `functions` are functions of your own that its rules may call, by name.
+
+        Raises:
+            RuleError: If the file cannot be read, or what it says; the message names the place.
+        """
+        from pathlib import Path
+
+        return cls.from_yaml(Path(path), functions=functions)
 
     @classmethod
     def from_yaml(
         cls, source: str | PathLike[str], *, functions: Mapping[str, Callable[..., Any]] | None = None
     ) -> Specification:
-        """Read a rules file: a path, or the YAML text itself (anything with a line break).
+        """Read rules as YAML text (anything with a line break); a path is read as `from_file` does.
 
-        `functions` are functions of your own that its rules may call, by name: see `smle.rules.language.build`.
+        `functions` are functions of your own that its rules may call, by name: see `smle.rules.build.build`.
         """
-        from smle.rules.language import read_yaml
+        from smle.rules.yaml_reader import read_yaml
 
         return read_yaml(source, functions)
 
     def to_yaml(self) -> str:
         """Print the specification as a rules file that reads back as the same specification."""
-        from smle.rules.language import write_yaml
+        from smle.rules.yaml_writer import write_yaml
 
         return write_yaml(self)
 

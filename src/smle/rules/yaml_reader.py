@@ -109,6 +109,7 @@ def _rule_texts(rules: Any, folder: Path | None) -> Iterator[RuleText]:
             name = item.get("name", "")
             if not isinstance(name, str) or not name:
                 raise RuleError(f"Rule {index + 1}: expected a name. Got none.")
+            _refuse_cut_texts(item, name)
             check_keys(item, ("name", "when", "then", "never_together"), f"Rule '{name}'")
             if ("then" in item) == ("never_together" in item):
                 raise RuleError(f"Rule '{name}': expected either 'then' or 'never_together'. Got {', '.join(item)}.")
@@ -118,6 +119,17 @@ def _rule_texts(rules: Any, folder: Path | None) -> Iterator[RuleText]:
                     raise RuleError(f"Rule '{name}', {part}: expected a condition. Got {_kind(value)}.")
             then = item["then"] if "then" in item else _pairs(item["never_together"], name, folder)
         yield RuleText(name, item.get("when"), then)
+
+
+def _refuse_cut_texts(item: Mapping[str, Any], name: str) -> None:
+    """Say what happened to `{then: max(a, b) <= 1}`, where YAML takes the comma for the end of the text."""
+    for part in ("when", "then"):
+        text = item.get(part)
+        if isinstance(text, str) and text.count("(") > text.count(")") and any(")" in key for key in item):
+            raise RuleError(
+                f"Rule '{name}', {part}: the text ends after '{text}', because a comma inside of braces ends it. Put "
+                f"it in quotes, as in {{{part}: 'max(a, b) <= 1'}}."
+            )
 
 
 def _kind(value: object) -> str:

@@ -16,7 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
-from smle.rules import Categorical, Clause, Label, Linear, NumericInput, Polytope, Row, Specification, dot
+from smle.rules import (
+    Categorical,
+    Clause,
+    Linear,
+    NumericInput,
+    Polytope,
+    Row,
+    Specification,
+    dot,
+    exclusion,
+    label_columns,
+)
 
 __all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
 
@@ -72,9 +83,8 @@ class Decider:
         self.max_nodes = max_nodes
         self._integer = _integer_columns(spec)
         self._groups = {i: group for group in spec.one_hot for i in group}
-        labels = {item.name for item in spec.outputs if isinstance(item, Label)}
         # No label is the answer that most rules about labels allow.
-        self._default = tuple(-ONE if name in labels else ZERO for name in spec.targets)
+        self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
         self.core: frozenset[Hashable] = frozenset()
         self._nodes = 0
 
@@ -173,7 +183,7 @@ class Decider:
         for array, tag in pairs:
             bad = np.flatnonzero(positive[array].all(axis=1))
             if len(bad):
-                return OneOf(tuple(HalfSpace(((self.d + int(k), ONE),), ZERO, strict=True) for k in array[bad[0]]), tag)
+                return self.clause(exclusion(*array[bad[0]].tolist()), tag)
         for i in self._integer:
             if point[i].denominator != 1:
                 low = Fraction(point[i].numerator // point[i].denominator)

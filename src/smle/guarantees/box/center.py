@@ -1,135 +1,119 @@
-"""A safe affine choice y0 + Y x for a cell, and the weights of literals under which every clause holds there.
+"""A safe affine answer y0 + Y x for a cell, with room around it: where heads start, and what serves in place of NaN.
 
-For given weights lambda the room of the center in clause c is
-
-    slack_c = min over x in Q_c of  -sum_j lambda_j (g_j.(y0 + Y x) + s_j.x - h_j)
-
-With weights on one literal each, the center with the largest room is one linear program (its robust
-counterpart over Q_c). Which literals: depth-first, only for clauses that do not hold by themselves. If no
-choice of single literals works, weights and center alternate, each by a linear program.
+It is the center of the safe heads without embedding (`projection.safe_center`): literals are chosen, and a linear
+program finds the answer with the most room, then the one nearest to a wish that keeps half of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ContradictionError
-from smle.guarantees.box.affine_center import AffineSearch, evaluate_affine
-from smle.guarantees.box.center_search import MINIMUM_ROOM, CandidateCenter, CenterSearch, evaluate
-from smle.guarantees.regions.cell_rules import CellRules, Polytopes, cell_rules_of
+from smle.guarantees.answers.label_map import most_likely_labels
+from smle.guarantees.box.head_problem import HeadProblem
+from smle.guarantees.box.projection import safe_center
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.obligations import binding_rules
-from smle.rules import Specification
+from smle.rules import CNF, Specification, label_columns
+from smle.rules.formula import unique_pairs
 
-__all__ = ["Center", "find_center"]
+__all__ = ["find_center"]
 
 Array = npt.NDArray[np.float64]
-_BAND = 20 * MINIMUM_ROOM  # width that is enough, in the units of the limits: a center near a wish keeps a tenth of it
-
-
-@dataclass(frozen=True, eq=False)
-class Center:
-    """y0 + Y x and the room that it leaves in every clause, exclusions last. Shapes: y0 (m,), Y (m, d) or None."""
-
-    y0: Array
-    Y: Array | None
-    slacks: Array
 
 
 def find_center(
-    spec: Specification,
-    cells: Cells,
-    cell_index: int,
-    *,
-    prefer: npt.ArrayLike | None = None,
-    share: float = 0.8,
-    polytopes: Polytopes | None = None,
-) -> Center:
-    """Find a center of a cell that leaves positive room in every clause that binds its head.
+    spec: Specification, cells: Cells, cell: int, *, prefer: npt.ArrayLike | None = None
+) -> tuple[Array, Array | None]:
+    """Return an affine answer (y0, Y) that is proved to obey the rules of a cell as float32 numbers, with room.
 
-    The center is the point nearest to `share * prefer + (1 - share) * (center with the most room)` that keeps a
-    share of that room. Without x-terms in the rules Y is None.
+    Shapes: y0 (m,), Y (m, d); Y is None where the rules mention no inputs.
 
     Args:
         spec: The specification.
         cells: Its cells.
-        cell_index: Position in `cells`.
+        cell: Position in `cells`.
         prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
-        share: How near, in [0, 1).
-        polytopes: The regions in floats, if several centers are asked for: computed once then.
 
     Raises:
-        ContradictionError: If no center was found, or if it leaves no room for rounding.
+        ContradictionError: If none was found, or if it leaves no room for rounding.
     """
-    m = len(spec.targets)
-    wish = None if prefer is None else np.asarray(prefer, dtype=np.float64).reshape(m)
-    if wish is not None and not np.isfinite(wish).all():
+    m, d = len(spec.targets), len(spec.columns)
+    wish = np.zeros(m) if prefer is None else np.asarray(prefer, dtype=np.float64).reshape(m)
+    if not np.isfinite(wish).all():
         raise ValueError("Expected finite numbers in prefer. Got NaN or infinity.")
-    if not 0 <= share < 1:
-        raise ValueError(f"Expected 0 <= share < 1. Got {share}.")
-    need = cell_rules_of(polytopes or Polytopes(spec, cells), cell_index)
-    if need.has_x_terms:
-        need = need.without_pairs()
-    found = _search_center(need, wish, share=share)
-    if found is None or found.room < MINIMUM_ROOM * need.scale:
-        _refuse(spec, cells, cell_index, width=None if found is None else _BAND * need.scale)
-    assert found is not None
-    slacks = evaluate(need, found.y0) if found.Y is None else evaluate_affine(need, found)
-    slacks = np.concatenate([slacks, _pair_slacks(found.y0, need.pairs)])
-    if slacks.min(initial=np.inf) <= 0:
-        _refuse(spec, cells, cell_index, width=_BAND * need.scale)
-    return Center(found.y0, found.Y, slacks)
+    rules = [spec.rules[rule].requirement for rule, _ in binding_rules(cells, spec, cell)]
+    moving = any(literal.inputs for own in rules for clause in own.clauses for literal in clause.literals)
+    wish = _with_signs(spec, rules, wish, prefers=prefer is not None)
+    head = Head(_zeros(m, 0), wish.astype(np.float32), V=_zeros(m, d) if moving else None)
+    heads = FrozenHeads(Bounds(_zeros(0), _zeros(0)), (head,) * len(cells))
+    found = safe_center(head, HeadProblem.of(heads, spec, cells, cell))
+    if found is None:
+        _refuse(spec, cells, cell)
+    return found.b.astype(np.float64), None if found.V is None else found.V.astype(np.float64)
 
 
-def _search_center(need: CellRules, prefer: Array | None = None, *, share: float = 0.8) -> CandidateCenter | None:
-    """Return the center with its room, or None if none was found. Affine if the rules have x-terms.
+def _zeros(*shape: int) -> npt.NDArray[np.float32]:
+    return np.zeros(shape, dtype=np.float32)
 
-    Outputs of very different sizes are measured each in its own; the room is then given as a share of the rules' scale.
+
+def _with_signs(spec: Specification, rules: Sequence[CNF], wish: Array, *, prefers: bool) -> Array:
+    """Give labels the signs that satisfy all clauses and exclusions among labels, as near to the wish as can be.
+
+    Labels that no clause mentions are off unless wanted, and compatible with others that are wanted more.
     """
-    units = need.units
-    if (units != 1).any():
-        scaled = need.in_units(units)
-        found = _search(scaled, None if prefer is None else prefer / units, share=share)
-        if found is None:
-            return None
-        Y = None if found.Y is None else found.Y * units[:, None]
-        return replace(found, y0=found.y0 * units, Y=Y, room=found.room / scaled.scale * need.scale)
-    return _search(need, prefer, share=share)
+    labels = label_columns(spec)
+    clauses = []
+    for clause in dict.fromkeys(clause for own in rules for clause in own.clauses):
+        signs = [sign for literal in clause.literals if (sign := literal.sign) is not None and labels[sign[0]]]
+        if len(signs) == len(clause.literals):
+            clauses.append(signs)
+    pairs = unique_pairs(np.concatenate([np.empty((0, 2), dtype=np.int32), *(own.exclusions for own in rules)]))
+    mentioned = np.zeros(len(wish), dtype=bool)
+    mentioned[[label for clause in clauses for label, _ in clause]] = True
+    chosen = mentioned.copy()
+    mentioned[np.unique(pairs)] = True
+    if prefers:
+        chosen |= _compatible(np.flatnonzero(mentioned & ~chosen & (wish > 0)), wish, pairs)
+    place = np.cumsum(chosen) - 1
+    wanted = wish[chosen] if prefers else np.full(int(chosen.sum()), -1.0)
+    pattern = most_likely_labels(
+        1 / (1 + np.exp(-np.clip(wanted, -12, 12)))[None],
+        place[pairs[chosen[pairs].all(axis=1)]].astype(np.int32).reshape(-1, 2),
+        [[(int(place[label]), on) for label, on in clause] for clause in clauses],
+    )[0]
+    sides = np.full(len(wish), -1.0)
+    sides[chosen] = np.where(pattern > 0.5, 1.0, -1.0)  # NaN (no pattern at all) counts as off
+    return np.where(mentioned, sides * np.maximum(sides * wish, 1.0), wish)
 
 
-def _search(need: CellRules, prefer: Array | None, *, share: float) -> CandidateCenter | None:
-    target = np.zeros(len(need.polytopes.spec.targets)) if prefer is None else prefer
-    if need.has_x_terms:
-        return AffineSearch(need.without_pairs(), target, prefers=prefer is not None, share=share).run()
-    return CenterSearch(need, target, prefers=prefer is not None, share=share).run()
+def _compatible(wanted: npt.NDArray[np.intp], weights: Array, pairs: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Choose wanted labels without an exclusion among them, heaviest first. Returns a mask (m,)."""
+    keep = np.zeros(len(weights), dtype=bool)
+    candidate = np.zeros(len(weights), dtype=bool)
+    candidate[wanted] = True
+    inner = pairs[candidate[pairs].all(axis=1)]
+    neighbors: dict[int, list[int]] = {}
+    for h, k in inner.tolist():
+        neighbors.setdefault(h, []).append(k)
+        neighbors.setdefault(k, []).append(h)
+    for label in wanted[np.argsort(-weights[wanted], kind="stable")].tolist():
+        keep[label] = not keep[neighbors.get(label, [])].any()
+    return keep
 
 
-def _pair_slacks(y: Array, pairs: npt.NDArray[np.int32]) -> Array:
-    """Return the room of each exclusion, its two labels weighted by how far below zero they are: (p, 2) -> (p,)."""
-    below = np.maximum(-y[pairs], 0.0)
-    total = below.sum(axis=1)
-    weighted = -(below * y[pairs]).sum(axis=1) / np.where(total > 0, total, 1.0)
-    return np.where(total > 0, weighted, -1.0)
-
-
-def _refuse(spec: Specification, cells: Cells, cell_index: int, *, width: float | None) -> None:
-    """Raise, with the width that rules should leave to an output; None: no answer was found at all."""
-    rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(cells, spec, cell_index)})
+def _refuse(spec: Specification, cells: Cells, cell: int) -> NoReturn:
+    rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(cells, spec, cell)})
     listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
-    everywhere = _without_bits(spec, cells)
-    if width is not None:
-        raise ContradictionError(
-            f"The rules {listed} leave no room together. They contradict each other (`smle rules` shows where), or "
-            "some combination of outputs is pinned to one value, or so nearly that rounded numbers find no place. "
-            f"Leave a band of at least {width:.1g}.{everywhere}"
-        )
     raise ContradictionError(
-        f"No single affine answer satisfies the rules {listed} where they are active together. "
-        f"Relax one of them; `smle rules` shows the smallest conflicting set and an example.{everywhere}"
+        f"No single affine answer with room for rounding was found under the rules {listed} where they are active "
+        "together. Relax one of them, or leave a wider band between limits; `smle rules` shows contradictions."
+        f"{_without_bits(spec, cells)}"
     )
 
 

@@ -25,7 +25,7 @@ from smle.guarantees.regions.cells import Cells
 from smle.rules import Specification
 from smle.solvers import Matrix, QuadraticProgram, Solution, Status, solve
 
-__all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "project", "safe_head"]
+__all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "project", "safe_center", "safe_head"]
 
 Array = npt.NDArray[np.float64]
 
@@ -217,6 +217,26 @@ def _admissible(problem: HeadProblem, weights: list[Array], current: Head) -> li
     return vertices
 
 
+def safe_center(head: Head, problem: HeadProblem) -> Head | None:
+    """Return a head with W = 0 that is proved safe, with room, near the answer of a given one; None: none was found."""
+    layout = problem.layout(head)
+    size = max((abs(float(h)) for part in problem.parts for own in part.literals for h in own.h), default=0.0)
+    if problem.safe(head, 0.5 * (size or 1.0)):  # also notes exclusions that it breaks
+        return head
+    for _ in range(_PAIR_ROUNDS):
+        known = len(problem.pairs)
+        weights = _admissible(problem, problem.weights(head), head)
+        center = None if weights is None else _center(problem.rows(weights, head), layout, head.vector())
+        if center is None:
+            return None
+        found = Head.from_vector(center, head)
+        if problem.safe(found):
+            return found
+        if len(problem.pairs) == known:
+            return None
+    return None
+
+
 def _solve_lazily(
     objective: Objective, rows: Sequence[RobustRow], problem: HeadProblem, layout: Layout
 ) -> tuple[Solution, int]:
@@ -310,7 +330,7 @@ def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None
     With `near`: the nearest ones that keep half of the largest room.
     """
     small = Layout(layout.outputs, 0, layout.inputs, layout.passthrough)
-    most = max([abs(row.h) for row in rows] + [row.margin for row in rows] + [1e-30])
+    most = max((abs(row.h) for row in rows), default=0.0) or 1.0  # of rules about signs alone: logits
     found = roomy_center(rows, small, room=(0.0, most))
     if found is None or not found[1] > 0:
         return None

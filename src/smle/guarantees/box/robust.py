@@ -158,9 +158,8 @@ def robust_rows(rows: Sequence[RobustRow], envelope: WidenedBox, layout: Layout)
 
 
 def roomy_center(
-    rows: Sequence[RobustRow], layout: Layout, *, room: tuple[float, float], near: Array | None = None,
-    used: npt.NDArray[np.bool_] | None = None,
-) -> tuple[Array, float] | None:  # fmt: skip
+    rows: Sequence[RobustRow], layout: Layout, *, room: tuple[float, float], near: Array | None = None
+) -> tuple[Array, float] | None:
     """Return the answer b + V x with the most room t in all rows, and t; or, with `near`, the nearest one (L1).
 
     Args:
@@ -168,8 +167,6 @@ def roomy_center(
         layout: Of a head without embedding: its vector is what is returned.
         room: The least and the most room.
         near: A vector to stay near; None: the room decides.
-        used: Which inputs V may use (d,); None: all.
-
     """
     nothing = np.zeros(0)
     safe = robust_rows(rows, WidenedBox(nothing, nothing, None, None, nothing, nothing), layout)
@@ -177,9 +174,6 @@ def roomy_center(
     column = np.zeros((safe.A.shape[0], 1))
     column[safe.required] = 1.0
     lower, upper = np.append(safe.lower, room[0]), np.append(safe.upper, room[1])
-    if used is not None and layout.passthrough:
-        idle = np.concatenate([np.tile(~np.append(used, True), layout.outputs), np.zeros(total + 1 - size, dtype=bool)])
-        lower[idle] = upper[idle] = 0.0
     A: Matrix = sparse.hstack([safe.A, column], format="csr")
     objective = np.append(np.zeros(total), -1.0)
     sides = safe.row_lower, safe.row_upper

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.regions.cells import Cells
-from smle.rules import Row, Specification
+from smle.guarantees.regions.guard import GuardRow, guard_rows
+from smle.rules import Specification
 from smle.solvers import LinearProgram, Session, Status, open_session, solve
-from smle_check.floats import BINARY32, BINARY64, cast_error, guard_slack, nearest, round_up, threshold_above
+from smle_check.floats import BINARY32, BINARY64, cast_error, nearest, round_up
 
 __all__ = ["Domain", "Region", "RegionMaximum", "enlarged_rows"]
 
@@ -75,7 +76,7 @@ def enlarged_rows(cells: Cells, spec: Specification) -> tuple[Array, Array]:
     A = np.zeros((len(cells.rows) + 2 * len(groups), d))
     a = np.zeros(len(A))
     sizes = Domain.of(spec).sizes
-    for r, row in enumerate(cells.rows):
+    for r, row in enumerate(guard_rows(cells, spec)):
         for i, value in row.coefficients:
             A[r, i] = float(value)
         a[r] = _enlarged(row, sizes)
@@ -86,15 +87,12 @@ def enlarged_rows(cells: Cells, spec: Specification) -> tuple[Array, Array]:
     return A, a
 
 
-def _enlarged(row: Row, sizes: Array) -> float:
-    if row.is_comparison:
-        passed = (nearest(row.bound, BINARY32), nearest(nearest(row.bound, BINARY64), BINARY32))
-        return float(max(passed))
-    exact_sizes = [Fraction(float(s)) for s in sizes]
-    slack = guard_slack(dict(row.coefficients), exact_sizes)
-    cast = sum((abs(q) * cast_error(exact_sizes[i]) for i, q in row.coefficients), Fraction(0))
+def _enlarged(row: GuardRow, sizes: Array) -> float:
+    if row.threshold is None:
+        return float(max(nearest(constant, BINARY32) for constant in row.constants))
+    cast = sum((abs(q) * cast_error(Fraction(float(sizes[i]))) for i, q in row.coefficients), Fraction(0))
     # A little more than needed pays for coefficients that float64 cannot hold.
-    return float(round_up(threshold_above(row.bound + slack) + (slack + cast) * Fraction(1025, 1024), BINARY64))
+    return float(round_up(row.threshold + (row.slack + cast) * Fraction(1025, 1024), BINARY64))
 
 
 @dataclass(frozen=True, eq=False)

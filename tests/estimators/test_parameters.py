@@ -1,0 +1,137 @@
+"""What estimators are told is kept, has one default, and means what scikit-learn means by it."""
+
+import inspect
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import cross_val_score
+from sklearn.multioutput import MultiOutputClassifier
+
+import smle
+from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle.cli.settings import TrainSettings
+from smle.defaults import NETWORK
+from smle.errors import DataError, ModelFormatError, NotCertifiedError
+from smle.estimators.parameters import plain_parameters
+
+RULES = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: cap, then: y <= 3}]\n"
+LABELS = "inputs: {x: [0, 1]}\nlabels: [a, b]\nrules: [{name: one, when: x >= 0.9, then: not (a and b)}]\n"
+QUICK = {"hidden_layer_sizes": (8,), "max_epochs": 2, "random_state": 3, "compare": False}
+
+
+@pytest.fixture
+def table():
+    x = np.linspace(0, 1, 60)
+    return pd.DataFrame({"x": x}), pd.Series(2 + 2 * x, name="y")
+
+
+def test_a_loaded_model_has_the_parameters_that_it_was_fitted_with(table, tmp_path):
+    told = {**QUICK, "learning_rate": 3e-3, "out_of_domain": "clip", "patience": None, "schedule": None}
+    network = SafeRegressor(RULES, **told).fit(*table)
+    estimator = SafeRegressor(RULES, estimator=Ridge(), out_of_domain="warn").fit(*table)
+    for name, model in (("network", network), ("estimator", estimator)):
+        model.save(tmp_path / name)
+        again = load(tmp_path / name)
+        assert plain_parameters(again) == plain_parameters(model)
+        assert again.spec == Specification.from_yaml(RULES)
+        np.testing.assert_array_equal(again.predict(table[0]), model.predict(table[0]))
+    again = load(tmp_path / "network")
+    for name, value in told.items():
+        assert getattr(again, name) == value
+    np.testing.assert_array_equal(again.fit(*table).predict(table[0]), network.predict(table[0]))  # the same once more
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"hidden": [8]}, {"max_epochs": 0}, {"spec": RULES}, {"out_of_domain": "hide"}, [1]]
+)
+def test_other_parameters_in_a_folder_are_refused(table, tmp_path, parameters):
+    model = SafeRegressor(RULES.replace("{name: cap, then: y <= 3}", ""), **QUICK).fit(*table)
+    model.deployed_.describe({**model.description_, "parameters": parameters})
+    model.save(tmp_path / "model")
+    with pytest.raises(ModelFormatError, match=r"model\.json"):
+        load(tmp_path / "model")
+
+
+def test_there_is_one_default_of_each_parameter():
+    parameters = inspect.signature(SafeRegressor).parameters
+    told = TrainSettings().parameters()
+    for name, value in asdict(NETWORK).items():
+        assert parameters[name].default == value
+        assert told.get(name, value) == value
+    assert set(told) <= set(parameters)
+
+
+def test_rows_outside_are_treated_as_the_estimator_was_told(table):
+    X, y = table
+    far = pd.DataFrame({"x": [0.5, 7.0]})
+    strict = SafeRegressor(RULES, estimator=Ridge()).fit(X, y)
+    with pytest.raises(DataError, match="outside the domain"):
+        strict.predict(far)
+    mild = SafeRegressor(RULES, estimator=Ridge(), out_of_domain="clip").fit(X, y)
+    assert mild.predict(far)[1] <= 3
+    with pytest.raises(DataError, match="outside the domain"):
+        mild.predict(far, out_of_domain="raise")
+    narrow = SafeRegressor(RULES.replace("[0, 1]", "[0, 2]"), estimator=Ridge(), out_of_domain="clip")
+    assert len(cross_val_score(narrow, X, y, cv=3)) == 3
+    with pytest.raises(ValueError, match="Expected out_of_domain to be 'raise', 'warn' or 'clip'"):
+        SafeRegressor(RULES, estimator=Ridge(), out_of_domain="hide").fit(X, y)
+
+
+def test_the_score_of_several_labels_is_that_of_scikit_learn(table):
+    X = table[0]
+    y = pd.DataFrame({"a": (X["x"] > 0.3).astype(int), "b": (np.arange(60) % 3 == 0).astype(int)})
+    model = SafeClassifier(LABELS, estimator=MultiOutputClassifier(LogisticRegression())).fit(X, y)
+    weight = np.linspace(1, 2, 60)
+    found = model.predict(X)
+    assert model.score(X, y) == pytest.approx(accuracy_score(y, found))
+    assert model.score(X, y, weight) == pytest.approx(accuracy_score(y, found, sample_weight=weight))
+    assert model.label_accuracy(X, y) == pytest.approx((found == y.to_numpy()).mean())
+    assert model.score(X, y) < model.label_accuracy(X, y) < 1
+
+
+def test_a_certified_folder_is_replaced_if_that_is_said(table, tmp_path):
+    model = SafeRegressor(RULES, estimator=Ridge()).fit(*table)
+    free = SafeRegressor(RULES.replace("{name: cap, then: y <= 3}", ""), estimator=Ridge()).fit(*table)
+    free.save(tmp_path / "model")
+    model.save(tmp_path / "model")  # nothing was proved of the one before
+    before = (tmp_path / "model" / "certificate.json").read_bytes()
+    for other in (free, model, smle.correct(lambda table: table, Specification.from_yaml(RULES))):
+        with pytest.raises((ModelFormatError, smle.errors.ConversionError)):
+            other.save(tmp_path / "model")
+    with pytest.raises(ModelFormatError, match="holds a certified model"):
+        free.save(tmp_path / "model")
+    assert (tmp_path / "model" / "certificate.json").read_bytes() == before
+    free.save(tmp_path / "model", overwrite=True)
+    assert json.loads((tmp_path / "model" / "model.json").read_text())["kind"] == "SafeRegressor"
+    assert not (tmp_path / "model" / "certificate.json").exists()
+
+
+def test_verify_certify_and_project_take_estimators(table):
+    X, y = table
+    model = SafeRegressor(RULES, estimator=Ridge()).fit(X, y)
+    corrected = smle.correct(Ridge().fit(X, y), Specification.from_yaml(RULES))
+    for safe in (model, corrected):
+        assert smle.certify(safe) is safe.certificate_
+        assert [item.rule for item in smle.verify(safe)] == ["cap"]
+    stricter = smle.project(model, Specification.from_yaml(RULES.replace("3", "2.5")))
+    assert stricter.predict(X).max() <= 2.5 < model.predict(X).max()
+    assert smle.project(model).predict(X).max() == model.predict(X).max()
+    with pytest.raises(NotCertifiedError, match="Nothing is proved"):
+        smle.certify(SafeRegressor(estimator=Ridge()).fit(X, y))
+    for call in (lambda: smle.project(model, margin=1.0), lambda: smle.certify(model, files={})):
+        with pytest.raises(TypeError, match="is for"):
+            call()
+
+
+def test_rules_from_a_file(tmp_path):
+    (tmp_path / "rules.yaml").write_text(RULES)
+    spec = Specification.from_yaml(RULES)
+    assert Specification.from_file(tmp_path / "rules.yaml") == Specification.from_file(str(tmp_path / "rules.yaml"))
+    assert Specification.from_file(tmp_path / "rules.yaml") == spec
+    with pytest.raises(smle.errors.RuleError):
+        Specification.from_file(RULES)
