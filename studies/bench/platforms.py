@@ -1,11 +1,12 @@
 """Rows per second on Ray Data and Dask: a certified model against plain ONNX inference of the model inside it.
 
 Both read the same partitions of 20 columns, on a local cluster of two processes, and their answers are summed where
-they are. Workers are warm: what is timed is predicting, not loading.
+they are. Workers of Dask live on between the rounds; Ray starts its own for every job, so that loading counts there.
 """
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -109,7 +110,7 @@ def _dask(folder: Path, count: int, parts: int, rounds: int) -> Any:
 
 def _ray(folder: Path, count: int, parts: int, rounds: int) -> Any:
     ray = import_module("ray")
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         data = ray.data.from_pandas([rows_of(part, count) for part in range(parts)]).materialize()
         pool = ray.data.ActorPoolStrategy(size=2)

@@ -33,16 +33,17 @@ def require_units(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Arra
         found = _outliers(name, Y[:, column], rows, times=_ABSURD)
         if found:
             raise DataError(found)
-    for text in target_doubts(spec, X, Y, rows=rows):
+    for text in target_doubts(spec, X, Y, rows=rows, narrow=False):  # wide limits are no fault
         warnings.warn(text, AccuracyWarning, stacklevel=4)
 
 
 def target_doubts(
-    spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array, *, rows: npt.NDArray[np.intp]
+    spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array, *, rows: npt.NDArray[np.intp], narrow: bool = True
 ) -> Iterator[str]:
     """Yield a sentence for each number whose targets look like other units. Shapes: X (n, d), Y (n, m), rows (n,).
 
-    `rows` are the places of the rows in their table, from 0 on.
+    `rows` are the places of the rows in their table, from 0 on. `narrow`: also ask about targets that are tiny beside
+    their limits.
     """
     for name, column in _number_columns(spec):
         values = Y[:, column]
@@ -52,7 +53,7 @@ def target_doubts(
                 yield text
             continue
         lower, upper = _limits(spec, X, column)
-        text = _other_units(name, values, lower, upper)
+        text = _other_units(name, values, lower, upper, narrow)
         if text:
             yield text
 
@@ -95,7 +96,7 @@ def _limits(spec: Specification, X: npt.NDArray[np.floating[Any]], column: int) 
     return lower, upper
 
 
-def _other_units(name: str, values: Array, lower: Array, upper: Array) -> str:
+def _other_units(name: str, values: Array, lower: Array, upper: Array, narrow: bool) -> str:
     """Return a sentence if targets and limits are of different sizes, or nothing."""
     low, high = np.quantile(values, (0.05, 0.95))
     bound = np.isfinite(lower) | np.isfinite(upper)
@@ -121,7 +122,7 @@ def _other_units(name: str, values: Array, lower: Array, upper: Array) -> str:
             f"Target '{name}': {outside:.0%} of the rows lie beyond the limits on it, far beyond: {seen}, and the "
             f"nearest allowed values are near {nearest:.4g}. Other units? {advice}."
         )
-    if high - low < _NARROW * width:
+    if narrow and high - low < _NARROW * width and max(abs(low), abs(high)) * _OTHER < width:
         return (
             f"Target '{name}': {seen}, {100 * (high - low) / width:.1g} % of what the rules allow (a range of "
             f"{width:.4g}). Other units, or a logarithm? {advice}."
