@@ -130,7 +130,7 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
     for i, weight in enumerate(tensors["heads.weight"]):
         cell = 0
         if "heads.at" in tensors:
-            cell = network.cells.index(active_regions(network.cells, tensors["heads.at"][i]))
+            cell = list(network.cells).index(active_regions(network.cells, tensors["heads.at"][i]))
         assert heads[cell] is None, "two heads for one cell"
         V, fallback = (
             tensors[f"heads.{k}"][i] if f"heads.{k}" in tensors else None for k in ("passthrough", "fallback")
