@@ -18,6 +18,7 @@ from smle.assurance import verify
 from smle.errors import DataError, TrainingError
 from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules import Specification
+from smle.training import quantile_loss
 from smle.training.batches import Rows, split_rows
 from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from smle.training.enforcement import PDCG
@@ -314,6 +315,7 @@ def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
         ("schedule", "linear"),
         ("warmup_epochs", -1),
         ("final_epochs", -1),
+        ("weight_decay", -1),
     ],
 )
 def test_bad_options_are_named(name: str, value: object) -> None:
@@ -360,9 +362,37 @@ def test_run_goes_on_from_a_checkpoint(tmp_path: object, made: Any, enforcement:
         run(other, checkpoint=path, **common)
 
 
-def test_a_loss_is_a_function() -> None:
-    with pytest.raises(TypeError, match=r"Expected loss to be a function .* Got 'mse'"):
-        train(nn.Linear(2, 1), torch.zeros(4, 2), torch.zeros(4, 1), loss="mse")  # type: ignore[arg-type]
+def test_losses_by_name_find_what_they_are_named_for() -> None:
+    y = torch.tensor([[0.0], [1.0], [2.0], [10.0]]).repeat(50, 1)
+    wanted = {"squared_error": 3.25, "absolute_error": 1.5, "quantile": 1.5, "poisson": math.log(3.25)}
+    for loss, expected in [*wanted.items(), (quantile_loss(0.9), 10.0)]:
+        network = nn.Linear(1, 1, bias=False)
+        settings = options(
+            max_epochs=300, batch_size=200, learning_rate=0.2, schedule="cosine", patience=None, keep="last"
+        )
+        train(network, torch.ones(200, 1), y, loss=loss, options=settings, validation=(torch.ones(200, 1), y))
+        low, high = (expected - 0.6, expected + 0.6) if loss in ("absolute_error", "quantile") else (expected,) * 2
+        assert low - 0.1 <= float(network.weight.detach()) <= high + 0.1, loss
+
+
+def test_a_loss_is_a_function_or_has_a_name() -> None:
+    with pytest.raises(ValueError, match=r"'squared_error', .* or a function\. Got 'mse'"):
+        train(nn.Linear(2, 1), torch.zeros(4, 2), torch.zeros(4, 1), loss="mse")
+    with pytest.raises(TypeError, match="Expected loss to be a function"):
+        train(nn.Linear(2, 1), torch.zeros(4, 2), torch.zeros(4, 1), loss=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        quantile_loss(1.0)
+
+
+def test_weight_decay_pulls_towards_zero() -> None:
+    sizes = []
+    for decay in (0.0, 1.0):
+        network = nn.Linear(2, 2, bias=False)
+        with torch.no_grad():
+            network.weight.fill_(1.0)
+        train(network, X, X, loss="squared_error", options=options(weight_decay=decay))
+        sizes.append(float(network.weight.detach().abs().sum()))
+    assert sizes[1] < sizes[0] - 0.1
 
 
 def test_checkpoints_are_whole_or_not_there(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import smle.nn  # noqa: F401  # first: where torch is missing it says what to in
 from smle.training.batches import split_rows
 from smle.training.enforcement import PDCG, Enforcement
 from smle.training.loop import train
+from smle.training.losses import quantile_loss
 from smle.training.options import EpochInfo, History, TrainingOptions
 from smle.training.refit import RefitResult, refit_network
 
@@ -14,6 +15,7 @@ __all__ = [
     "History",
     "RefitResult",
     "TrainingOptions",
+    "quantile_loss",
     "refit_network",
     "split_rows",
     "train",

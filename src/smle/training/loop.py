@@ -26,6 +26,7 @@ from smle.training.batches import Batch, Batches, Inputs, Loader, Rows, batches_
 from smle.training.checkpoints import Checkpoint, load_optimizer, optimizer_state, read_checkpoint, write_checkpoint
 from smle.training.distributed import Group
 from smle.training.enforcement import Enforcement, enforcement_of
+from smle.training.losses import loss_of
 from smle.training.options import Callback, EpochInfo, History, Loss, TrainingOptions
 from smle.training.progress import Bar
 
@@ -40,7 +41,7 @@ def train(
     X: Data,
     y: Tensor | None = None,
     *,
-    loss: Loss,
+    loss: str | Loss,
     options: TrainingOptions | None = None,
     seed: int = 0,
     title: str = "train",
@@ -56,7 +57,8 @@ def train(
         network: A SafeNetwork, which takes its units from these rows, or any module; a BoxNetwork for an enforcement.
         X: Features (N, d), a tuple (features, *backbone_inputs), or a loader of batches (inputs, targets[, weights]).
         y: Targets (N, m); None with a loader.
-        loss: (predicted, wanted) -> mean over the rows, or a value per row.
+        loss: `squared_error`, `absolute_error`, `quantile` (the median), `poisson` (predicted is the logarithm of a
+            rate), or (predicted, wanted) -> mean over the rows, or a value per row, as `quantile_loss(0.9)` makes one.
         options: How to train.
         seed: Fixes the held-out rows, the order of rows, and what layers draw at random.
         title: Name of the run in progress bar and log.
@@ -71,9 +73,7 @@ def train(
         TrainingError: If the loss becomes NaN or infinite, or a checkpoint belongs to another run.
         NotCertifiedError: If the enforcement cannot make the heads safe at the end.
     """
-    if not callable(loss):
-        raise TypeError(f"Expected loss to be a function of (predicted, wanted), such as nn.MSELoss(). Got {loss!r}.")
-    run = _Run(network, loss, options or TrainingOptions(), seed=seed, title=title, callbacks=callbacks)
+    run = _Run(network, loss_of(loss), options or TrainingOptions(), seed=seed, title=title, callbacks=callbacks)
     run.set_data(batches_of(X, y, sample_weight), validation)
     run.set_enforcement(enforcement)
     run.path = None if checkpoint is None else Path(checkpoint)

@@ -26,7 +26,7 @@ SMALL_NETWORK = 500_000
 class TrainingOptions:
     """How to train.
 
-    * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam.
+    * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam, with `weight_decay` as in AdamW.
     * `schedule`: `plateau` (the rate falls to a third each time a third of the patience is used up), `cosine`, or
       optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
     * `max_epochs` at most; `patience` epochs without a better validation loss end training, None: never.
@@ -48,6 +48,7 @@ class TrainingOptions:
     validation_share: float = 0.2
     progress: bool | None = None
     optimizer: OptimizerFactory | None = None
+    weight_decay: float = 0.0
     schedule: str | ScheduleFactory | None = None
     keep: str = "best"
     warmup_epochs: int = 0
@@ -64,7 +65,7 @@ class TrainingOptions:
                 raise ValueError(f"Expected {name} > 0. Got {value}.")
         if not 0 < self.validation_share < 1:
             raise ValueError(f"Expected 0 < validation_share < 1. Got {self.validation_share}.")
-        for name in ("warmup_epochs", "final_epochs"):
+        for name in ("warmup_epochs", "final_epochs", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Expected {name} >= 0. Got {getattr(self, name)}.")
         if self.keep not in ("best", "last"):
@@ -82,7 +83,7 @@ class TrainingOptions:
         if self.optimizer is None:
             parameters = list(parameters)
             plain = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-            return torch.optim.Adam(parameters, lr=self.learning_rate, fused=plain)
+            return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=plain)
         return self.optimizer(parameters, self.learning_rate)
 
     def make_schedule(self, optimizer: torch.optim.Optimizer, epochs: int) -> Any:
