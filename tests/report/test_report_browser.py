@@ -125,6 +125,7 @@ def test_network_bounds_too(browser, tmp_path, dose):
         max_epochs=2,
         random_state=0,
         refit_heads=False,
+        compare=False,
     ).fit(table, table[["dose", "second"]])
     write_report(other, table, tmp_path / "page.html")
     X = _random_inputs(other.specification_, 100)

@@ -98,7 +98,7 @@ def test_files_that_were_replaced_after_the_check_are_left_out(braking_folder, d
 
     def judged_then_replaced(record):
         judgement = judge(record)
-        dose[0].save(braking_folder)
+        dose[0].save(braking_folder, overwrite=True)
         return judgement
 
     monkeypatch.setattr("smle.report.write.judge", judged_then_replaced)
