@@ -298,7 +298,11 @@ def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
     result = project_heads(safe.frozen_heads(), safe.spec, safe.cells, margin=margin)
     if not result.succeeded:
         reasons = [head.reason for head in result.heads if head is not None and head.reason]
-        raise NotCertifiedError(f"No safe heads were found near the given ones. {' '.join(reasons[:1])}".strip())
+        reason = f": {reasons[0]}" if reasons and reasons[0] else ""
+        raise NotCertifiedError(
+            f"No safe heads were found for this box{reason}. Leave more room in the rules, or use the head of rules "
+            "(enforcement='correct'), which needs none."
+        )
     safe.pin(result.over)
     return _accepted(safe)
 
