@@ -236,7 +236,7 @@ def test_saved_and_loaded_with_the_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bounds", ["constant", "fixed", "affine"])
 def test_safe_networks_are_saved_and_loaded(tmp_path: Path, bounds: str) -> None:
     spec, X = spec_of("outputs: [p]\nrules:\n  - {name: r, when: a >= 0, then: p <= 2 + b}\n"), inputs(300)
-    network = BoxNetwork(wild_model(4), spec, embedding=4, bounds=bounds).eval()
+    network = smle.project(BoxNetwork(wild_model(4), spec, embedding=4, bounds=bounds))
     network.save(tmp_path / "model")
     again = smle.load(tmp_path / "model", backbone=wild_model(4, seed=5))
     np.testing.assert_array_equal(answers(again, X), answers(network, X))

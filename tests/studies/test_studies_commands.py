@@ -30,7 +30,7 @@ def test_the_command_runs_in_a_clone_and_every_part_has_an_example():
         [sys.executable, "-m", "studies", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     for command in app.registered_commands:
-        name = command.callback.__name__
+        name = command.callback.__name__.replace("_", "-")
         assert name in done.stdout
         assert "Example: python -m studies" in " ".join(run(name, "--help").output.split())
 
