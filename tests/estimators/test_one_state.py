@@ -429,6 +429,18 @@ rules: [{name: r, then: y <= 9}, {name: p, then: y >= 5}, {name: q, then: y <= 4
 GATED = "{inputs: {x: [0, 1]}, outputs: [y], rules: [{name: cap, when: x <= 0.5, then: y <= 3}]}\n"
 
 
+def test_a_copy_is_taken_over_only_if_the_checker_accepts_it(table):
+    X, y, _ = table
+    served = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y).deployed_
+    state, proof = served.__getstate__(), served.proof
+    clip = proof.tensors["clips.constant_upper"]
+    higher = {**proof.tensors, "clips.constant_upper": clip._replace(data=np.float32([9]).tobytes())}
+    other = Specification.from_yaml(GATED.replace("y <= 3", "y <= 2"))
+    for change in ({"_proof": replace(proof, tensors=higher)}, {"_spec": other}):
+        with pytest.raises(CertificateError):
+            type(served).__new__(type(served)).__setstate__({**state, **change})
+
+
 @pytest.mark.parametrize("options", ["QUICK", "LEARNED"])
 @pytest.mark.parametrize("source", ["fitted", "loaded", "unpickled", "copied"])
 def test_nothing_can_be_written_into_what_is_served(table, tmp_path, options, source):

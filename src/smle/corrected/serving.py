@@ -134,6 +134,10 @@ class ServedModel:
         return {name: value for name, value in self.__dict__.items() if name not in ("_head", "cells")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
+        if state["_proof"] is not None and state["_verified"]:
+            state["_proof"].check()
+            require_same_rules(state["_proof"], state["_spec"])
         self.__dict__ = {**state, "_head": None if state["_proof"] is None else program_of(state["_proof"])}
 
     @property
