@@ -83,6 +83,7 @@ def reproduce(
             n_jobs=jobs,
             backend=backend,
             address=address,
+            together=methods.chain,
             retry_failed=retry_failed,
             progress=progress,
         )
