@@ -207,12 +207,14 @@ def gaps(rows: Sequence[Row], benchmark: str) -> Table:
         line.append(f"{wins} / {len(lag) - wins - losses} / {losses}")
         line.append("{:.6f} ({})".format(*max(lag)) if lag else "-")
         lines.append(tuple(line))
-    columns = ("property", "smle: median gap", "largest gap", "postprocess: median gap", "largest gap")
+    columns = (
+        "property", "smle: median gap", "largest gap", "postprocess: median gap", "largest gap",
+        "ahead / level / behind", "most behind postprocess",
+    )  # fmt: skip
     note = (
         "Gap: the oracle's score minus the method's, run by run. Then the runs in which `smle` is ahead of, level with "
         f"(within {LEVEL}) and behind `postprocess`, and how far it is behind at most."
     )
-    columns += ("ahead / level / behind", "most behind postprocess")
     return Table("Gap to the oracle", columns, tuple(lines), note)
 
 
