@@ -99,7 +99,6 @@ WRONG = {
     "enforcement": ["hope", None],
     "refit_heads": ["yes", 1],
     "gate": [None],
-    "enforce_targets": [0],
     "checkpoint": [3],
     "compare": [1],
     "verbose": ["loud"],

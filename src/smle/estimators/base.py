@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
 from sklearn.utils.validation import _check_sample_weight
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from smle.estimators.network import Trained
     from smle.training.enforcement import Enforcement
+    from smle.training.options import Callback
 
 __all__ = ["SafeEstimator", "without_rules"]
 
@@ -54,13 +55,15 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         estimator: Any scikit-learn estimator or pipeline, of XGBoost or LightGBM too, to fit instead of a network. It
             sees the table as it is passed, columns that the rules do not know, text and missing values included
             (numbers as float32 holds them, outputs left out). It is stored as ONNX and served so from `fit` on, behind
-            a head that is proved to obey. The arguments below have no meaning then. None: a network.
+            a head that is proved to obey. Arguments that say how a network is trained have no meaning then. None: a
+            network.
         hidden_layer_sizes: Widths of the hidden ReLU layers.
         embedding: Width of the layer that is clipped; the last one before the heads.
         bounds: `fixed` (after the linear layer of the embedding as general as any constants), `affine`, or `network`
             (a small ReLU network of the inputs; no ONNX export). `auto`: affine where rules mention inputs in
             `then`, so that the room for the outputs can move with the inputs; fixed elsewhere.
         learning_rate: Step size of Adam.
+        weight_decay: How strongly weights are pulled to zero, as in AdamW: by this times the learning rate per step.
         batch_size: Rows per step.
         max_epochs: Upper limit of epochs.
         patience: Epochs without a better validation loss before training stops.
@@ -70,14 +73,17 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             None: a quarter of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
             rows held out), 0 for labels and choices.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
-            that break a rule to the nearest allowed ones. `refit_heads` and `enforce_targets` have no meaning then, and
-            other values of `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
+            that break a rule to the nearest allowed ones. `refit_heads` has no meaning then, and other values of
+            `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
             (`smle.nn.BoxNetwork`).
         refit_heads: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
-        enforce_targets: Train a learned box on the nearest targets that obey the rules.
         out_of_domain: What `predict` and `score` do with rows outside the domain, unless they are told otherwise:
             `raise`, `warn` or `clip`. The rules are guaranteed inside; outside they hold at the clamped input.
+        warm_start: `fit` goes on from the weights of the model as it is, instead of random ones.
+        device: Where a network is trained: `cpu`, `cuda`, ...; `auto`: on a GPU if torch has one. Answers are computed
+            on the CPU.
+        callbacks: Functions of `smle.training.EpochInfo`, called after each epoch; one that returns True ends training.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
         compare: Compare with a quick plain model on the rows held out (`description_["scores"]`), and warn with an
             AccuracyWarning if the safe model is far behind.
@@ -92,6 +98,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     embedding: int = NETWORK.embedding
     bounds: str = NETWORK.bounds
     learning_rate: float = NETWORK.learning_rate
+    weight_decay: float = NETWORK.weight_decay
     batch_size: int = NETWORK.batch_size
     max_epochs: int = NETWORK.max_epochs
     patience: int | None = NETWORK.patience
@@ -101,8 +108,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     enforcement: str | Enforcement = NETWORK.enforcement
     refit_heads: bool = NETWORK.refit_heads
     gate: bool = NETWORK.gate
-    enforce_targets: bool = NETWORK.enforce_targets
     out_of_domain: str = "raise"
+    warm_start: bool = False
+    device: str = "auto"
+    callbacks: Sequence[Callback] = ()
     checkpoint: str | PathLike[str] | None = None
     compare: bool = True
     random_state: Any = None
@@ -121,6 +130,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     def _observed(self, X: Any, y: Any) -> Specification:
         """Return a specification without rules that fits the data."""
         raise NotImplementedError
+
+    def _inner_estimator(self) -> Any:
+        """Return an unfitted copy of the estimator inside."""
+        return clone(self.estimator)
 
     @property
     def _task(self) -> Any:
@@ -197,7 +210,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             learned = self._task_of(without_rules(spec)) if corrects else rows.task
             trained = self._trained(learned, encoded, targets, weight, seed)
         self.history_ = trained.history
-        front = Perceptron(trained.tensors)
+        front = self._finished(Perceptron(trained.tensors), rows, trained.held)
         architecture = {"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]}
         served = ServedModel(front, spec, trained.certificate or certificate)
         history = short_history(self.history_)
@@ -210,9 +223,13 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             seed=seed,
             history=history,
         )
-        if spec.rules and self.compare:
+        if spec.rules and self.compare and rows.task.is_scored:
             scores = compare_held_out(self, encoded, targets, weight, held=trained.held, seed=seed)
             self.set_scores(scores)
+
+    def _finished(self, front: Any, rows: Rows, held: npt.NDArray[np.int64] | None) -> Any:
+        """Return the model in front of the head as it is to be served; `held` are the rows held out, if there are."""
+        return front
 
     def _trained(self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> Trained:
         from smle.estimators.network import train_network
@@ -225,7 +242,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         X = plain_table(X, given)
         spec = self._observed(X, y) if given is None else given
         task = self._task_of(spec, y)
-        encoded, targets = encode_inputs(spec, X), task.encode(y)
+        spec, encoded, targets = task.spec, encode_inputs(spec, X), task.encode(y)
         if len(encoded) != len(targets):
             raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
         weight: Array | None = None

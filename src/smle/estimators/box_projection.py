@@ -40,9 +40,8 @@ def projected(
     assert isinstance(deployed, DeployedNetwork)
     safe = project(_with_rules(old, deployed, spec))
     if X is not None and targets is not None:
-        enforced = task.nearest(X, targets)
         kept, held = split_rows(len(X), share=validation_fraction, seed=0)
-        rows, wanted = torch.tensor(X), torch.tensor(enforced)
+        rows, wanted = torch.tensor(X), torch.tensor(targets)
         refit_network(safe, rows[kept], wanted[kept], loss=task.refit_loss, validation=(rows[held], wanted[held]))
     return certify(safe)
 

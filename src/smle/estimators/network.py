@@ -79,10 +79,9 @@ def train_network(
     """
     spec = task.spec
     with float32_by_default():
-        enforced = task.nearest(X, targets) if model.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(model.enforcement) if spec.rules else None
-        network = _network(model, task, X, enforced, seed)
-        history = _train(model, task, network, torch.tensor(X), enforced, weight, enforcement, seed)
+        network = _network(model, task, X, targets, seed)
+        history = _train(model, task, network, torch.tensor(X), targets, weight, enforcement, seed)
         if further is not None:
             further(network, history)
         certificate = certify(network) if spec.rules else None
@@ -135,6 +134,8 @@ def _train(
     """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
     options = TrainingOptions(
         learning_rate=model.learning_rate,
+        weight_decay=model.weight_decay,
+        device=model.device,
         batch_size=model.batch_size,
         max_epochs=model.max_epochs,
         patience=model.patience,
@@ -155,8 +156,9 @@ def _train(
         enforcement=enforcement,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
+        callbacks=model.callbacks,
     )
-    if model.refit_heads and network.spec.rules:
+    if model.refit_heads and network.spec.rules and task.refit_loss is not None:
         wanted = torch.tensor(targets)
         kept, held = split_rows(len(X), share=model.validation_fraction, seed=seed)
         refit_network(
