@@ -4,12 +4,10 @@ from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
 from smle.rules.formula import CNF, Clause, Literal, exclusion
-from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, label_implies, mutually_exclusive, rule
-from smle.rules.helpers import linear as linear_rule
+from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
 from smle.rules.operators import (
     Condition,
     Term,
-    absolute,
     at_least,
     at_least_one,
     at_most,
@@ -47,7 +45,6 @@ __all__ = [
     "RuleText",
     "Specification",
     "Term",
-    "absolute",
     "at_least",
     "at_least_one",
     "at_most",
@@ -62,7 +59,6 @@ __all__ = [
     "forbidden_pairs_from_data",
     "html_table",
     "label_columns",
-    "label_implies",
     "linear",
     "linear_rule",
     "logit",

@@ -19,7 +19,8 @@ __all__ = ["CNF", "Clause", "Literal", "exclusion", "unique_pairs"]
 class Literal:
     """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients.
 
-    Times `scale` it is the row that the user stated; literals that differ in nothing else are equal.
+    Times `scale` it is the row that the user stated; literals that differ in nothing else are equal. Those over inputs
+    only say where a rule applies; in a clause every literal mentions an output.
     """
 
     outputs: Linear
@@ -28,9 +29,16 @@ class Literal:
     strict: bool = False
     scale: Fraction = field(default=Fraction(1), compare=False)
 
-    def __post_init__(self) -> None:
-        if not self.outputs:
-            raise ValueError("Expected a literal that mentions an output. Got one over inputs only.")
+    @classmethod
+    def of_sign(cls, output: int, positive: bool) -> Literal:
+        """Return `y >= 0` or, if not `positive`, `y < 0`: a label that is on, or off."""
+        return cls(((output, Fraction(-1 if positive else 1)),), (), Fraction(0), not positive)
+
+    @property
+    def negated(self) -> Literal:
+        """The literal that holds where this one does not."""
+        outputs, inputs = (tuple((i, -v) for i, v in form) for form in (self.outputs, self.inputs))
+        return Literal(outputs, inputs, -self.bound, not self.strict, self.scale)
 
     @property
     def sign(self) -> tuple[int, bool] | None:
@@ -56,8 +64,8 @@ class Clause:
     literals: tuple[Literal, ...]
 
     def __post_init__(self) -> None:
-        if not self.literals:
-            raise ValueError("Expected a clause with at least one literal. Got an empty one.")
+        if not self.literals or not all(literal.outputs for literal in self.literals):
+            raise ValueError("Expected a clause of literals that mention outputs. Got none, or one over inputs only.")
 
     def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
         """Evaluate the clause, exactly."""
@@ -66,7 +74,7 @@ class Clause:
 
 def exclusion(h: int, k: int) -> Clause:
     """Return "not both" of two labels: `y_h < 0 or y_k < 0`."""
-    return Clause(tuple(Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in (h, k)))
+    return Clause((Literal.of_sign(h, False), Literal.of_sign(k, False)))
 
 
 def unique_pairs(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from smle.errors import RuleError
 from smle.rules.expressions import (
@@ -24,7 +23,7 @@ from smle.rules.expressions import (
 )
 from smle.rules.parser import did_you_mean, parse
 
-__all__ = ["Declared", "read_assertions"]
+__all__ = ["read_assertions"]
 
 _TOKEN = re.compile(r";[^\n]*|[()]|\|[^|]*\||\"(?:[^\"]|\"\")*\"|[^\s();|\"]+|\S")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -35,15 +34,8 @@ _OPERATORS = ("and", "or", "not", "=>", "<=", ">=", "<", ">", "=", "+", "-", "*"
 Expression = str | list["Expression"]
 
 
-class Declared(NamedTuple):
-    """How many inputs and outputs a file declares."""
-
-    inputs: int
-    outputs: int
-
-
-def read_assertions(text: str) -> tuple[Declared, list[Node]]:
-    """Read the declarations and the assertions of a VNN-LIB 1.0 text.
+def read_assertions(text: str) -> tuple[tuple[int, int], list[Node]]:
+    """Return how many inputs and outputs a VNN-LIB 1.0 text declares, and what it asserts.
 
     Raises:
         RuleError: If the text is not VNN-LIB 1.0.
@@ -71,7 +63,7 @@ def read_assertions(text: str) -> tuple[Declared, list[Node]]:
             raise RuleError(f"Expected {kind}_0 to {kind}_{max(indices)} without gaps. {kind}_{missing} is missing.")
     if not assertions:
         raise RuleError("Expected assertions. Got none.")
-    return Declared(len(sizes["X"]), len(sizes["Y"])), assertions
+    return (len(sizes["X"]), len(sizes["Y"])), assertions
 
 
 def _commands(text: str) -> Iterator[list[Expression]]:

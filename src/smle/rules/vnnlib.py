@@ -2,34 +2,37 @@
 
 A VNN-LIB file asserts a counterexample: inputs in a region and outputs that must not be. Reading it gives the
 rule that forbids it: each way `x in P and g_1(x, y) <= 0 and ...` of meeting the assertions becomes the clause
-`g_1 > 0 or ...` over the region P. Ways that share a region share a rule.
+`g_1 > 0 or ...` over the region P. Ways that share a region share a rule. Writing asserts that some rule is broken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.build import build, to_fraction
-from smle.rules.compiler import distribute
-from smle.rules.expressions import Call, Compare, Name, Node, add, conjunction, disjunction, multiply
-from smle.rules.normalize import All, Atom, Formula, Some, complement, normal_form
+from smle.rules.build import to_fraction
+from smle.rules.compiler import compile_rule, distribute, plainly_empty, tightest
+from smle.rules.expressions import Call, Compare, Name, Node, add, conjunction, decimal_text, disjunction, multiply
+from smle.rules.formula import Literal
+from smle.rules.normalize import All, Formula, Some, normal_form
 from smle.rules.operators import node_of
-from smle.rules.polytope import Linear
-from smle.rules.sexpressions import Declared, read_assertions
-from smle.rules.specification import Choice, Label, Number, NumericInput, RuleText, Specification
-from smle.rules.vnnlib_writer import write_vnnlib
+from smle.rules.polytope import Polytope, Row
+from smle.rules.sexpressions import read_assertions
+from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, Specification
 from smle.rules.vocabulary import Vocabulary
 
 __all__ = ["read_vnnlib", "write_vnnlib"]
 
 _MAX_WAYS = 10_000
+_MAX_CLAUSES = 100_000
 _MAX_BYTES = 64 * 2**20
-Atoms = tuple[Atom, ...]
+Literals = tuple[Literal, ...]
 
 
 class _Property(NamedTuple):
@@ -37,7 +40,7 @@ class _Property(NamedTuple):
 
     name: str
     sizes: tuple[int, int]
-    asked: dict[tuple[Atoms, ...], list[Atoms]]
+    asked: dict[tuple[Literals, ...], list[Literals]]
 
 
 def read_vnnlib(
@@ -59,19 +62,46 @@ def read_vnnlib(
     if not sources:
         raise RuleError("Expected at least one VNN-LIB file. Got none.")
     properties = [_read_one(source, index) for index, source in enumerate(sources)]
-    sizes = properties[0].sizes
+    (d, m), first = properties[0].sizes, properties[0].name
     for other in properties[1:]:
-        if other.sizes != sizes:
+        if other.sizes != (d, m):
             raise RuleError(
-                f"Expected files over the same network. '{properties[0].name}' has {sizes[0]} inputs and {sizes[1]} "
-                f"outputs, '{other.name}' has {other.sizes[0]} and {other.sizes[1]}."
+                f"Expected files over the same network. '{first}' has {d} inputs and {m} outputs, '{other.name}' has "
+                f"{other.sizes[0]} and {other.sizes[1]}."
             )
-    made_inputs = _domain(properties, inputs)
-    made_outputs = _outputs(outputs, sizes[1])
-    x = [Name(item.name) for item in made_inputs]
-    y = [node for item in made_outputs for node in _columns(item)]
-    rules = [rule for item in properties for rule in _rules(item, x, y)]
-    return build(inputs=made_inputs, outputs=made_outputs, rules=_renamed(rules))
+    spec = _numbered(d, m)
+    if inputs is not None:
+        spec = replace(spec, inputs=_stated_inputs(inputs))
+    if outputs is not None:
+        made = (item if isinstance(item, Number | Label | Choice) else Number(str(item)) for item in outputs)
+        spec = replace(spec, outputs=tuple(made))
+    if len(spec.columns) != d:
+        raise RuleError(f"Expected ranges of {d} inputs. Got {len(spec.columns)}.")
+    if len(spec.targets) != m:
+        raise RuleError(f"Expected outputs with {m} columns in all. Got {len(spec.targets)}.")
+    rules = [rule for item in properties for rule in _rules(item, spec)]
+    domain = spec.inputs if inputs is not None else _domain(rules, d)
+    return replace(spec, inputs=domain, rules=tuple(_renamed(rules)))
+
+
+def _numbered(inputs: int, outputs: int) -> Specification:
+    """Return a specification over X_0, X_1, ... and Y_0, Y_1, ..."""
+    x = tuple(NumericInput(f"X_{i}", Fraction(0), Fraction(1)) for i in range(inputs))
+    return Specification(x, tuple(Number(f"Y_{i}") for i in range(outputs)), ())
+
+
+def _stated_inputs(stated: Any) -> tuple[NumericInput, ...]:
+    listed = isinstance(stated, Sequence) and not isinstance(stated, str)
+    items = stated if isinstance(stated, Mapping) else {f"X_{i}": r for i, r in enumerate(stated if listed else ())}
+    return tuple(_ranged(str(name), ends) for name, ends in items.items())
+
+
+def _ranged(name: str, ends: Any) -> NumericInput:
+    if isinstance(ends, NumericInput):
+        return ends
+    if isinstance(ends, str) or not isinstance(ends, Sequence) or len(ends) != 2:
+        raise RuleError(f"Input '{name}': expected a range (low, high). Got {ends!r:.80}.")
+    return NumericInput(name, to_fraction(ends[0], f"Input '{name}'"), to_fraction(ends[1], f"Input '{name}'"))
 
 
 def _read_one(source: str | PathLike[str], index: int) -> _Property:
@@ -92,21 +122,15 @@ def _read_one(source: str | PathLike[str], index: int) -> _Property:
             raise RuleError(f"Cannot read '{path}': {getattr(error, 'strerror', None) or error}.") from None
     try:
         declared, assertions = read_assertions(text)
-        return _Property(name, (declared.inputs, declared.outputs), _forbidden(declared, assertions))
+        return _Property(name, declared, _forbidden(assertions, Vocabulary(_numbered(*declared))))
     except RuleError as error:
         raise RuleError(f"{name}: {error}") from None
     except RecursionError:
         raise RuleError(f"{name}: the assertions are nested too deeply.") from None
 
 
-def _forbidden(declared: Declared, assertions: Sequence[Node]) -> dict[tuple[Atoms, ...], list[Atoms]]:
-    """Return the requirements that forbid the assertions, each with its regions."""
-    zero, one = Fraction(0), Fraction(1)
-    names = Vocabulary(
-        [NumericInput(f"X_{i}", zero, one) for i in range(declared.inputs)],
-        [Number(f"Y_{i}") for i in range(declared.outputs)],
-        {},
-    )
+def _forbidden(assertions: Iterable[Node], names: Vocabulary) -> dict[tuple[Literals, ...], list[Literals]]:
+    """Return the requirements (tuples of clauses) that forbid the assertions, each with its regions."""
     about_inputs: list[Formula] = []
     others: list[Formula] = []
     for assertion in assertions:
@@ -117,101 +141,43 @@ def _forbidden(declared: Declared, assertions: Sequence[Node]) -> dict[tuple[Ato
     ways = distribute(All(tuple(others)), Some, _MAX_WAYS)
     if len(regions) * len(ways) > _MAX_WAYS:
         raise RuleError(f"Expected at most {_MAX_WAYS:,} ways of meeting the assertions. Got more.")
-    clauses: dict[frozenset[Atom], tuple[Atoms, list[Atoms]]] = {}
+    clauses: dict[frozenset[Literal], tuple[Literals, list[Literals]]] = {}
     for region in regions:
         for way in ways:
-            rows = _tight((*region, *(a for a in way if not a.outputs)))
-            if _plainly_empty(rows):
+            tight = tightest((*region, *(literal for literal in way if not literal.outputs)), names)
+            if plainly_empty(tight):
                 continue
-            forbidden = tuple(dict.fromkeys(complement(a) for a in way if a.outputs))
+            rows = tuple(Literal((), row.coefficients, row.bound, row.strict) for row in tight)
+            forbidden = tuple(dict.fromkeys(literal.negated for literal in way if literal.outputs))
             if not forbidden:
                 raise RuleError("The assertions can be met whatever the outputs are, so no output could avoid them.")
             clauses.setdefault(frozenset(rows), (rows, []))[1].append(forbidden)
     if not clauses:
         raise RuleError("The assertions can never be met, so the file forbids nothing.")
-    asked: dict[tuple[Atoms, ...], list[Atoms]] = {}
+    asked: dict[tuple[Literals, ...], list[Literals]] = {}
     for rows, required in clauses.values():
         asked.setdefault(tuple(dict.fromkeys(required)), []).append(rows)
     return asked
 
 
 def _mentions_output(formula: Formula) -> bool:
-    if isinstance(formula, Atom):
+    if isinstance(formula, Literal):
         return bool(formula.outputs)
     return any(_mentions_output(part) for part in formula.parts)
 
 
-def _tight(atoms: Iterable[Atom]) -> Atoms:
-    """Keep the tightest of parallel conditions on inputs."""
-    best: dict[Linear, Atom] = {}
-    for atom in atoms:
-        old = best.get(atom.inputs)
-        if old is None or (atom.bound, not atom.strict) < (old.bound, not old.strict):
-            best[atom.inputs] = atom
-    return tuple(best.values())
-
-
-def _plainly_empty(rows: Atoms) -> bool:
-    """Whether two opposite conditions leave nothing between them: that way of meeting the assertions is none."""
-    known = {atom.inputs: atom for atom in rows}
-    for atom in rows:
-        opposite = known.get(tuple((i, -v) for i, v in atom.inputs))
-        if opposite is not None:
-            gap = atom.bound + opposite.bound
-            if gap < 0 or (gap == 0 and (atom.strict or opposite.strict)):
-                return True
-    return False
-
-
-def _domain(properties: Sequence[_Property], stated: Any) -> tuple[NumericInput, ...]:
-    count = properties[0].sizes[0]
-    if stated is not None:
-        listed = isinstance(stated, Sequence) and not isinstance(stated, str)
-        items = stated if isinstance(stated, Mapping) else {f"X_{i}": r for i, r in enumerate(stated if listed else ())}
-        if len(items) != count:
-            raise RuleError(f"Expected ranges of {count} inputs. Got {len(items)}.")
-        return tuple(_ranged(str(name), ends) for name, ends in items.items())
-    boxes = [_box(rows, item.name, count) for item in properties for found in item.asked.values() for rows in found]
+def _rules(item: _Property, spec: Specification) -> list[Rule]:
+    x: list[Node] = [Name(name) for name in spec.columns]
+    y = [node for output in spec.outputs for node in _columns(output)]
+    names = Vocabulary(spec)
     made = []
-    for i in range(count):
-        lower, upper = min(box[i][0] for box in boxes), max(box[i][1] for box in boxes)
-        if lower == upper:  # a range needs a width; a wider domain leaves the regions as they are
-            lower, upper = lower - 1, upper + 1
-        made.append(NumericInput(f"X_{i}", lower, upper))
-    return tuple(made)
-
-
-def _ranged(name: str, ends: Any) -> NumericInput:
-    if isinstance(ends, NumericInput):
-        return ends
-    if isinstance(ends, str) or not isinstance(ends, Sequence) or len(ends) != 2:
-        raise RuleError(f"Input '{name}': expected a range (low, high). Got {ends!r:.80}.")
-    return NumericInput(name, to_fraction(ends[0], f"Input '{name}'"), to_fraction(ends[1], f"Input '{name}'"))
-
-
-def _box(rows: Atoms, name: str, count: int) -> list[tuple[Fraction, Fraction]]:
-    """Return the box that the comparisons of one input with a constant make."""
-    lower: dict[int, Fraction] = {}
-    upper: dict[int, Fraction] = {}
-    for atom in rows:
-        if len(atom.inputs) == 1:
-            (index, sign), bound = atom.inputs[0], atom.bound
-            if sign > 0:
-                upper[index] = bound
-            else:
-                lower[index] = -bound
-    for i in range(count):
-        if i not in lower or i not in upper:
-            raise RuleError(f"{name}: X_{i} has no finite range in the file. State the domain with inputs=...")
-    return [(lower[i], upper[i]) for i in range(count)]
-
-
-def _outputs(stated: Sequence[Any] | None, count: int) -> tuple[Number | Label | Choice, ...]:
-    items = [f"Y_{i}" for i in range(count)] if stated is None else list(stated)
-    made = tuple(item if isinstance(item, Number | Label | Choice) else Number(str(item)) for item in items)
-    width = sum(len(item.options) if isinstance(item, Choice) else 1 for item in made)
-    if width != count:
-        raise RuleError(f"Expected outputs with {count} columns in all. Got {width}.")
+    for index, (required, regions) in enumerate(item.asked.items()):
+        when = None
+        if all(regions):
+            when = disjunction(conjunction(_comparison(row, x, y) for row in region) for region in regions)
+        then = conjunction(disjunction(_comparison(literal, x, y) for literal in clause) for clause in required)
+        name = item.name if len(item.asked) == 1 else f"{item.name} ({index + 1})"
+        made.append(compile_rule(name, when, then, names))
     return made
 
 
@@ -221,63 +187,123 @@ def _columns(item: Number | Label | Choice) -> list[Node]:
     return [Call("logit", (Name(item.name),))] if isinstance(item, Label) else [Name(item.name)]
 
 
-def _rules(item: _Property, x: Sequence[Node], y: Sequence[Node]) -> list[RuleText]:
-    made = []
-    for index, (required, regions) in enumerate(item.asked.items()):
-        name = item.name if len(item.asked) == 1 else f"{item.name} ({index + 1})"
-        when = None if any(not rows for rows in regions) else disjunction(_ranges(rows, x) for rows in regions)
-        then = conjunction(disjunction(comparison(a, x, y) for a in clause) for clause in required)
-        made.append(RuleText(name, when, then))
-    return made
-
-
-def _renamed(rules: Sequence[RuleText]) -> list[RuleText]:
-    """Number the rules of files with the same name apart."""
-    used: dict[str, int] = {}
-    made = []
-    for rule in rules:
-        used[rule.name] = used.get(rule.name, 0) + 1
-        made.append(rule if used[rule.name] == 1 else RuleText(f"{rule.name} #{used[rule.name]}", rule.when, rule.then))
-    return made
-
-
-def _ranges(rows: Atoms, x: Sequence[Node]) -> Node:
-    """Return the rows of a region as text would have them: `0.6 <= X_0 <= 0.7 and ...`."""
-    known = {atom.inputs: atom for atom in rows}
-    parts: list[Node] = []
-    done: set[Linear] = set()
-    for atom in rows:
-        if atom.inputs in done:
-            continue
-        opposite = known.get(tuple((i, -v) for i, v in atom.inputs))
-        done.add(atom.inputs)
-        if len(atom.inputs) > 1 or opposite is None:
-            parts.append(comparison(atom, x, ()))
-            continue
-        done.add(opposite.inputs)
-        low, high = (opposite, atom) if atom.inputs[0][1] > 0 else (atom, opposite)
-        if -low.bound == high.bound and not (low.strict or high.strict):
-            parts.append(Compare((x[atom.inputs[0][0]], node_of(high.bound)), ("==",)))
-            continue
-        operands = (node_of(-low.bound), x[atom.inputs[0][0]], node_of(high.bound))
-        parts.append(Compare(operands, ("<" if low.strict else "<=", "<" if high.strict else "<=")))
-    return conjunction(parts)
-
-
-def comparison(atom: Atom, x: Sequence[Node], y: Sequence[Node]) -> Node:
-    """Return an atom as a comparison without minus signs: positive terms on the left, negative ones on the right."""
-    terms = [(v, y[i]) for i, v in atom.outputs] + [(v, x[i]) for i, v in atom.inputs]
-    left, right = [t for t in terms if t[0] > 0], [(-v, n) for v, n in terms if v < 0]
-    operator = "<" if atom.strict else "<="
+def _comparison(literal: Literal, x: Sequence[Node], y: Sequence[Node]) -> Node:
+    """Return a literal as a comparison without minus signs: positive terms on the left, negative ones on the right."""
+    terms = [(v, y[i]) for i, v in literal.outputs] + [(v, x[i]) for i, v in literal.inputs]
+    left, right = [t for t in terms if t[0] > 0], [(-v, node) for v, node in terms if v < 0]
+    operator, bound = "<" if literal.strict else "<=", literal.bound
     if not left:
-        left, right, operator = right, left, ">" if atom.strict else ">="
-        return Compare((_sum(left), node_of(-atom.bound)), (operator,))
+        return Compare((_total(right), node_of(-bound)), (operator.replace("<", ">"),))
     if not right:
-        return Compare((_sum(left), node_of(atom.bound)), (operator,))
-    end = _sum(right) if not atom.bound else add(_sum(right), [(1 if atom.bound > 0 else -1, node_of(abs(atom.bound)))])
-    return Compare((_sum(left), end), (operator,))
+        return Compare((_total(left), node_of(bound)), (operator,))
+    end = _total(right) if not bound else add(_total(right), [(1 if bound > 0 else -1, node_of(abs(bound)))])
+    return Compare((_total(left), end), (operator,))
 
 
-def _sum(terms: Sequence[tuple[Fraction, Node]]) -> Node:
+def _total(terms: Sequence[tuple[Fraction, Node]]) -> Node:
     nodes = [node if value == 1 else multiply(node_of(value), [("*", node)]) for value, node in terms]
     return add(nodes[0], ((1, node) for node in nodes[1:]))
+
+
+def _domain(rules: Iterable[Rule], count: int) -> tuple[NumericInput, ...]:
+    """Return the box around all regions."""
+    lower: list[list[Fraction]] = [[] for _ in range(count)]
+    upper: list[list[Fraction]] = [[] for _ in range(count)]
+    for rule in rules:
+        for region in rule.regions:
+            ends = {row.coefficients[0]: row.bound for row in region.rows if row.is_comparison}
+            for i in range(count):
+                if (i, -1) not in ends or (i, 1) not in ends:
+                    raise RuleError(f"{rule.name}: X_{i} has no finite range. State the domain with inputs=...")
+                lower[i].append(-ends[i, Fraction(-1)])
+                upper[i].append(ends[i, Fraction(1)])
+    made = []
+    for i, (low, high) in enumerate(zip(map(min, lower), map(max, upper), strict=True)):
+        # A range needs a width; a wider domain leaves the regions as they are.
+        made.append(NumericInput(f"X_{i}", low - (low == high), high + (low == high)))
+    return tuple(made)
+
+
+def _renamed(rules: Sequence[Rule]) -> Iterator[Rule]:
+    """Number the rules of files with the same name apart."""
+    used: dict[str, int] = {}
+    for rule in rules:
+        used[rule.name] = used.get(rule.name, 0) + 1
+        yield rule if used[rule.name] == 1 else replace(rule, name=f"{rule.name} #{used[rule.name]}")
+
+
+def write_vnnlib(specification: Specification, *, rule: str | None = None) -> str:
+    """Print VNN-LIB 1.0 text that a network satisfies if and only if it breaks a rule (or the named one).
+
+    Inputs are X_0, X_1, ... in column order, outputs Y_0, Y_1, ... The complement of `y <= 1` is `y > 1`: strict
+    comparisons are written as such.
+
+    Raises:
+        RuleError: If an input is categorical or integer (VNN-LIB has real inputs only), or the rule is unknown.
+    """
+    for item in specification.inputs:
+        if isinstance(item, Categorical) or item.integer:
+            raise RuleError(f"Input '{item.name}': VNN-LIB 1.0 has real inputs only. Got categories or whole numbers.")
+    rules = [r for r in specification.rules if rule in (None, r.name)]
+    if not rules:
+        raise RuleError(f"Expected a rule to write. Got none named '{rule}'." if rule else "Expected a rule to write.")
+    lines = [f"; {'; '.join(r.name for r in rules)}".replace("\n", " ")]
+    lines += [f"(declare-const X_{i} Real) ; {name}" for i, name in enumerate(specification.columns)]
+    lines += [f"(declare-const Y_{i} Real) ; {name}" for i, name in enumerate(specification.targets)]
+    one = Fraction(1)
+    for i, (low, high) in enumerate(zip(specification.lower, specification.upper, strict=True)):
+        lines.append(f"(assert {_row(Row(((i, one),), high))})")
+        lines.append(f"(assert {_row(Row(((i, -one),), -low))})")
+    if sum(len(r.requirement) * len(r.regions) for r in rules) > _MAX_CLAUSES:
+        raise RuleError(f"Expected at most {_MAX_CLAUSES:,} clauses to write. Got more.")
+    ways = [(region, clause) for r in rules for region in r.regions for clause in r.requirement.expanded()]
+    shared = ways[0][0] if len({region for region, _ in ways}) == 1 else Polytope()
+    lines += [f"(assert {_row(row)})" for row in shared.rows]
+    cases = [
+        [
+            *(_row(row) for row in region.rows if row not in shared.rows),
+            *(_text(literal.negated) for literal in clause.literals),
+        ]
+        for region, clause in ways
+    ]
+    if len(cases) == 1:
+        lines += [f"(assert {part})" for part in cases[0]]
+    else:
+        lines += ["(assert (or", *(f"    (and {' '.join(case)})" for case in cases), "))"]
+    return "\n".join(lines) + "\n"
+
+
+def _row(row: Row) -> str:
+    return _text(Literal((), row.coefficients, row.bound, row.strict))
+
+
+def _text(literal: Literal) -> str:
+    """Return a literal, scaled where a coefficient has no finite decimal."""
+    outputs, inputs, bound = literal.outputs, literal.inputs, literal.bound
+    numbers = [bound, *(v for _, v in (*outputs, *inputs))]
+    if any(decimal_text(abs(n)) is None for n in numbers):
+        scale = math.lcm(*(n.denominator for n in numbers))
+        outputs = tuple((i, v * scale) for i, v in outputs)
+        inputs = tuple((i, v * scale) for i, v in inputs)
+        bound *= scale
+    terms = [(v, f"Y_{i}") for i, v in outputs] + [(v, f"X_{i}") for i, v in inputs]
+    left, right = [t for t in terms if t[0] > 0], [(-v, n) for v, n in terms if v < 0]
+    operator, opposite = ("<", ">") if literal.strict else ("<=", ">=")
+    if not left:
+        return f"({opposite} {_sum(right)} {_decimal(-bound)})"
+    if not right:
+        return f"({operator} {_sum(left)} {_decimal(bound)})"
+    end = _sum(right) if not bound else f"(+ {_sum(right)} {_decimal(bound)})"
+    return f"({operator} {_sum(left)} {end})"
+
+
+def _sum(terms: Iterable[tuple[Fraction, str]]) -> str:
+    parts = [name if value == 1 else f"(* {_decimal(value)} {name})" for value, name in terms]
+    return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
+
+
+def _decimal(value: Fraction) -> str:
+    text = decimal_text(value)
+    if text is None:
+        raise RuleError(f"Expected numbers of reasonable size. Got one of {value.numerator.bit_length()} bits.")
+    return text
