@@ -313,7 +313,7 @@ def test_the_excess_of_a_rule_is_that_of_its_worst_clause():
         labels=["p", "q"],
         rules={"r": "y <= 1 and (z <= 2 or y <= z) and not (p and q)"},
     )
-    rule = spec.rules[0]
+    rule = spec.rules[0].requirement
     assert excess_of(rule, np.array([0.5]), np.array([1.5, 3.0, -1.0, 1.0])) == (Fraction(1, 2), (0,))
     assert excess_of(rule, np.array([0.5]), np.array([5.0, 3.0, -1.0, 1.0])) == (Fraction(4), (0,))
     assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, 7.0, 6.0])) == (Fraction(6), (2, 3))

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules import Specification
-from smle.rules import linear_rule
+from smle.rules import Specification, linear_rule
 from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
 
 __all__ = [

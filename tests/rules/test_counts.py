@@ -149,10 +149,3 @@ def test_diagnosis_and_comparison_understand_counts():
     loose = Specification.from_yaml(head + "  - {name: two, then: 'at_most(2, a, b, c)'}\n")
     assert diagnose(loose).findings == ()
     assert compare(two, loose).verdict == "weaker"
-
-
-def test_counts_reach_vnnlib():
-    text = Specification.build(
-        inputs={"x": (0, 1)}, labels=["a", "b", "c"], rules={"r": "at_most(2, a, b, c)"}
-    ).to_vnnlib()
-    assert all(f"(>= Y_{i} 0" in text for i in range(3))

@@ -8,6 +8,7 @@ import pytest
 
 from smle.errors import RuleError
 from smle.rules import Choice, Label, Polytope, Row, Specification
+from studies.vnnlib import write_vnnlib
 
 DECLARED = """; a comment
 (declare-const X_0 Real)
@@ -168,7 +169,7 @@ def test_the_writer_is_exact():
             "or": "b < 0 or b > 0.5 -> y > 0 or cat",
         },
     )
-    text = specification.to_vnnlib()
+    text = write_vnnlib(specification)
     assert "(* 21 Y_0)" in text or "(* 7 Y_0)" in text
     again = Specification.from_vnnlib(text, inputs={"a": (0, "1/3"), "b": (-1, 1)}, outputs=specification.outputs)
     one = Fraction(1)
@@ -179,17 +180,17 @@ def test_the_writer_is_exact():
                     for dog in (-one, Fraction(0)):
                         point = [a, b], [y, cat, dog]
                         assert bool(again.violated(*point)) == bool(specification.violated(*point))
-    only = specification.to_vnnlib("pair")
+    only = write_vnnlib(specification, rule="pair")
     assert "(assert (>= Y_1 0))" in only
 
 
 def test_the_writer_refuses_what_vnnlib_cannot_say():
     whole = Specification.build(inputs={"n": {"range": (0, 3), "integer": True}}, outputs=["y"], rules={"r": "y <= 1"})
     with pytest.raises(RuleError, match="real inputs"):
-        whole.to_vnnlib()
+        write_vnnlib(whole)
     real = Specification.build(inputs={"n": (0, 3)}, outputs=["y"], rules={"r": "y <= 1"})
     with pytest.raises(RuleError, match="named 'q'"):
-        real.to_vnnlib("q")
+        write_vnnlib(real, rule="q")
 
 
 @pytest.mark.skipif("SMLE_DATA" not in os.environ, reason="SMLE_DATA does not name a folder with acasxu/*.vnnlib")

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.guarantees import Cells, FrozenHeads, Head, HeadProblem, binding_rules, strongest_counterexample
-from smle.rules import CNF, Clause, Specification
+from smle.rules import CNF, Specification
+from smle.violations import excess_of
 
 __all__ = ["Counterexample", "counterexample"]
 
@@ -99,7 +100,7 @@ def _told(
     if head.V is not None:
         y = y + head.V.astype(np.float64) @ x
     binding = dict.fromkeys(rule for rule, _ in binding_rules(cells, spec, number))
-    excess = {rule: _excess(spec.rules[rule].requirement, x, y) for rule in binding}
+    excess = {rule: excess_of(spec.rules[rule].requirement, x, y)[0] or 0 for rule in binding}
     worst = sorted(excess, key=lambda rule: -excess[rule])
     broken = [rule for rule in worst if excess[rule] > 0] or worst[:1]  # a touch, or a matter of rounding
     return Counterexample(
@@ -110,22 +111,6 @@ def _told(
         tuple(spec.rules[rule].name for rule in broken),
         number,
     )
-
-
-def _excess(requirement: CNF, x: Array, y: Array) -> float:
-    """Return the largest violation of a clause or pair, rows as stated."""
-    largest = max((_of_clause(clause, x, y) for clause in requirement.clauses), default=-np.inf)
-    pairs = requirement.exclusions
-    together = np.minimum(y[pairs[:, 0]], y[pairs[:, 1]]).max(initial=-np.inf)
-    return float(max(largest, together))
-
-
-def _of_clause(clause: Clause, x: Array, y: Array) -> float:
-    values: list[float] = []
-    for literal in clause.literals:
-        total = sum(float(v) * y[i] for i, v in literal.outputs) + sum(float(v) * x[i] for i, v in literal.inputs)
-        values.append(float(literal.scale) * float(total - float(literal.bound)))
-    return min(values)
 
 
 def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:

@@ -3,7 +3,7 @@
 from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
-from smle.rules.formula import CNF, Clause, Literal, exclusion
+from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
 from smle.rules.operators import (
     Condition,
@@ -21,7 +21,6 @@ from smle.rules.operators import (
     variable,
     variables,
 )
-from smle.rules.polytope import Linear, Polytope, Row, dot, linear
 from smle.rules.shown import html_table, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 

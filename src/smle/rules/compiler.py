@@ -13,9 +13,8 @@ import numpy.typing as npt
 from smle.errors import RuleError
 from smle.rules.exclusions import SPELLED_OUT, NeverTogether, spelled_out, summary
 from smle.rules.expressions import COUNTS, And, Call, Name, Node, quote, to_text
-from smle.rules.formula import CNF, Clause, Literal
+from smle.rules.formula import CNF, Clause, Literal, Polytope, Row
 from smle.rules.normalize import All, Formula, Some, counted, normal_form
-from smle.rules.polytope import Polytope, Row
 from smle.rules.specification import Rule
 from smle.rules.vocabulary import Vocabulary
 

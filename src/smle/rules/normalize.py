@@ -37,8 +37,7 @@ from smle.rules.expressions import (
     add,
     quote,
 )
-from smle.rules.formula import Literal
-from smle.rules.polytope import linear
+from smle.rules.formula import Literal, linear
 from smle.rules.specification import Categorical, Choice
 from smle.rules.vocabulary import Vocabulary
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from smle.errors import RuleError
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
-from smle.rules.formula import CNF
-from smle.rules.polytope import Polytope
+from smle.rules.formula import CNF, Polytope
 from smle.rules.shown import html_table, text_table
 from smle_check.names import twins, visible
 
@@ -370,9 +369,3 @@ class Specification:
         from smle.rules.vnnlib import read_vnnlib
 
         return read_vnnlib(*paths, inputs=inputs, outputs=outputs)
-
-    def to_vnnlib(self, rule: str | None = None) -> str:
-        """Print VNN-LIB 1.0 text that asserts that some rule (or the named one) is broken."""
-        from smle.rules.vnnlib import write_vnnlib
-
-        return write_vnnlib(self, rule=rule)

@@ -1,16 +1,17 @@
-"""VNN-LIB 1.0 in and out, exactly.
+"""VNN-LIB 1.0, read exactly.
 
 A VNN-LIB file asserts a counterexample: inputs in a region and outputs that must not be. Reading it gives the
 rule that forbids it: each way `x in P and g_1(x, y) <= 0 and ...` of meeting the assertions becomes the clause
-`g_1 > 0 or ...` over the region P. Ways that share a region share a rule. Writing asserts that some rule is broken.
+`g_1 > 0 or ...` over the region P. Ways that share a region share a rule.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,19 +19,31 @@ from typing import Any, NamedTuple
 from smle.errors import RuleError
 from smle.rules.build import to_fraction
 from smle.rules.compiler import compile_rule, distribute, plainly_empty, tightest
-from smle.rules.expressions import Call, Compare, Name, Node, add, conjunction, decimal_text, disjunction, multiply
+from smle.rules.expressions import (
+    MAX_DEPTH,
+    Call,
+    Compare,
+    Implies,
+    Name,
+    Negative,
+    Node,
+    Not,
+    Truth,
+    add,
+    conjunction,
+    disjunction,
+    multiply,
+)
 from smle.rules.formula import Literal
 from smle.rules.normalize import All, Formula, Some, normal_form
 from smle.rules.operators import node_of
-from smle.rules.polytope import Polytope, Row
-from smle.rules.sexpressions import read_assertions
-from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, Specification
+from smle.rules.parser import did_you_mean, parse
+from smle.rules.specification import Choice, Label, Number, NumericInput, Rule, Specification
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["read_vnnlib", "write_vnnlib"]
+__all__ = ["read_vnnlib"]
 
 _MAX_WAYS = 10_000
-_MAX_CLAUSES = 100_000
 _MAX_BYTES = 64 * 2**20
 Literals = tuple[Literal, ...]
 
@@ -121,7 +134,7 @@ def _read_one(source: str | PathLike[str], index: int) -> _Property:
                 raise
             raise RuleError(f"Cannot read '{path}': {getattr(error, 'strerror', None) or error}.") from None
     try:
-        declared, assertions = read_assertions(text)
+        declared, assertions = _assertions(text)
         return _Property(name, declared, _forbidden(assertions, Vocabulary(_numbered(*declared))))
     except RuleError as error:
         raise RuleError(f"{name}: {error}") from None
@@ -232,78 +245,159 @@ def _renamed(rules: Sequence[Rule]) -> Iterator[Rule]:
         yield rule if used[rule.name] == 1 else replace(rule, name=f"{rule.name} #{used[rule.name]}")
 
 
-def write_vnnlib(specification: Specification, *, rule: str | None = None) -> str:
-    """Print VNN-LIB 1.0 text that a network satisfies if and only if it breaks a rule (or the named one).
+# --- VNN-LIB text to expression trees: `(assert (<= Y_1 Y_0))` becomes the tree of `Y_1 <= Y_0`
 
-    Inputs are X_0, X_1, ... in column order, outputs Y_0, Y_1, ... The complement of `y <= 1` is `y > 1`: strict
-    comparisons are written as such.
+_TOKEN = re.compile(r";[^\n]*|[()]|\|[^|]*\||\"(?:[^\"]|\"\")*\"|[^\s();|\"]+|\S")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_VARIABLE = re.compile(r"([XY])_(0|[1-9][0-9]{0,6})")
+_IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")
+_OPERATORS = ("and", "or", "not", "=>", "<=", ">=", "<", ">", "=", "+", "-", "*", "/")
+
+Expression = str | list["Expression"]
+
+
+def _assertions(text: str) -> tuple[tuple[int, int], list[Node]]:
+    """Return how many inputs and outputs a VNN-LIB 1.0 text declares, and what it asserts.
 
     Raises:
-        RuleError: If an input is categorical or integer (VNN-LIB has real inputs only), or the rule is unknown.
+        RuleError: If the text is not VNN-LIB 1.0.
     """
-    for item in specification.inputs:
-        if isinstance(item, Categorical) or item.integer:
-            raise RuleError(f"Input '{item.name}': VNN-LIB 1.0 has real inputs only. Got categories or whole numbers.")
-    rules = [r for r in specification.rules if rule in (None, r.name)]
-    if not rules:
-        raise RuleError(f"Expected a rule to write. Got none named '{rule}'." if rule else "Expected a rule to write.")
-    lines = [f"; {'; '.join(r.name for r in rules)}".replace("\n", " ")]
-    lines += [f"(declare-const X_{i} Real) ; {name}" for i, name in enumerate(specification.columns)]
-    lines += [f"(declare-const Y_{i} Real) ; {name}" for i, name in enumerate(specification.targets)]
-    one = Fraction(1)
-    for i, (low, high) in enumerate(zip(specification.lower, specification.upper, strict=True)):
-        lines.append(f"(assert {_row(Row(((i, one),), high))})")
-        lines.append(f"(assert {_row(Row(((i, -one),), -low))})")
-    if sum(len(r.requirement) * len(r.regions) for r in rules) > _MAX_CLAUSES:
-        raise RuleError(f"Expected at most {_MAX_CLAUSES:,} clauses to write. Got more.")
-    ways = [(region, clause) for r in rules for region in r.regions for clause in r.requirement.expanded()]
-    shared = ways[0][0] if len({region for region, _ in ways}) == 1 else Polytope()
-    lines += [f"(assert {_row(row)})" for row in shared.rows]
-    cases = [
-        [
-            *(_row(row) for row in region.rows if row not in shared.rows),
-            *(_text(literal.negated) for literal in clause.literals),
-        ]
-        for region, clause in ways
-    ]
-    if len(cases) == 1:
-        lines += [f"(assert {part})" for part in cases[0]]
-    else:
-        lines += ["(assert (or", *(f"    (and {' '.join(case)})" for case in cases), "))"]
-    return "\n".join(lines) + "\n"
+    declared: set[tuple[str, int]] = set()
+    assertions: list[Node] = []
+    for command in _commands(text):
+        head = command[0] if command else ""
+        if head in ("declare-const", "declare-fun"):
+            declared.add(_declaration(command, declared))
+        elif head == "assert":
+            if len(command) != 2:
+                raise RuleError(f"Expected one condition in an assertion. Got {_shown(command)}.")
+            assertions.append(_Reader(declared).condition(command[1]))
+        elif isinstance(head, str) and head.startswith(("vnnlib-version", "declare-network")):
+            raise RuleError("This is VNN-LIB 2.0. Only VNN-LIB 1.0 is read.")
+        elif head not in _IGNORED:
+            raise RuleError(f"Expected declare-const or assert. Got {_shown(command)}.")
+    sizes = {kind: {i for k, i in declared if k == kind} for kind in "XY"}
+    for kind, indices in sizes.items():
+        if not indices:
+            raise RuleError(f"Expected declarations of {kind}_0, {kind}_1, ... Got none.")
+        if indices != set(range(len(indices))):
+            missing = min(set(range(len(indices))) - indices)
+            raise RuleError(f"Expected {kind}_0 to {kind}_{max(indices)} without gaps. {kind}_{missing} is missing.")
+    if not assertions:
+        raise RuleError("Expected assertions. Got none.")
+    return (len(sizes["X"]), len(sizes["Y"])), assertions
 
 
-def _row(row: Row) -> str:
-    return _text(Literal((), row.coefficients, row.bound, row.strict))
+def _commands(text: str) -> Iterator[list[Expression]]:
+    """Yield the top-level lists, read without recursion."""
+    stack: list[list[Expression]] = []
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token.startswith(";"):
+            continue
+        if token == "(":  # noqa: S105
+            if len(stack) > MAX_DEPTH:
+                raise RuleError(f"Expected at most {MAX_DEPTH} levels of parentheses. Got more.")
+            stack.append([])
+        elif token == ")":  # noqa: S105
+            if not stack:
+                raise RuleError(f"Unexpected ')' in line {text.count(chr(10), 0, match.start()) + 1}.")
+            done = stack.pop()
+            if stack:
+                stack[-1].append(done)
+            else:
+                yield done
+        elif stack:
+            stack[-1].append(token)
+        else:
+            raise RuleError(f"Expected '('. Got '{token[:40]}' in line {text.count(chr(10), 0, match.start()) + 1}.")
+    if stack:
+        raise RuleError(f"Expected {len(stack)} more ')' at the end.")
 
 
-def _text(literal: Literal) -> str:
-    """Return a literal, scaled where a coefficient has no finite decimal."""
-    outputs, inputs, bound = literal.outputs, literal.inputs, literal.bound
-    numbers = [bound, *(v for _, v in (*outputs, *inputs))]
-    if any(decimal_text(abs(n)) is None for n in numbers):
-        scale = math.lcm(*(n.denominator for n in numbers))
-        outputs = tuple((i, v * scale) for i, v in outputs)
-        inputs = tuple((i, v * scale) for i, v in inputs)
-        bound *= scale
-    terms = [(v, f"Y_{i}") for i, v in outputs] + [(v, f"X_{i}") for i, v in inputs]
-    left, right = [t for t in terms if t[0] > 0], [(-v, n) for v, n in terms if v < 0]
-    operator, opposite = ("<", ">") if literal.strict else ("<=", ">=")
-    if not left:
-        return f"({opposite} {_sum(right)} {_decimal(-bound)})"
-    if not right:
-        return f"({operator} {_sum(left)} {_decimal(bound)})"
-    end = _sum(right) if not bound else f"(+ {_sum(right)} {_decimal(bound)})"
-    return f"({operator} {_sum(left)} {end})"
+def _shown(expression: Expression, limit: int = 60) -> str:
+    """Return the beginning of an expression, for messages."""
+    words: list[str] = []
+    todo: list[Expression] = [expression]
+    while todo and len(words) < limit:
+        item = todo.pop()
+        if isinstance(item, str):
+            words.append(item)
+        else:
+            words.append("(")
+            todo += [")", *reversed(item)]
+    text = " ".join(words).replace("( ", "(").replace(" )", ")")
+    return f"'{text}'" if len(text) <= limit else f"'{text[:limit]} ...'"
 
 
-def _sum(terms: Iterable[tuple[Fraction, str]]) -> str:
-    parts = [name if value == 1 else f"(* {_decimal(value)} {name})" for value, name in terms]
-    return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
+def _declaration(command: Sequence[Expression], declared: set[tuple[str, int]]) -> tuple[str, int]:
+    *start, kind = command
+    if kind != "Real" or len(start) != (2 if start[:1] == ["declare-const"] else 3) or (len(start) == 3 and start[2]):
+        raise RuleError(f"Expected (declare-const X_0 Real). Got {_shown(list(command))}.")
+    match = _VARIABLE.fullmatch(start[1]) if isinstance(start[1], str) else None
+    if match is None:
+        raise RuleError(f"Expected a variable X_0, X_1, ... or Y_0, Y_1, ... Got {_shown(start[1])}.")
+    variable = (match[1], int(match[2]))
+    if variable in declared:
+        raise RuleError(f"{start[1]} is declared twice.")
+    return variable
 
 
-def _decimal(value: Fraction) -> str:
-    text = decimal_text(value)
-    if text is None:
-        raise RuleError(f"Expected numbers of reasonable size. Got one of {value.numerator.bit_length()} bits.")
-    return text
+class _Reader:
+    """Turns lists into trees, knowing the variables declared so far."""
+
+    def __init__(self, declared: set[tuple[str, int]]) -> None:
+        self._declared = declared
+
+    def condition(self, expression: Expression) -> Node:
+        if isinstance(expression, str):
+            if expression in ("true", "false"):
+                return Truth(expression == "true")
+            raise RuleError(f"Expected a condition. Got {_shown(expression)}.")
+        operator, *rest = expression or [""]
+        if operator in ("and", "or") and rest:
+            parts = [self.condition(part) for part in rest]
+            return conjunction(parts) if operator == "and" else disjunction(parts)
+        if operator == "not" and len(rest) == 1:
+            return Not(self.condition(rest[0]))
+        if operator == "=>" and len(rest) == 2:
+            return Implies(self.condition(rest[0]), self.condition(rest[1]))
+        if operator in ("<=", ">=", "<", ">") and len(rest) >= 2:
+            operands = tuple(self.term(part) for part in rest)
+            return Compare(operands, (str(operator),) * (len(operands) - 1))
+        if operator == "=" and len(rest) >= 2:
+            # As two inequalities: what is asserted here gets forbidden, so an equality of outputs does no harm.
+            pairs = pairwise([self.term(part) for part in rest])
+            return conjunction(Compare(pair, (sign,)) for pair in pairs for sign in ("<=", ">="))
+        raise self._unknown(expression, "a condition")
+
+    def term(self, expression: Expression) -> Node:
+        if isinstance(expression, str):
+            return self._leaf(expression)
+        operator, *rest = expression or [""]
+        if operator in ("+", "-", "*", "/") and rest:
+            first, *more = [self.term(part) for part in rest]
+            if operator == "-" and not more:
+                return Negative(first)
+            if operator in ("+", "-"):
+                return add(first, [(1 if operator == "+" else -1, node) for node in more])
+            return multiply(first, [(str(operator), node) for node in more])
+        raise self._unknown(expression, "a number")
+
+    def _leaf(self, token: str) -> Node:
+        if _NUMBER.fullmatch(token):
+            number = parse(token.lstrip("+-"))
+            return Negative(number) if token.startswith("-") else number
+        match = _VARIABLE.fullmatch(token)
+        if match is None or (match[1], int(match[2])) not in self._declared:
+            known = [f"{kind}_{index}" for kind, index in sorted(self._declared)]
+            raise RuleError(f"Unknown name '{token[:40]}'.{did_you_mean(token, known)}")
+        return Name(token)
+
+    @staticmethod
+    def _unknown(expression: list[Expression], expected: str) -> RuleError:
+        head = expression[0] if expression else ""
+        hint = ""
+        if isinstance(head, str) and head not in _OPERATORS:
+            hint = f" Known: {', '.join(_OPERATORS)}."
+        return RuleError(f"Expected {expected}. Got {_shown(expression)}.{hint}")
