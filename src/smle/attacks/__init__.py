@@ -34,12 +34,12 @@ def attack(
     tries: int = 50_000,
     seed: int = 0,
 ) -> Attack:
-    """Search for an input at which a model breaks a rule. What is found is real; that nothing is found proves nothing.
+    """Search for an input at which a model breaks a rule. What it finds is real; finding nothing proves nothing.
 
-    The model is asked at points inside and at the borders of every region, at corners and a few floats around them;
-    then the points that come nearest to break a rule are improved, by gradient for a torch module, and by steps of many
-    kinds. Categories, whole numbers and missing values are tried as they occur in tables. Whether a rule is broken is
-    decided in rational arithmetic, at the floats that were passed and answered.
+    The model is tried at points inside and at the borders of every region, at corners and a few floats around them.
+    Then the points that come nearest to breaking a rule are improved: by gradient for a torch module, and by steps of
+    many kinds. Categories, whole numbers and missing values are tried as they occur in tables. Whether a rule is broken
+    is decided in rational arithmetic, at the floats that were passed and answered.
 
     Args:
         model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
@@ -84,7 +84,7 @@ def _rules_of(model: Any, specification: Specification | None) -> Specification:
 
 def _chosen(spec: Specification, names: Sequence[str] | None) -> Specification:
     if not spec.rules:
-        raise RuleError("Expected rules: there are none, so there is nothing to break.")
+        raise RuleError("Expected rules to attack. Got none.")
     if names is None:
         return spec
     unknown = [name for name in names if name not in {rule.name for rule in spec.rules}]

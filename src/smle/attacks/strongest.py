@@ -24,7 +24,7 @@ Array = npt.NDArray[np.float64]
 class Counterexample:
     """A point (x, z) of a network's over-approximation at which a head breaks rules.
 
-    The clip lets it pass; whether the network itself gets there is another question, which `smle.attack` asks.
+    The clip lets it pass. Whether the network itself ever gets there is another question: see `smle.attack`.
 
     * `x`: the input by column, in the user's units; of a categorical input the shares of its categories.
     * `z` (n,): the clipped embedding.
@@ -59,16 +59,15 @@ class Counterexample:
 def counterexample(model: Any, rule: str | None = None) -> Counterexample | None:
     """Return the strongest counterexample of a network with the paper's box; None if there is none.
 
-    The paper searches by MILP; here closed forms and LPs find the same optimum (docs/reproduction.md). That none is
-    found is a solver's word: the proof is what `smle.certify` returns.
+    The paper searches by MILP; here closed forms and LPs find the same optimum (docs/reproduction.md). If none is
+    found, that is a solver's word; `smle.certify` returns a proof.
 
     Args:
         model: A network with a learned box (`enforcement="pdcg"`), or an estimator with such a network.
         rule: The name of a rule; None: all rules together.
 
     Raises:
-        TypeError: If there is no box: behind a head of rules whatever the model answers is checked as it is served, so
-            that there is nothing between model and rules that could be searched.
+        TypeError: If there is no box. A head of rules checks each answer, so there is nothing to search.
         RuleError: If there is no such rule.
         NotCertifiedError: If the search failed.
     """
@@ -129,8 +128,7 @@ def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
         )
     if certificate.document["program"]["head"] != "box":
         raise TypeError(
-            "This model has a head of rules: whatever is in front of it answers, each answer is checked before it is "
-            "served, so there is no box between them in which a counterexample could be searched. "
+            "This model has a head of rules, which checks each answer before it is served: there is no box to search. "
             "smle.attack(model) searches for a violation of what is served."
         )
     network = getattr(model, "network_", model)

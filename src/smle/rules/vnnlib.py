@@ -220,18 +220,17 @@ def _total(terms: Sequence[tuple[Fraction, Node]]) -> Node:
 
 def _domain(rules: Iterable[Rule], count: int) -> tuple[NumericInput, ...]:
     """Return the box around all regions."""
-    lower: list[list[Fraction]] = [[] for _ in range(count)]
-    upper: list[list[Fraction]] = [[] for _ in range(count)]
+    ends: dict[tuple[int, Fraction], list[Fraction]] = {}
     for rule in rules:
         for region in rule.regions:
-            ends = {row.coefficients[0]: row.bound for row in region.rows if row.is_comparison}
-            for i in range(count):
-                if (i, -1) not in ends or (i, 1) not in ends:
+            own = {row.coefficients[0]: row.bound for row in region.rows if row.is_comparison}
+            for i, sign in ((i, Fraction(sign)) for i in range(count) for sign in (-1, 1)):
+                if (i, sign) not in own:
                     raise RuleError(f"{rule.name}: X_{i} has no finite range. State the domain with inputs=...")
-                lower[i].append(-ends[i, Fraction(-1)])
-                upper[i].append(ends[i, Fraction(1)])
+                ends.setdefault((i, sign), []).append(own[i, sign])
     made = []
-    for i, (low, high) in enumerate(zip(map(min, lower), map(max, upper), strict=True)):
+    for i in range(count):
+        low, high = -max(ends[i, Fraction(-1)]), max(ends[i, Fraction(1)])
         # A range needs a width; a wider domain leaves the regions as they are.
         made.append(NumericInput(f"X_{i}", low - (low == high), high + (low == high)))
     return tuple(made)

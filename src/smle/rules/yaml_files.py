@@ -185,7 +185,7 @@ def _load(text: str) -> Any:
         raise RuleError(f"Not valid YAML: {error}.") from None
 
 
-def _document(events: Iterator[yaml.Event]) -> Any:
+def _document(events: Iterator[Any]) -> Any:
     """Read the one document of a stream."""
     found: Any = None
     documents = 0
@@ -200,7 +200,7 @@ def _document(events: Iterator[yaml.Event]) -> Any:
     return found
 
 
-def _value(event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> Any:
+def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
     """Read the text, list or mapping that begins with an event."""
     line = event.start_mark.line + 1
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:

@@ -37,7 +37,7 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.floating[Any]]
 _LISTED = 5  # row numbers in a warning
-_REMEDY = "Drop these rows, or let out_of_domain='warn' (or 'clip') clamp them to it."
+_REMEDY = "Drop these rows, or pass out_of_domain='warn' (or 'clip') to clamp them."
 
 
 def column_of(table: Any, name: str) -> Any:
@@ -248,7 +248,7 @@ def apply_domain_policy(spec: Specification, encoded: FloatArray, policy: str) -
             listed = ", ".join(map(str, (outside[:_LISTED] + 1).tolist())) + (", ..." if len(outside) > _LISTED else "")
             warnings.warn(
                 f"{len(outside)} of {len(encoded)} rows lie outside the domain of the rules (rows {listed}). They were "
-                "clamped to it; the rules hold at the clamped input.",
+                "clamped; the rules hold at the clamped input.",
                 stacklevel=4,
             )
 
@@ -319,7 +319,7 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
         example = next((v for v in values.tolist() if not is_number(v)), None)
         raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.{_comma(example)}") from None
     except OverflowError:
-        raise DataError(f"Input '{item.name}': expected numbers. Got a whole number beyond all floats.") from None
+        raise DataError(f"Input '{item.name}': expected numbers. Got a whole number too large for a float.") from None
     require_exact(values[:, None], numbers[:, None], [f"Input '{item.name}'"])
     missing = np.isnan(numbers)
     if missing.any():

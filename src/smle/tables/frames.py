@@ -156,7 +156,7 @@ def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
     try:
         return _rounded(name, series, np.array(values, dtype=np.float64))
     except OverflowError:
-        raise DataError(f"Column '{name}': expected numbers. Got a whole number beyond all floats.") from None
+        raise DataError(f"Column '{name}': expected numbers. Got a whole number too large for a float.") from None
 
 
 def _rounded(name: str, series: pd.Series[Any], numbers: npt.NDArray[np.float64]) -> pd.Series[Any]:
