@@ -193,7 +193,7 @@ def _document(events: Iterator[Any]) -> Any:
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                line = event.start_mark.line + 1
+                line = getattr(event.start_mark, "line", 0) + 1
                 raise RuleError(f"Line {line}: expected one document. Got a second one after '---'.")
         elif isinstance(event, yaml.NodeEvent):
             found = _value(event, events, 0)
