@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from smle.guarantees import ExactInfeasible, ExactOptimal, maximize
 from smle_check.heads.known import Form
+from smle_check.kernel import bounded
 
 __all__ = ["best_multipliers"]
 
@@ -29,21 +30,13 @@ def best_multipliers(
         low: Lower ends of the box.
         high: Upper ends.
     """
-    found = maximize(
-        tuple(form.items()), [tuple(terms.items()) for terms, _ in rows.values()],
-        row_lower=[None] * len(rows), row_upper=[bound for _, bound in rows.values()], lower=low, upper=high,
-    )  # fmt: skip
+    found = maximize(tuple(form.items()), [(tuple(terms.items()), bound) for terms, bound in rows.values()], low, high)
     if isinstance(found, ExactOptimal):
         return {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}, found
     if not isinstance(found, ExactInfeasible):
         return {}, None
     weights = {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}
-    left: Form = {}
-    for r, mu in weights.items():
-        for k, v in rows[r][0].items():
-            left[k] = left.get(k, Fraction(0)) - mu * v
-    least = sum((mu * rows[r][1] for r, mu in weights.items()), Fraction(0))
-    least += sum((max(v * low[k], v * high[k]) for k, v in left.items()), Fraction(0))
+    least = bounded({}, [rows[r] for r in weights], list(weights.values()), low, high)
     if least >= 0:
         return {}, None
     reach = sum((abs(v) * max(abs(low[k]), abs(high[k])) for k, v in form.items()), abs(constant))

@@ -385,11 +385,9 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False)
     generator = np.random.default_rng(0)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
-        found = maximize(
-            tuple((k, w) for k, w in enumerate(weights) if w), [tuple(terms.items()) for terms, _ in rows],
-            row_lower=[None] * len(rows), row_upper=[bound for _, bound in rows],
-            lower=[low[k] for k in range(d)], upper=[high[k] for k in range(d)],
-        )  # fmt: skip
+        objective = tuple((k, w) for k, w in enumerate(weights) if w)
+        ends = ([side[k] for k in range(d)] for side in (low, high))
+        found = maximize(objective, [(tuple(terms.items()), bound) for terms, bound in rows], *ends)
         if isinstance(found, ExactOptimal):
             yield found.x
 
