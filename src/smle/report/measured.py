@@ -10,14 +10,13 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.estimators import SafeEstimator
-from smle.estimators.comparison import compare
 from smle.estimators.concerns import concern_about
-from smle.estimators.scores import decided, losses, metric_of, output_entries, total_score
+from smle.estimators.scores import ScoreTable, compare, encode_targets
 from smle.guarantees import active, broken, to_scores
 from smle.programs import Corrections
 from smle.report.recorded import Scores, scores_of
-from smle.rules import Choice, Literals, Specification
-from smle.tables import column_names, encode_choices, encode_inputs, in_domain
+from smle.rules import Literals, Specification
+from smle.tables import column_names, encode_inputs, in_domain
 
 __all__ = ["Measured", "measure"]
 
@@ -83,10 +82,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         answers["plain"], kind = own, "estimator"
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
-    scores, sampled = _scored(model, X, targets, answers)
-    violations = {name: float(rows.any(axis=1).mean()) for name, rows in wrong.items()} if spec.rules else {}
-    scores |= {"rows": len(X), "where": "table", "plain": kind}
-    scores["violations"] = {**violations, **scores.get("violations", {})}
+    scores, sampled = _scored(model, X, targets, answers, kind)
     heads = len(model.deployed_.cells) if found.cell is not None else 0
     return Measured(
         rows=len(inside),
@@ -109,18 +105,8 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
 def _targets(spec: Specification, table: Any) -> Array | None:
     """Return the true outputs (rows, m), choices as scores that the true option wins; None if a column is missing."""
     names = column_names(table)
-    if names is None or any(output.name not in names for output in spec.outputs):
-        return None
-    parts = []
-    for output in spec.outputs:
-        if isinstance(output, Choice):
-            parts.append(encode_choices(output, table) * (1.0 if output.pick == "max" else -1.0))
-            continue
-        column = np.asarray(table[output.name], dtype=np.float64)[:, None]
-        if not np.isfinite(column).all():
-            raise DataError(f"Output '{output.name}': expected finite numbers. Drop or fill these rows.")
-        parts.append(column)
-    return np.concatenate(parts, axis=1)
+    known = names is not None and all(output.name in names for output in spec.outputs)
+    return encode_targets(spec, table) if known else None
 
 
 def _rows(table: Any, kept: npt.NDArray[np.bool_]) -> Any:
@@ -147,22 +133,20 @@ def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> f
 
 
 def _scored(
-    model: SafeEstimator, X: npt.NDArray[Any], targets: Array | None, outputs: dict[str, Array]
+    model: SafeEstimator, X: npt.NDArray[Any], targets: Array | None, outputs: dict[str, Array], kind: str
 ) -> tuple[dict[str, Any], int]:
     """Return scores as model.json has them, and the rows behind those of the nearest allowed answers."""
-    if targets is None:
-        return {}, 0
     spec = model.specification_
-    loss = {name: losses(spec, targets, decided(spec, Y)) for name, Y in outputs.items()}
-    score = {name: total_score(rows) for name, rows in loss.items()}
-    found: dict[str, Any] = {"metric": metric_of(spec), "score": score, "outputs": output_entries(spec, targets, loss)}
+    if targets is None:
+        violations = {name: float(broken(spec, X, Y).any(axis=1).mean()) for name, Y in outputs.items()}
+        return {"rows": len(X), "where": "table", "plain": kind, "violations": violations}, 0
+    found = ScoreTable.of(spec, X, targets, outputs, plain=kind).summary("table", {})
     if not spec.rules:
-        return found, 0
+        return found | {"violations": {}}, 0
     rows = np.arange(len(X))
     if len(X) > _NEAREST_ROWS:
         rows = np.random.default_rng(0).choice(len(X), _NEAREST_ROWS, replace=False)
     near = compare(spec, X[rows], targets[rows], {name: Y[rows] for name, Y in outputs.items()})
-    nearest = {name: value for name, value in near.scores().items() if name not in score}
-    found["score"] = {**score, **nearest}
-    found["violations"] = {name: near.violations[name] for name in nearest}
+    found["score"] = near.scores() | found["score"]
+    found["violations"] = near.violations | found["violations"]
     return found | {"concern": concern_about(near, model, where="table")}, len(rows)
