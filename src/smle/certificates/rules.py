@@ -352,8 +352,8 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
         objective = tuple((k, w) for k, w in enumerate(weights) if w)
-        ends = ([side[k] for k in range(d)] for side in (low, high))
-        found = maximize(objective, [(tuple(terms.items()), bound) for terms, bound in rows], *ends)
+        sides = ([side[k] for k in range(d)] for side in (low, high))
+        found = maximize(objective, [(tuple(terms.items()), bound) for terms, bound in rows], *sides)
         if isinstance(found, ExactOptimal):
             yield found.x
 

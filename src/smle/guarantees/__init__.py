@@ -39,7 +39,6 @@ from smle.guarantees.box import (
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
     ExclusionVerdicts,
@@ -60,6 +59,7 @@ from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.guarantees.regions.guard import domain_box, guard_rows
 from smle.guarantees.regions.obligations import binding_rules
 from smle.guarantees.regions.search import find_cells
+from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 
 __all__ = [
     "COMPLEMENT",

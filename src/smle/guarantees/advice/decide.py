@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.simplex import point_or_proof
+from smle.guarantees.regions.simplex import point_or_proof
 from smle.rules import (
     Categorical,
     Clause,

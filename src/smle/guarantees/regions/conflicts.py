@@ -16,8 +16,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.simplex import point_or_proof
 from smle.guarantees.regions.guard import FORMATS, GuardRow, domain_box
+from smle.guarantees.regions.simplex import point_or_proof
 from smle.rules import Linear, Specification
 from smle.solvers import LinearProgram, Status, solve
 from smle_check.floats import BINARY64, Binary
