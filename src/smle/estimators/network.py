@@ -24,7 +24,6 @@ from smle.nn.box_network import BoxNetwork, moves_with_inputs
 from smle.nn.gate import Gate
 from smle.nn.precision import float32_by_default
 from smle.nn.units import DataScale
-from smle.rules import Specification
 from smle.training.batches import split_rows
 from smle.training.enforcement import Enforcement, enforcement_of
 from smle.training.loop import History, TrainingOptions, train
@@ -33,6 +32,7 @@ from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
+    from smle.estimators.tasks import Task
 
 __all__ = ["Trained", "train_network"]
 
@@ -55,7 +55,7 @@ class Trained(NamedTuple):
 
 def train_network(
     model: SafeEstimator,
-    spec: Specification,
+    task: Task,
     X: npt.NDArray[Any],
     targets: Array,
     weight: Array | None,
@@ -66,8 +66,8 @@ def train_network(
     """Return a trained network: with a box that obeys the rules, or plain where there are none.
 
     Args:
-        model: Says how to train, and what the outputs are.
-        spec: The rules that heads are learned under.
+        model: Says how to train.
+        task: What the outputs are, and the rules that heads are learned under.
         X: Encoded inputs (n, d).
         targets: What the loss compares with (n, m).
         weight: Weight of each row (n,), or None.
@@ -77,11 +77,12 @@ def train_network(
     Raises:
         NotCertifiedError: If a rule cannot be proved.
     """
+    spec = task.spec
     with float32_by_default():
-        enforced = model._enforce(spec, X, targets) if model.enforce_targets and spec.rules else targets
+        enforced = task.nearest(X, targets) if model.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(model.enforcement) if spec.rules else None
-        network = _network(model, spec, find_cells(spec), X, enforced, seed)
-        history = _train(model, network, torch.tensor(X), enforced, weight, enforcement, seed)
+        network = _network(model, task, X, enforced, seed)
+        history = _train(model, task, network, torch.tensor(X), enforced, weight, enforcement, seed)
         if further is not None:
             further(network, history)
         certificate = certify(network) if spec.rules else None
@@ -91,9 +92,8 @@ def train_network(
     return Trained(tensors_of(state), certificate, history, held)
 
 
-def _network(
-    model: SafeEstimator, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array, seed: int
-) -> BoxNetwork:
+def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork:
+    spec, cells = task.spec, find_cells(task.spec)
     shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
     bounds = model.bounds
     if bounds == "auto":
@@ -106,24 +106,25 @@ def _network(
             embedding=model.embedding,
             bounds=bounds,
             gate=model.gate,
-            frame=DataScale(shift, scale, *model._frame(targets)),
-            prefer=_preferred(model, spec, cells, X, targets),
+            frame=DataScale(shift, scale, *task.units(targets)),
+            prefer=_preferred(task, cells, X, targets),
             cells=cells,
         )
 
 
-def _preferred(model: SafeEstimator, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
+def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
     """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-    gate = Gate(spec, cells)
+    gate = Gate(task.spec, cells)
     cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
-    typical = np.tile(model._as_outputs(targets), (len(cells), 1))
+    typical = np.tile(task.typical(targets), (len(cells), 1))
     for c in np.unique(cell):
-        typical[c] = model._as_outputs(targets[cell == c])
+        typical[c] = task.typical(targets[cell == c])
     return typical
 
 
 def _train(
     model: SafeEstimator,
+    task: Task,
     network: BoxNetwork,
     X: torch.Tensor,
     targets: Array,
@@ -140,14 +141,14 @@ def _train(
         validation_share=model.validation_fraction,
         schedule=model.schedule,
         final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
-        final_below=model._small_loss(targets) if model.final_epochs is None else math.inf,
+        final_below=task.small_loss(targets) if model.final_epochs is None else math.inf,
         progress=model.verbose,
     )
     history = train(
         network,
         X,
         torch.tensor(targets, dtype=torch.float32),
-        loss=model._loss(targets),
+        loss=task.loss(targets),
         options=options,
         seed=seed,
         title="training" if network.spec.rules or model.enforcement == "correct" else "baseline",
@@ -162,7 +163,7 @@ def _train(
             network,
             X[kept],
             wanted[kept],
-            loss=model._refit_loss(),
+            loss=task.refit_loss,
             sample_weight=None if weight is None else weight[kept.numpy()],
             validation=(X[held], wanted[held]),
         )
