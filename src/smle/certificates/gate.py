@@ -1,4 +1,4 @@
-"""Domain and gate of rules as deployed programs see them: half-spaces, and the constants that the checker prescribes."""
+"""Domain and gate of rules as deployed programs see them: half-spaces, with the constants that the checker asks for."""
 
 from __future__ import annotations
 
