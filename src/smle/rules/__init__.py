@@ -21,7 +21,7 @@ from smle.rules.operators import (
     variable,
     variables,
 )
-from smle.rules.shown import html_table, text_table
+from smle.rules.shown import clause_text, html_table, number_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "at_most",
     "at_most_one",
     "bounded_change",
+    "clause_text",
     "date_text",
     "day_of",
     "dot",
@@ -64,8 +65,11 @@ __all__ = [
     "maximum",
     "minimum",
     "mutually_exclusive",
+    "number_text",
+    "row_text",
     "rule",
     "score",
+    "share_text",
     "text_table",
     "variable",
     "variables",
