@@ -161,10 +161,14 @@ def _scoreless(rows: Sequence[Row]) -> list[str]:
 
 
 def _how(benchmark: str, outcomes: Sequence[Outcome], runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    total = sum(outcome.seconds for outcome in outcomes)
+    clock, cpu = (sum(getattr(outcome, name) for outcome in outcomes) / 60 for name in ("seconds", "cpu"))
+    rows = [row for outcome in outcomes for row in outcome.rows if row["preset"] != "best" or row["method"] != "smle"]
+    training = sum(values(rows, "cpu_train")) / 60
     parts = [
-        f"`python -m studies reproduce {benchmark}` with the presets, seeds and studies above; {len(outcomes)} jobs "
-        f"took {total / 60:.1f} minutes together, one core each. All rows are in `{benchmark}.csv`."
+        f"`python -m studies reproduce {benchmark}` with the presets, seeds and studies above: {len(outcomes)} jobs, "
+        f"{clock:.0f} minutes by the clock one after the other, {training:.0f} minutes of processor time for training"
+        + (f", {cpu:.0f} for whole jobs" if cpu else "")
+        + f". All rows are in `{benchmark}.csv`."
     ]
     if runs:
         listed = "; ".join(

@@ -157,14 +157,14 @@ class Work:
 
     def one(self, job: Unit) -> Outcome:
         """Return the outcome; exceptions become part of it."""
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         outcome = Outcome(job.key, _description(job), (), 0.0, origin={"commit": self.commit, **origin()})
         try:
             with one_thread():
                 outcome = replace(outcome, rows=tuple(self.solve(job)))
         except Exception as error:  # noqa: BLE001 - a failed job is a result: recorded, shown, never dropped
             outcome = replace(outcome, error=_line(error), traceback=traceback.format_exc())
-        return replace(outcome, seconds=time.perf_counter() - start)
+        return replace(outcome, seconds=time.perf_counter() - start, cpu=time.process_time() - cpu)
 
     def lost(self, job: Unit, error: BaseException) -> Outcome:
         """Return the outcome of a job that a cluster could not bring to an end."""

@@ -27,13 +27,29 @@ _log = logging.getLogger(__name__)
 
 FORMAT = 1
 _ORIGINS = "origins.json"
-_JOB = ("benchmark", "task", "preset", "study", "seed", "quick")
-_TEXT = {"benchmark", "task", "group", "preset", "study", "method", "metric", "key", "origin"}
+_ABOUT = ("job", "job_seconds", "job_cpu", "origin")
+_TEXT = {
+    "benchmark",
+    "task",
+    "group",
+    "preset",
+    "study",
+    "method",
+    "metric",
+    "variant",
+    "stopped",
+    "key",
+    "job",
+    "origin",
+}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one job: rows, or the error it ended with; when, where and with which versions."""
+    """What came of one job: rows, or the error it ended with; when, where and with which versions.
+
+    `seconds` by the clock, `cpu` of processor time (0: not measured).
+    """
 
     key: str
     job: dict[str, Any]
@@ -41,6 +57,7 @@ class Outcome:
     seconds: float
     error: str = ""
     traceback: str = ""
+    cpu: float = 0.0
     origin: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -98,8 +115,8 @@ class Store:
             text = json.dumps(source, sort_keys=True)
             short = hashlib.sha256(text.encode()).hexdigest()[:8]
             origins[short] = source
-            about = {"key": outcome.key, "quick": outcome.job["quick"], "job_seconds": outcome.seconds, "origin": short}
-            rows += [about | row for row in outcome.rows]
+            about = dict(zip(_ABOUT, (json.dumps(outcome.job), outcome.seconds, outcome.cpu, short), strict=True))
+            rows += [{"key": outcome.key, **(about if not n else {}), **row} for n, row in enumerate(outcome.rows)]
         columns = list(dict.fromkeys(column for row in rows for column in row))
         with (self.folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, columns, lineterminator="\n")
@@ -120,17 +137,13 @@ class Store:
         for path in sorted(source.glob("*.csv")):
             with path.open(encoding="utf-8", newline="") as stream:
                 for line in csv.DictReader(stream):
-                    if "key" in line:
+                    if key := line.pop("key", ""):
                         row = {name: _value(name, text) for name, text in line.items() if text or name == "score"}
-                        found.setdefault(row["key"], []).append(row)
-        for key, rows in found.items():
-            if key not in here:
-                job = {name: rows[0][name] for name in _JOB}
-                seconds, where = rows[0]["job_seconds"], origins.get(rows[0]["origin"], {})
-                own = [
-                    {k: v for k, v in row.items() if k not in ("key", "quick", "job_seconds", "origin")} for row in rows
-                ]
-                self.write(Outcome(key, job, tuple(own), seconds, origin=where))
+                        found.setdefault(key, []).append(row)
+        for key in found.keys() - here.keys():
+            job, seconds, cpu, short = (found[key][0][name] for name in _ABOUT)
+            rows = tuple({name: value for name, value in row.items() if name not in _ABOUT} for row in found[key])
+            self.write(Outcome(key, json.loads(job), rows, seconds, cpu=cpu, origin=origins.get(short, {})))
         return len(found.keys() - here.keys())
 
     def note_run(self, entry: Mapping[str, Any]) -> None:

@@ -132,7 +132,17 @@ def test_the_check_of_forecasting_medians_has_no_slack(below, met):
     rows = fake_rows("forecasting")
     for row in rows:
         row["score"] = SCORES["forecasting"]["postprocess"][row["group"]].median - below * (row["method"] == "smle")
-    assert checks(rows, "forecasting", "best")[1].met is met
+    assert checks(rows, "forecasting", "best")[2].met is met
+
+
+@pytest.mark.parametrize(("below", "met"), [(0.00009, True), (0.00011, False)])
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_no_run_of_our_default_may_be_behind_post_processing(benchmark, below, met):
+    rows = fake_rows(benchmark)
+    for row in rows:
+        row["score"] = 0.9
+    next(row for row in rows if row["method"] == "smle")["score"] -= below
+    assert checks(rows, benchmark, "best")[1].met is met
 
 
 @pytest.mark.parametrize(("off", "met"), [((0.01, -0.0099), True), ((0.01, -0.0101), False)])

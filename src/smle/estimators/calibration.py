@@ -49,7 +49,7 @@ def thresholds_of(given: Any, task: Labels, logits: Array | None, targets: Array
     names = task.spec.targets
     if not isinstance(given, str):
         known = dict.fromkeys(names, given) if isinstance(given, int | float | np.number) else given
-        return by_name("thresholds", known, names, 0.5)
+        return np.asarray(by_name("thresholds", known, names, 0.5))
     if logits is None:
         raise ValueError(
             f"Expected thresholds as numbers with an estimator: no rows are held out. Got {given!r}. Tune them on "

@@ -3,13 +3,11 @@
 from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
-from smle.rules.formula import CNF, Clause, Literal, exclusion
-from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, label_implies, mutually_exclusive, rule
-from smle.rules.helpers import linear as linear_rule
+from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
+from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
 from smle.rules.operators import (
     Condition,
     Term,
-    absolute,
     at_least,
     at_least_one,
     at_most,
@@ -23,8 +21,7 @@ from smle.rules.operators import (
     variable,
     variables,
 )
-from smle.rules.polytope import Linear, Polytope, Row, dot, linear
-from smle.rules.shown import html_table, text_table
+from smle.rules.shown import clause_text, html_table, number_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
 __all__ = [
@@ -47,12 +44,12 @@ __all__ = [
     "RuleText",
     "Specification",
     "Term",
-    "absolute",
     "at_least",
     "at_least_one",
     "at_most",
     "at_most_one",
     "bounded_change",
+    "clause_text",
     "date_text",
     "day_of",
     "dot",
@@ -62,15 +59,17 @@ __all__ = [
     "forbidden_pairs_from_data",
     "html_table",
     "label_columns",
-    "label_implies",
     "linear",
     "linear_rule",
     "logit",
     "maximum",
     "minimum",
     "mutually_exclusive",
+    "number_text",
+    "row_text",
     "rule",
     "score",
+    "share_text",
     "text_table",
     "variable",
     "variables",
