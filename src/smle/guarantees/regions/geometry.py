@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,11 @@ import numpy.typing as npt
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.guard import GuardRow, guard_rows
 from smle.rules import Specification
-from smle.solvers import LinearProgram, Session, Status, open_session, solve
+from smle.solvers import LinearProgram, Status, open_session, solve
 from smle_check.floats import BINARY32, BINARY64, cast_error, nearest, round_up
+
+if TYPE_CHECKING:
+    from smle.solvers.highs import Session
 
 __all__ = ["Domain", "Region", "RegionMaximum", "enlarged_rows"]
 
