@@ -53,11 +53,10 @@ from smle.guarantees.proof.verdict import (
 )
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
-from smle.guarantees.regions.cells import Cells, regions_of
+from smle.guarantees.regions.cells import Cells, binding_rules, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.guarantees.regions.guard import domain_box, guard_rows
-from smle.guarantees.regions.obligations import binding_rules
 from smle.guarantees.regions.search import find_cells
 from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 

@@ -116,7 +116,7 @@ class Region:
         cls, cells: Cells, spec: Specification, regions: Iterable[int], *,
         domain: Domain | None = None, rows: tuple[Array, Array] | None = None,
     ) -> Region:  # fmt: skip
-        """Return the intersection of regions of an cells.
+        """Return the intersection of some regions.
 
         `domain` and `rows` (from `enlarged_rows`) may be handed in to save computing them again.
         """
