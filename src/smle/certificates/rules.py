@@ -20,7 +20,7 @@ from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import ExactOptimal, domain_box, guard_rows, maximize, point_text, regions_of, room_at
 from smle.rules import Specification, label_columns, number_text
-from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, error64, nearest, round_down, round_up
+from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, nearest, round_down, round_up
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import Checked, check_tensors, checked_of, gated_regions
 from smle_check.heads.clips import STAGES, WIDE, Clip, Limit, Pairs, gaps, limits_of
@@ -111,11 +111,9 @@ def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked
     """Return, for each output, how large the limits are that rules state for it."""
     found: list[list[float]] = [[] for _ in stated.outputs]
     for clip in clips:
-        limit = clip.limit
-        reach = abs(limit.offset) + sum((abs(v) * stated.sizes[k] for k, v in limit.slope.items()), ZERO)
-        found[limit.output].append(float(reach))
+        found[clip.limit.output].append(float(stated.largest(clip.limit.slope, clip.limit.offset)))
     for literal in checked.literals:
-        reach = abs(literal.bound) + sum((abs(v) * stated.sizes[k] for k, v in literal.x.items()), ZERO)
+        reach = stated.largest(literal.x, literal.bound)
         for i, g in literal.y.items():
             found[i].append(float(min(reach / abs(g), WIDE)))
     return found
@@ -165,11 +163,10 @@ def _affine(boxes: Boxes, limit: Limit) -> Clip:
     offset = limit.offset
     for _ in range(3):  # the error depends on the offset a little
         grown = abs(nearest(offset, BINARY32)) * 2 + TINY
-        error = error64(list(slope.values()), [spec.sizes[k] for k in slope], grown, "limit")
+        error = spec.error(slope, grown, "limit")
         needed = max(_needed(limit, slope, error, factor, low, high) for factor in (1 - U, 1 + U))
         offset = limit.side * _inside(needed)
-    error = error64(list(slope.values()), [spec.sizes[k] for k in slope], offset, "limit")
-    return Clip(limit, slope, offset, error)
+    return Clip(limit, slope, offset, spec.error(slope, offset, "limit"))
 
 
 def _needed(
