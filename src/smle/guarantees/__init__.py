@@ -9,7 +9,7 @@ from smle.guarantees.advice.costs import RuleCost, score_text
 from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.units import require_units
-from smle.guarantees.advice.wording import point_text
+from smle.guarantees.advice.wording import point_text, quoted
 from smle.guarantees.answers.literals import Node, branch_and_bound, choose_literals
 from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import nearest_outputs, to_scores
@@ -120,6 +120,7 @@ __all__ = [
     "nearest_safe_head",
     "point_text",
     "project",
+    "quoted",
     "refit",
     "regions_of",
     "require_units",
