@@ -89,7 +89,7 @@ class Comparison:
             "stricter": "The new rules are stricter: they forbid all that the old ones forbid, and more.",
             "weaker": "The new rules are weaker: they allow all that the old ones allow, and more.",
             "neither": "Neither: each version forbids something that the other allows.",
-            "unknown": "Undecided: the comparison was cut off.",
+            "unknown": "Not decided: the comparison was cut off.",
         }
         lines = [heads[self.verdict], *(f"  changed: {change}" for change in self.changes)]
         for title, item in (("newly forbidden", self.newly_forbidden), ("newly allowed", self.newly_allowed)):
