@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smle.assurance import DeployedNetwork, certify
+from smle.assurance import certify
 from smle.guarantees import nearest_outputs
 from studies.bench.harness import BenchResult, Table
 from studies.experiments import methods
@@ -84,12 +84,12 @@ def solve(job: ChoiceJob) -> list[dict[str, Any]]:
     network, history = train_safe(task, settings, targets, enforcement, seed=methods.seed_of(plain))
     spent = time.process_time() - started
     certify(network).check()
-    outputs = methods.answers(DeployedNetwork.of(network), task.X_test)
+    outputs = methods.answers(network, task.X_test)
     found = {"task": job.task, "variant": job.variant, "cpu_train": spent, "epochs": len(history.loss)}
     found |= {f"score_{kind}": task.score(outputs, kind=kind) for kind in ("averaged", "pooled")}
     if task.further:
         X, truth = task.further["extrapolation"]
-        found["score_extrapolation"] = task.score(methods.answers(DeployedNetwork.of(network), X), truth)
+        found["score_extrapolation"] = task.score(methods.answers(network, X), truth)
     return [{**found, "crossed": _crossed(network, task.X_test), **methods.projections(history, enforcement.final)}]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import DeployedNetwork, certify
+from smle.assurance import certify
 from smle.baselines import violation_rate
 from smle.guarantees import Pdcg, nearest_outputs
 from smle.nn.network import SafeNetwork
@@ -253,7 +253,7 @@ def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
     _remember(job, settings, network.backbone)
     facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
     started = time.perf_counter()
-    return _deployed(task, DeployedNetwork.of(network), certify(network).check(), facts, started)
+    return _deployed(task, network, certify(network).check(), facts, started)
 
 
 def _deployed(task: Task, network: nn.Module, proved: Sequence[Any], facts: dict[str, Any], started: float) -> _Method:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from smle.guarantees.regions.search import find_cells
-from smle.nn.gate import Gate, InputClamp
+from smle.nn.head import gate_program
 from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 
@@ -35,7 +35,7 @@ class Setup:
 
     def __init__(self, spec: Specification) -> None:
         self.cells = find_cells(spec)
-        self.gate, self.domain = Gate(spec, self.cells), InputClamp(spec)
+        self.gate = gate_program(spec, self.cells)
 
     def member(self, region: int, x: list[Fraction], dtype: torch.dtype, *, slack: Fraction = Fraction(0)) -> bool:
         """Membership; the constant of a comparison is the nearest number of the input's own format."""
@@ -50,8 +50,8 @@ class Setup:
 
     def check(self, points: torch.Tensor) -> tuple[int, int]:
         """Return how many bits were on, and how many of them without membership."""
-        clamped = self.domain(points)
-        bits, cells = self.gate.active(clamped).numpy(), self.gate(clamped).tolist()
+        seen = self.gate.values(points.numpy(), np.zeros((len(points), 0)))
+        clamped, bits, cells = seen["x"], seen["bits"], seen["cell"]
         on = enlarged = 0
         for row, values in enumerate(clamped.tolist()):
             x = [Fraction(v) for v in values]

@@ -298,7 +298,7 @@ def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     screen = Console(file=io.StringIO(), force_terminal=True, width=160)
     monkeypatch.setattr("smle.training.progress.Console", lambda **_: screen)
     with caplog.at_level(logging.INFO, logger="smle.training"):
-        run(make_network(EVERYWHERE), options=options(progress=True, max_epochs=2), title="my run")
+        run(make_network(EVERYWHERE), options=options(verbose=True, max_epochs=2), title="my run")
     assert "my run: 2 epochs" in caplog.text
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     for part in ("my run", "loss ", "validation ", "margin "):
@@ -310,7 +310,7 @@ def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     [
         ("learning_rate", 0),
         ("patience", 0),
-        ("validation_share", 1.0),
+        ("validation_fraction", 1.0),
         ("keep", "all"),
         ("schedule", "linear"),
         ("warmup_epochs", -1),

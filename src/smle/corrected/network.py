@@ -20,16 +20,15 @@ import torch
 from torch import Tensor, nn
 
 import smle
-from smle.assurance import DeployedNetwork, Seal, certify, state_of
-from smle.certificates.agreement import cells_of, require_same_rules
+from smle.assurance import CertifiedNetwork, backbone_state, certify, weights_of
+from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.nn.box_network import BoxNetwork, Rescaled
-from smle.nn.head import DeployedHead
-from smle.nn.network import Answers, SafeNetwork, encoded_features, evaluating, predicted
-from smle.nn.rules_head import RulesHead
+from smle.nn.certified_head import CertifiedHead
+from smle.nn.network import Answers, SafeNetwork, encoded_features, evaluating
 from smle.rules import Specification
 from smle.storage import FORMAT, VERSION, ModelRecord, write_record
 from smle_check.reading import BACKBONE
@@ -38,17 +37,6 @@ __all__ = ["KINDS", "CertifiedNetwork", "correct_module", "export_network", "loa
 
 KINDS = ("SafeNetwork", "BoxNetwork")
 _WIDE = 2.0**100  # answers beyond are replaced
-
-
-class CertifiedNetwork(DeployedNetwork):
-    """A box network from a folder: backbone and certified heads, with nothing left to train."""
-
-    spec: Specification
-    certificate_: Certificate
-
-    def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
-        """Return answers to a table or an array: (n,) for one output, else (n, m)."""
-        return predicted(self, self.spec, X, inputs, out_of_domain)
 
 
 def correct_module(model: nn.Module, spec: Specification, examples: Any = None) -> SafeNetwork:
@@ -62,7 +50,7 @@ def correct_module(model: nn.Module, spec: Specification, examples: Any = None) 
             warnings.simplefilter("ignore", RuntimeWarning)  # columns of NaN alone
             default, scale = np.nan_to_num(np.nanmedian(known, axis=0)), np.nan_to_num(np.nanstd(known, axis=0))
         files = {"rules": spec.to_yaml().encode()}
-        network.head = RulesHead(certify_rules(spec, default=default, scale=scale, files=files))
+        network.head = CertifiedHead(certify_rules(spec, default=default, scale=scale, files=files))
     return network.eval()
 
 
@@ -97,10 +85,10 @@ def save_network(
     if isinstance(network.backbone, Answers):
         description["embedding"] = network.backbone.last.in_features
     files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode()}
+    weights = weights_of(network)
     if isinstance(network, BoxNetwork):
-        certificate, weights = certify(network, files=files), state_of(DeployedNetwork.of(network))
+        certificate = certify(network, files=files)
     else:
-        weights = state_of(network)
         own = {name: value for name, value in weights.items() if name.startswith(BACKBONE)}
         certificate = rebind(network.certificate_, files, backbone=tensors_of(own))
     write_record(ModelRecord(weights, description, rules, certificate), folder, overwrite=overwrite)
@@ -132,39 +120,21 @@ def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = Tru
     if verify:
         certificate.check()
         require_same_rules(certificate, spec)
-    state = {name: torch.from_numpy(value.copy()) for name, value in record.weights.items()}
-    own = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
-    program = certificate.document["program"]
+    own = backbone_state(record)
     try:
-        if program["head"] == "rules":
-            embedding = record.description.get("embedding")
-            found = SafeNetwork.of(backbone, spec, certificate, embedding=embedding)
+        if certificate.document["program"]["head"] == "rules":
+            found = SafeNetwork.of(backbone, spec, certificate, embedding=record.description.get("embedding"))
             found.backbone.load_state_dict(own)
             found.is_fresh = False
             return found.eval()
-        units = len(state["bounds.lower"])
-        inner = Rescaled(backbone, units) if "rescale.scale" in own else backbone
+        inner = Rescaled(backbone, len(own["rescale.scale"])) if "rescale.scale" in own else backbone
         inner.load_state_dict(own)
-        hidden = sorted(name for name in state if name.startswith("bounds.hidden.") and name.endswith(".bias"))
-        head = DeployedHead(
-            spec,
-            cells_of(certificate, spec),
-            embedding=units,
-            affine=program["bounds"] == "affine",
-            hidden=[len(state[f"bounds.hidden.{i}.bias"]) for i in range(len(hidden))],
-            passthrough="heads.passthrough" in state,
-            nan_safe_clip=program["clip"] == "where",
-        )
-        head.load_state_dict({name: value for name, value in state.items() if not name.startswith(BACKBONE)})
-    except (KeyError, RuntimeError) as error:
+        return CertifiedNetwork(inner, spec, certificate)
+    except RuntimeError as error:
         raise ModelFormatError(
             f"Expected backbone= to be a module like the stored one ({record.description.get('backbone')}). Its "
             f"numbers do not fit: {error}"
         ) from None
-    network = CertifiedNetwork(inner, head)
-    network.spec = spec
-    network.certificate_ = certificate.watching(Seal(network, certificate.tensors).changed)
-    return network
 
 
 def _description(kind: str, backbone: nn.Module, spec: Specification) -> dict[str, Any]:

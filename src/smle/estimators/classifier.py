@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from smle.errors import DataError
 from smle.estimators.base import Array, SafeEstimator
 from smle.estimators.inputs import observed_inputs
-from smle.guarantees import LocalLoss, nearest_outputs, softmax_loss
+from smle.guarantees import nearest_outputs
 from smle.rules import Choice, Label, Specification
 from smle.tables import column_names, encode_choices, encode_numbers, option_values
 
@@ -183,17 +183,10 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
         return loss
 
-    def _refit_loss(self) -> Any:
+    def _refit_loss(self) -> str:
         if self._choice is None:
             return "logistic"
-        if self._sign > 0:
-            return "softmax"
-
-        def smallest_wins(outputs: Array, targets: Array) -> LocalLoss:
-            mirrored = softmax_loss(-outputs, targets)
-            return LocalLoss(mirrored.value, -mirrored.gradient, mirrored.curvature)
-
-        return smallest_wins
+        return "softmax" if self._sign > 0 else "softmin"
 
     def _typical(self, targets: Array) -> tuple[Array, Array]:
         return self._as_outputs(targets), np.ones(targets.shape[1])

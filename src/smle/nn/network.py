@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
 from smle.certificates.rules import certify_rules
-from smle.errors import DataError, RuleError
+from smle.errors import DataError
 from smle.nn.backbones import Standardize
-from smle.nn.box_network import require_specification
-from smle.nn.clip import eager
+from smle.nn.box_network import require_rules
+from smle.nn.certified_head import CertifiedHead
 from smle.nn.head import is_large, read_features
-from smle.nn.quick import Quick
-from smle.nn.rules_head import RulesHead
+from smle.nn.quick import Quick, eager
 from smle.nn.units import DataScale
 from smle.rules import Specification
 from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers
@@ -117,14 +116,12 @@ class SafeNetwork(nn.Module):
         self, backbone: nn.Module, spec: Specification, *, embedding: int | None = None, example: Any = None
     ) -> None:
         super().__init__()
-        require_specification(spec)
-        if not spec.rules:
-            raise RuleError("Expected rules: there are none, so there is nothing to obey. Use the module as it is.")
+        require_rules(spec)
         if embedding is not None and embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
         self._set_up(backbone, spec, embedding)
         if example is None:
-            self.head = RulesHead(self._certified(None))
+            self.head = CertifiedHead(self._certified(None))
         else:
             features, targets = example if isinstance(example, tuple) and len(example) == 2 else (example, None)
             self.set_units(features, targets)
@@ -137,7 +134,7 @@ class SafeNetwork(nn.Module):
         network = cls.__new__(cls)
         nn.Module.__init__(network)
         network._set_up(backbone, spec, embedding)
-        network.head = RulesHead(certificate)
+        network.head = CertifiedHead(certificate)
         return network
 
     def _set_up(self, backbone: nn.Module, spec: Specification, embedding: int | None) -> None:
@@ -170,7 +167,7 @@ class SafeNetwork(nn.Module):
         wanted = None if targets is None else _encoded_targets(self.spec, targets)
         if isinstance(self.backbone, Answers):
             self.backbone.set_units(DataScale.of_data(self.spec, encoded_features(self.spec, features), wanted))
-        self.head, self.is_fresh = RulesHead(self._certified(wanted)), False
+        self.head, self.is_fresh = CertifiedHead(self._certified(wanted)), False
 
     # --- answers
 
