@@ -165,6 +165,10 @@ def reproduce(
     task: Annotated[str | None, typer.Option(help="One task by its name, as in n2-medium-P3.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed jobs again.")] = False,
     report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing, write the pages.")] = False,
+    taken_from: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder with the CSV files of an earlier run; its jobs are taken over."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Repeat the paper's experiments; the same command again goes on where a run was stopped.
@@ -194,6 +198,7 @@ def reproduce(
             quick=quick,
             retry_failed=retry_failed,
             report_only=report_only,
+            taken_from=taken_from,
         )
         summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
         if as_json:
@@ -261,4 +266,4 @@ def _show(name: str, entry: dict[str, Any], output: Path) -> None:
         out.print(note, markup=False, soft_wrap=True)
     if entry["failed"]:
         out.print(f"failed jobs: {', '.join(entry['failed'])}", markup=False, soft_wrap=True)
-    out.print(f"Page: {output}/{name}.md, {output}/{name}.html; rows: {output}/{name}.csv\n", soft_wrap=True)
+    out.print(f"Page: {output}/{name}.md; rows: {output}/{name}.csv\n", soft_wrap=True)

@@ -26,13 +26,12 @@ from smle.baselines import violation_rate
 from smle.certificates.rules import certify_rules
 from smle.errors import AccuracyWarning, SmleError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor
-from smle.estimators.comparison import encode_targets
 from smle.estimators.network import Trained, train_network
-from smle.estimators.scores import decided, losses, total_score
+from smle.estimators.scores import ScoreTable, encode_targets
+from smle.estimators.tasks import Task, task_of
 from smle.guarantees import nearest_outputs, to_scores
 from smle.nn.certified_head import CertifiedHead
 from smle.nn.network import Answers
-from smle.rules import Specification, label_columns
 from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
 from studies.bench.harness import BenchResult, Table
@@ -105,7 +104,7 @@ def solve(job: Job) -> list[dict[str, Any]]:
     if plain is not None:
         spread = np.std(_truth(problem, kept), axis=0)  # as the model knows it
         scale = np.where(spread > 0, spread, 1.0)
-        nearest = nearest_outputs(problem.spec, problem.X[held], _probable(problem.spec, plain), scale=scale)
+        nearest = nearest_outputs(problem.spec, problem.X[held], task_of(problem.spec).probable(plain), scale=scale)
         known = ~np.isnan(nearest).any(axis=1)
         post = _score(problem, held[known], to_scores(problem.spec, nearest[known]))
         for row in rows:
@@ -138,12 +137,8 @@ def _truth(problem: Problem, rows: npt.NDArray[np.intp]) -> Array:
 
 def _score(problem: Problem, rows: npt.NDArray[np.intp], outputs: Array) -> float:
     """Return R2 or accuracy, as `fit` measures it."""
-    return total_score(losses(problem.spec, _truth(problem, rows), decided(problem.spec, outputs), None), None)
-
-
-def _probable(spec: Specification, outputs: Array) -> Array:
-    labels = label_columns(spec)
-    return np.where(labels, 0.5 * (1.0 + np.tanh(outputs / 2)), outputs)
+    table = ScoreTable.of(problem.spec, problem.X[rows], _truth(problem, rows), {"it": outputs})
+    return table.scores()["it"]
 
 
 # --- the last epochs through the step
@@ -195,12 +190,10 @@ class _LastThrough(SafeEstimator):
 
     _through = True
 
-    def _trained(
-        self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
-    ) -> Trained:
+    def _trained(self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> Trained:
         given = self._given()
         assert given is not None
-        default, scale = self._typical(targets)
+        default, scale = task.default(targets)
         step = CertifiedHead(certify_rules(given, default=default, scale=scale))
 
         def further(network: Answers, history: History) -> None:
@@ -209,15 +202,15 @@ class _LastThrough(SafeEstimator):
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
                 validation_fraction=self.validation_fraction, schedule="cosine", verbose=False,
             )  # fmt: skip
-            module = _Through(network, step, self._frame(targets)[1]) if self._through else network
+            module = _Through(network, step, task.units(targets)[1]) if self._through else network
             wanted = torch.tensor(targets, dtype=torch.float32)
-            train(module, torch.tensor(X), wanted, loss=self._loss(targets), options=options, seed=seed)
+            train(module, torch.tensor(X), wanted, loss=task.loss(targets), options=options, seed=seed)
             network.eval()
 
         epochs = self.max_epochs
         self.max_epochs = max(1, round((1 - _LAST) * epochs))
         try:
-            return train_network(self, spec, X, targets, weight, seed, further=further)
+            return train_network(self, task, X, targets, weight, seed, further=further)
         finally:
             self.max_epochs = epochs
 

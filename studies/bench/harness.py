@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import os
-import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-from threadpoolctl import threadpool_limits
+from studies.experiments.backends import one_thread
+from studies.results import Environment, Table, environment
 
 __all__ = [
     "BenchResult",
@@ -36,56 +32,6 @@ __all__ = [
     "write",
 ]
 
-_PACKAGES = ("smle", "numpy", "scipy", "torch", "highspy", "piqp", "clarabel", "pyscipopt", "onnxruntime")
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Where a bench ran: machine, Python, versions of packages that matter, time."""
-
-    machine: str
-    processor: str
-    cores: int
-    memory_gb: float
-    python: str
-    packages: dict[str, str]
-    when: str
-
-
-def environment() -> Environment:
-    """Describe this machine and the installed versions."""
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return Environment(
-        machine=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory_gb=round(_memory(), 1),
-        python=platform.python_version(),
-        packages=versions,
-        when=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-    )
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
-
-
-def _memory() -> float:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):
-        return float("nan")
-
 
 @dataclass(frozen=True)
 class Timing:
@@ -98,18 +44,6 @@ class Timing:
     def median(self) -> float:
         """Median seconds."""
         return statistics.median(self.seconds)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in one thread, so that its processor time (`time.thread_time`) is what a call costs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def interleaved(
@@ -159,34 +93,6 @@ def keep_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
         libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the largest that it takes
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of results; `note` says how it was measured and what to expect."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-    note: str = ""
-
-    def markdown(self) -> str:
-        """Return the table as Markdown."""
-        lines = [f"## {self.title}", ""]
-        if self.note:
-            lines += [self.note, ""]
-        lines.append("| " + " | ".join(self.columns) + " |")
-        lines.append("|" + "---|" * len(self.columns))
-        lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in self.rows]
-        return "\n".join(lines)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 @dataclass(frozen=True)

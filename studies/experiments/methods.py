@@ -28,6 +28,7 @@ __all__ = [
     "METHODS",
     "Job",
     "answers",
+    "chain",
     "enforced_targets",
     "jobs",
     "load_task",
@@ -297,12 +298,14 @@ def projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:
 
 # --- backbones that are handed on from property to property
 
-_KEPT: dict[tuple[str, str, str, int, bool], State] = {}
-"""The last backbones of this process, by task and property, preset, study and seed."""
+_KEPT: dict[str, State] = {}
+"""The last backbones of this process, by the keys of their jobs."""
 
 
-def _key(job: Job) -> tuple[str, str, str, int, bool]:
-    return job.task, job.preset, job.study, job.seed, job.quick
+def chain(job: Job) -> str:
+    """Return what jobs have in common that hand a backbone on to each other: all but the property's number."""
+    handed = job.benchmark == "synthetic" and job.preset == "published"
+    return replace(job, task=job.task[:-1]).key if handed else job.key
 
 
 def _handed_on(job: Job, settings: Settings) -> State | None:
@@ -311,19 +314,19 @@ def _handed_on(job: Job, settings: Settings) -> State | None:
     if settings.choices is None or settings.choices.first_phase != "handed on" or number == 1:
         return None
     before = replace(job, task=f"{job.task[:-1]}{number - 1}")
-    if _key(before) not in _KEPT:
+    if before.key not in _KEPT:
         task = load_task(before)
         inner = settings_for(before, task)
         targets = enforced_targets(task) if inner.enforced else task.y
         start = _handed_on(before, inner)
         network, _ = train_safe(task, inner, targets, inner.enforcement(), seed=seed_of(before), start=start)
         _remember(before, inner, network.backbone)
-    return _KEPT[_key(before)]
+    return _KEPT[before.key]
 
 
 def _remember(job: Job, settings: Settings, backbone: nn.Module) -> None:
     if settings.choices is not None and settings.choices.first_phase == "handed on":
-        _KEPT[_key(job)] = {name: value.detach().clone() for name, value in backbone.state_dict().items()}
+        _KEPT[job.key] = {name: value.detach().clone() for name, value in backbone.state_dict().items()}
         while len(_KEPT) > _MOST_KEPT:
             del _KEPT[next(iter(_KEPT))]
 

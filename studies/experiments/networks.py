@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.nn.backbones import MLP, Standardize
+from smle.nn.backbones import MLP
 from smle.training.enforcement import PDCG
 from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
@@ -26,44 +26,15 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Perceptron:
-    """ReLU layers on standardized inputs and a linear embedding.
-
-    `skip` adds a linear map of the inputs to the embedding; `recurrent`: an LSTM comes first, as wide as
-    the first layer.
-    """
+    """ReLU layers on standardized inputs and a linear embedding."""
 
     hidden: tuple[int, ...]
     embedding: int
-    skip: bool = False
-    recurrent: bool = False
 
     def build(self, X: Array) -> nn.Module:
         """Return the backbone for inputs like X (rows, d)."""
         deviation = X.std(axis=0)
-        scaling = {"shift": X.mean(axis=0), "scale": np.where(deviation > 0, deviation, 1.0)}
-        if self.recurrent:
-            width = self.hidden[0]
-            identity = {"shift": np.zeros(width), "scale": np.ones(width)}
-            rest = MLP(self.hidden, self.embedding, **identity)
-            return nn.Sequential(Standardize(**scaling), _Recurrent(width), *list(rest)[1:])
-        layers = MLP(self.hidden, self.embedding, **scaling)
-        return _Skip(layers, X.shape[1], self.embedding) if self.skip else layers
-
-
-class _Skip(nn.Module):
-    """z = layers(x) + linear(x) on the standardized inputs."""
-
-    def __init__(self, layers: MLP, inputs: int, embedding: int) -> None:
-        super().__init__()
-        self.standardize = layers[0]
-        self.layers = nn.Sequential(*list(layers)[1:])
-        self.linear = nn.Linear(inputs, embedding, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the embedding (batch, n)."""
-        x = self.standardize(x)
-        z: Tensor = self.layers(x) + self.linear(x)
-        return z
+        return MLP(self.hidden, self.embedding, shift=X.mean(axis=0), scale=np.where(deviation > 0, deviation, 1.0))
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,17 @@
-"""One page per benchmark, in Markdown and HTML, with its figures and CSV file: a function of stored results alone."""
+"""One page per benchmark with its figures: a function of stored results alone."""
 
 from __future__ import annotations
 
-import base64
-import csv
-import html
-import io
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from studies.experiments import figures
+from studies.experiments import figures, tables
 from studies.experiments.checks import checks
-from studies.experiments.published import SCORES
 from studies.experiments.store import Outcome
-from studies.experiments.tables import (
-    METHODS,
-    ResultTable,
-    Row,
-    ablation,
-    all_tables,
-    beside,
-    failures,
-    groups_of,
-    quartiles,
-    values,
-)
+from studies.experiments.tables import METHODS, Row, groups_of, quartiles, values
+from studies.results import Table
 
 __all__ = ["write_page"]
 
@@ -44,32 +27,16 @@ _PRESETS = {
     "published": "as the paper's published code does",
 }
 _SECTIONS = (
-    ("scores", figures.draw_scores, "q1"),
-    ("seeds", None, ""),
-    ("gaps", None, ""),
-    ("distribution", None, ""),
-    ("violations", figures.draw_violations, "violations"),
-    ("inference", figures.draw_inference, "inference"),
-    ("guarantees", None, ""),
-    ("training", None, ""),
-    ("pdcg", None, ""),
+    (tables.scores, figures.draw_scores, "q1"),
+    (tables.seed_intervals, None, ""),
+    (tables.gaps, None, ""),
+    (tables.distributions, None, ""),
+    (tables.violations, figures.draw_violations, "violations"),
+    (tables.inference, figures.draw_inference, "inference"),
+    (tables.guarantees, None, ""),
+    (tables.training, None, ""),
+    (tables.pdcg, None, ""),
 )
-
-
-@dataclass(frozen=True)
-class _Heading:
-    level: int
-    text: str
-
-
-@dataclass(frozen=True)
-class _Picture:
-    name: str
-    title: str
-    svg: bytes
-
-
-Block = _Heading | _Picture | ResultTable | str
 
 
 def write_page(
@@ -81,7 +48,7 @@ def write_page(
     runs: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write `<benchmark>.md`, `.html`, `.csv`, `-summary.csv` and figures to a folder; return a summary as plain data.
+    """Write `<benchmark>.md` and its figures to a folder; return a summary as plain data.
 
     Args:
         folder: Where to.
@@ -95,65 +62,55 @@ def write_page(
     rows: list[Row] = [row for outcome in outcomes for row in outcome.rows]
     standin = any(row.get("standin") or outcome.job.get("quick") for outcome in outcomes for row in outcome.rows)
     label = f" ({_STANDIN})" if any(row.get("standin") for row in rows) else " (quick run)" if standin else ""
-    blocks: list[Block] = [_Heading(1, _TITLES[benchmark] + label)]
-    summary: dict[str, Any] = {"benchmark": benchmark, "jobs": len(outcomes), "standin": standin, "presets": {}}
     notes = [*notes, *_scoreless(rows)]
+    summary: dict[str, Any] = {"benchmark": benchmark, "jobs": len(outcomes), "standin": standin, "presets": {}}
     summary["notes"] = notes
-    blocks += [_origin(outcomes), *notes, _legend(benchmark, standin=bool(label))]
+    parts = [f"# {_TITLES[benchmark]}{label}", _origin(outcomes), *notes, _legend(benchmark, standin=bool(label))]
+    main = [row for row in rows if row["study"] == "main"]
+    if main:
+        parts.append(tables.by_preset(main, benchmark).markdown())
     for preset in sorted({row["preset"] for row in rows}):
-        main = [row for row in rows if row["preset"] == preset and row["study"] == "main"]
-        if main:
-            blocks += _preset_blocks(folder, main, benchmark, preset, label)
+        own = [row for row in main if row["preset"] == preset]
+        if own:
+            parts += _preset_parts(folder, own, benchmark, preset, label)
             failed = sum(o.failed and o.job["preset"] == preset and o.job["study"] == "main" for o in outcomes)
-            found = [] if standin else checks(main, benchmark, preset, failed=failed)
-            blocks += _check_blocks(preset, found)
-            summary["presets"][preset] = _summary(main, benchmark) | {"checks": [vars(check) for check in found]}
-        table = ablation([row for row in rows if row["preset"] == preset], benchmark, studies)
+            found = [] if standin else checks(own, benchmark, preset, failed=failed)
+            lines = tuple((check.statement, check.found, "met" if check.met else "NOT MET") for check in found)
+            if found:
+                parts.append(Table(f"What is asked of preset `{preset}`", ("asked", "found", ""), lines).markdown(3))
+            summary["presets"][preset] = _summary(own, benchmark) | {"checks": [vars(check) for check in found]}
+        varied = [row for row in rows if row["preset"] == preset]
+        table = tables.ablation(varied, benchmark, studies)
         if table is not None:
-            blocks += [_Heading(2, f"{table.title}, preset `{preset}`"), table.note, table]
+            pairs = tables.ablation_pairs(varied, benchmark, studies)
+            parts += [f"## Ablation, preset `{preset}`", *(found.markdown(3) for found in (table, pairs) if found)]
             summary["presets"].setdefault(preset, {})["ablation"] = [
                 dict(zip(table.columns, row, strict=True)) for row in table.rows
             ]
     broken = [(outcome.key, outcome.error) for outcome in outcomes if outcome.failed]
-    table = failures(broken)
     summary["failed"] = [key for key, _ in broken]
-    blocks += [_Heading(2, table.title), table.note, table] if table else [_no_failures(outcomes)]
-    blocks += [_Heading(2, "How this was made"), *_how(benchmark, outcomes, runs)]
-    (folder / f"{benchmark}.md").write_text(_markdown(blocks), encoding="utf-8")
-    (folder / f"{benchmark}.html").write_text(_html(blocks), encoding="utf-8")
-    (folder / f"{benchmark}.csv").write_text(_csv(rows), encoding="utf-8")
-    (folder / f"{benchmark}-summary.csv").write_text(_csv(_medians(rows, benchmark)), encoding="utf-8")
+    lost = tables.failures(broken)
+    parts.append(lost.markdown() if lost else f"No job failed: all {len(outcomes)} ended with a result.")
+    parts += ["## How this was made", *_how(benchmark, outcomes, runs)]
+    (folder / f"{benchmark}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return summary
 
 
-def _preset_blocks(folder: Path, rows: list[Row], benchmark: str, preset: str, label: str) -> list[Block]:
+def _preset_parts(folder: Path, rows: list[Row], benchmark: str, preset: str, label: str) -> list[str]:
     seeds = len({row["seed"] for row in rows})
-    what = _PRESETS.get(preset, "")
-    blocks: list[Block] = [_Heading(2, f"Preset `{preset}`" + (f": {what}" if what else ""))]
-    tables = all_tables(rows, benchmark)
-    for name, draw, suffix in _SECTIONS:
-        if name not in tables:
+    parts = [f"## Preset `{preset}`: {_PRESETS[preset]}"]
+    for make, draw, suffix in _SECTIONS:
+        table = make(rows, benchmark)
+        if table is None:
             continue
-        blocks.append(_Heading(3, tables[name].title))
+        parts.append(table.markdown(3))
         if draw is not None:
             count = f"{seeds} seeds" if seeds > 1 else "one seed"
-            title = f"{_TITLES[benchmark]}: preset {preset}, {count}{label}"
-            figure = draw(rows, benchmark, title=title)
-            stem = f"{benchmark}-{preset}-{suffix}"
-            svg = figures.picture(figure, "svg")
-            (folder / f"{stem}.svg").write_bytes(svg)
-            (folder / f"{stem}.png").write_bytes(figures.picture(figure, "png"))
-            blocks.append(_Picture(f"{stem}.png", f"{tables[name].title}, preset {preset}", svg))
-        blocks += [tables[name].note, tables[name]]
-    return blocks
-
-
-def _check_blocks(preset: str, found: Sequence[Any]) -> list[Block]:
-    if not found:
-        return []
-    lines = tuple((check.statement, check.found, "met" if check.met else "NOT MET") for check in found)
-    table = ResultTable("checks", "", ("asked", "found", ""), lines)
-    return [_Heading(3, f"What is asked of preset `{preset}`"), table]
+            figure = draw(rows, benchmark, title=f"{_TITLES[benchmark]}: preset {preset}, {count}{label}")
+            name = f"{benchmark}-{preset}-{suffix}.png"
+            (folder / name).write_bytes(figures.picture(figure, "png"))
+            parts.append(f"![{table.title}, preset {preset}]({name})")
+    return parts
 
 
 # --- words
@@ -203,15 +160,15 @@ def _scoreless(rows: Sequence[Row]) -> list[str]:
     return [f"WITHOUT A FINITE SCORE, and left out of medians: {', '.join(lost)}."] if lost else []
 
 
-def _no_failures(outcomes: Sequence[Outcome]) -> str:
-    return f"No job failed: {len(outcomes)} of {len(outcomes)} ended with a result."
-
-
 def _how(benchmark: str, outcomes: Sequence[Outcome], runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    total = sum(outcome.seconds for outcome in outcomes)
+    clock, cpu = (sum(getattr(outcome, name) for outcome in outcomes) / 60 for name in ("seconds", "cpu"))
+    rows = [row for outcome in outcomes for row in outcome.rows if row["preset"] != "best" or row["method"] != "smle"]
+    training = sum(values(rows, "cpu_train")) / 60
     parts = [
-        f"`python -m studies reproduce {benchmark}` with the presets, seeds and studies above; {len(outcomes)} jobs "
-        f"took {total / 60:.1f} minutes together, one core each. All rows are in `{benchmark}.csv`."
+        f"`python -m studies reproduce {benchmark}` with the presets, seeds and studies above: {len(outcomes)} jobs, "
+        f"{clock:.0f} minutes by the clock one after the other, {training:.0f} minutes of processor time for training"
+        + (f", {cpu:.0f} for whole jobs" if cpu else "")
+        + f". All rows are in `{benchmark}.csv`."
     ]
     if runs:
         listed = "; ".join(
@@ -222,26 +179,6 @@ def _how(benchmark: str, outcomes: Sequence[Outcome], runs: Sequence[Mapping[str
 
 
 # --- numbers
-
-
-def _medians(rows: Sequence[Row], benchmark: str) -> list[Row]:
-    """Return one line per preset, study, property and method: quartiles, beside the paper's."""
-    lines: list[Row] = []
-    for preset, study in sorted({(row["preset"], row["study"]) for row in rows}):
-        part = [row for row in rows if (row["preset"], row["study"]) == (preset, study)]
-        for group in groups_of(part, benchmark):
-            for method in METHODS:
-                found = values(part, "score", method=method, group=group)
-                box = quartiles(found)
-                if box is None:
-                    continue
-                paper = beside(SCORES, part, benchmark).get(method, {}).get(group) if study == "main" else None
-                lines.append(
-                    {"preset": preset, "study": study, "group": group, "method": method, "runs": len(found)}
-                    | box._asdict()
-                    | ({f"paper_{name}": value for name, value in paper._asdict().items()} if paper else {})
-                )
-    return lines
 
 
 def _summary(rows: Sequence[Row], benchmark: str) -> dict[str, Any]:
@@ -256,62 +193,3 @@ def _summary(rows: Sequence[Row], benchmark: str) -> dict[str, Any]:
         "certified": sum(bool(row.get("certified")) for row in models),
         "seeds": sorted({row["seed"] for row in rows}),
     }
-
-
-# --- writing
-
-
-def _csv(rows: Sequence[Row]) -> str:
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
-    return stream.getvalue()
-
-
-def _markdown(blocks: Sequence[Block]) -> str:
-    parts = []
-    for block in blocks:
-        match block:
-            case _Heading(level, text):
-                parts.append("#" * level + " " + text)
-            case _Picture(name, title, _):
-                parts.append(f"![{title}]({name})")
-            case ResultTable():
-                parts.append(block.markdown())
-            case str():
-                parts.append(block)
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-_STYLE = """body { font-family: system-ui, sans-serif; color: #222; }
-body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; margin: 1rem 0; }
-th, td { border: 1px solid #ccc; padding: .25rem .6rem; text-align: left; } th { background: #f3f3f3; }
-img { max-width: 100%; } code { background: #f3f3f3; padding: 0 .2em; }"""
-
-
-def _html(blocks: Sequence[Block]) -> str:
-    """Return a page that needs no other file."""
-    parts, title = [], ""
-    for block in blocks:
-        match block:
-            case _Heading(level, text):
-                title = title or text
-                parts.append(f"<h{level}>{_inline(text)}</h{level}>")
-            case _Picture(_, caption, svg):
-                data = base64.b64encode(svg).decode()
-                parts.append(f'<img alt="{html.escape(caption)}" src="data:image/svg+xml;base64,{data}">')
-            case ResultTable():
-                parts.append(block.html())
-            case str():
-                parts.append(f"<p>{_inline(block)}</p>" if block else "")
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
-
-
-def _inline(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))

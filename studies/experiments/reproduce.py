@@ -38,6 +38,7 @@ def reproduce(
     task: str | None = None,
     retry_failed: bool = False,
     report_only: bool = False,
+    taken_from: str | Path | None = None,
     progress: bool | None = None,
 ) -> Path:
     """Run the jobs that a folder lacks, then write one page per benchmark from everything in the folder.
@@ -59,6 +60,7 @@ def reproduce(
         task: One task by its name, for example "n2-medium-P3"; None: all.
         retry_failed: Run jobs again that failed before.
         report_only: Run nothing, write the pages.
+        taken_from: A folder with the CSV files of an earlier run, whose jobs count as finished here.
         progress: Show a bar; None: on a terminal.
 
     Returns:
@@ -73,6 +75,8 @@ def reproduce(
     where = data_dir or os.environ.get("SMLE_DATA")
     place = str(Path(where).resolve()) if where else None
     wanted = make_jobs(benchmarks, presets=presets, seeds=seeds, study=study, quick=quick, data_dir=place, task=task)
+    if taken_from is not None:
+        Store(folder).take(taken_from)
     if not report_only:
         if not quick:
             data.prepare(sorted({job.benchmark for job in wanted}), place)
@@ -83,6 +87,7 @@ def reproduce(
             n_jobs=jobs,
             backend=backend,
             address=address,
+            together=methods.chain,
             retry_failed=retry_failed,
             progress=progress,
         )
@@ -144,6 +149,7 @@ def write_pages(
             if outcome.job["benchmark"] == benchmark and bool(outcome.job["quick"]) == quick
         ]
         if outcomes:
+            Store(target).pack(benchmark, outcomes)
             summary[benchmark] = write_page(
                 target,
                 benchmark,

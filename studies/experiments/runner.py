@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,6 +75,7 @@ def run_jobs(
     n_jobs: int = 1,
     backend: str = "loky",
     address: str | None = None,
+    together: Callable[[Any], Hashable] | None = None,
     retry_failed: bool = False,
     progress: bool | None = None,
 ) -> Results:
@@ -90,6 +91,8 @@ def run_jobs(
         n_jobs: Jobs at a time; -1: one per core. A cluster with an address decides by itself.
         backend: "loky" (local processes), "ray" or "dask".
         address: The cluster's address; None: a local cluster.
+        together: Jobs with the same value are solved by one worker, one after the other: they share what the first
+            ones leave in its memory. Their results are kept when the last of them ends.
         retry_failed: Solve jobs again that failed in an earlier run.
         progress: Show a bar; None: where stderr is a terminal, lines in the log elsewhere.
 
@@ -112,15 +115,19 @@ def run_jobs(
     reused, start, finished = len(done), time.perf_counter(), 0
     work = Work(solve, here)
     if todo:
-        results = spread(work, todo, backend=backend, n_jobs=n_jobs, address=address)
+        # A single worker shares its memory anyway: there each result is kept at once.
+        alone = backend == "loky" and n_jobs == 1
+        lots = _lots(todo, None if alone else together)
+        results = spread(work, lots, backend=backend, n_jobs=n_jobs, address=address)
         try:
             with _Progress(len(wanted), done=reused, shown=progress) as shown, closing(results):
-                for job, result in results:
-                    outcome = result if isinstance(result, Outcome) else work.lost(job, result)
-                    store.write(outcome)
-                    done[outcome.key] = outcome
-                    finished += 1
-                    shown.step(outcome)
+                for lot, result in results:
+                    ended = [work.lost(job, result) for job in lot] if isinstance(result, BaseException) else result
+                    for outcome in ended:
+                        store.write(outcome)
+                        done[outcome.key] = outcome
+                        finished += 1
+                        shown.step(outcome)
         finally:
             wall = time.perf_counter() - start
             store.note_run(
@@ -139,21 +146,25 @@ def read_results(folder: str | Path) -> Results:
 
 @dataclass(frozen=True)
 class Work:
-    """Solves one job in whatever process it is called: its rows and seconds, or its error."""
+    """Solves jobs in whatever process it is called: the rows and seconds of each, or its error."""
 
     solve: Solve
     commit: str
 
-    def __call__(self, job: Unit) -> Outcome:
+    def __call__(self, lot: Sequence[Unit]) -> list[Outcome]:
+        """Return the outcomes, one job after the other."""
+        return [self.one(job) for job in lot]
+
+    def one(self, job: Unit) -> Outcome:
         """Return the outcome; exceptions become part of it."""
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         outcome = Outcome(job.key, _description(job), (), 0.0, origin={"commit": self.commit, **origin()})
         try:
             with one_thread():
                 outcome = replace(outcome, rows=tuple(self.solve(job)))
         except Exception as error:  # noqa: BLE001 - a failed job is a result: recorded, shown, never dropped
             outcome = replace(outcome, error=_line(error), traceback=traceback.format_exc())
-        return replace(outcome, seconds=time.perf_counter() - start)
+        return replace(outcome, seconds=time.perf_counter() - start, cpu=time.process_time() - cpu)
 
     def lost(self, job: Unit, error: BaseException) -> Outcome:
         """Return the outcome of a job that a cluster could not bring to an end."""
@@ -164,6 +175,16 @@ class Work:
 
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _lots(jobs: Sequence[Unit], together: Callable[[Any], Hashable] | None) -> list[list[Unit]]:
+    """Return the jobs in lots for one worker each, in their order."""
+    if together is None:
+        return [[job] for job in jobs]
+    lots: dict[Hashable, list[Unit]] = {}
+    for job in jobs:
+        lots.setdefault(together(job), []).append(job)
+    return list(lots.values())
 
 
 def _by_key(jobs: Sequence[Unit]) -> dict[str, Unit]:

@@ -1,35 +1,43 @@
-"""Results on disk: one JSON file per job, written whole or not at all, so that a killed run can go on."""
+"""Results on disk: one JSON file per job, written whole or not at all, so that a killed run can go on.
+
+The rows of many jobs also fit into one CSV file, to be kept for good and taken up by another run (`pack`, `take`).
+"""
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import json
 import logging
 import math
 import os
-import platform
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import smle
+from studies.results import environment
 
 __all__ = ["Outcome", "Store", "commit", "origin"]
 
 _log = logging.getLogger(__name__)
 
 FORMAT = 1
-_PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "joblib")
+_ORIGINS = "origins.json"
+_JOB = ("benchmark", "task", "preset", "study", "seed", "quick")
+_ABOUT = ("key", "quick", "job_seconds", "job_cpu", "origin")
+_TEXT = {"benchmark", "task", "group", "preset", "study", "method", "metric", "key", "origin"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one job: rows, or the error it ended with; when, where and with which versions."""
+    """What came of one job: rows, or the error it ended with; when, where and with which versions.
+
+    `seconds` by the clock, `cpu` of processor time (0: not measured).
+    """
 
     key: str
     job: dict[str, Any]
@@ -37,6 +45,7 @@ class Outcome:
     seconds: float
     error: str = ""
     traceback: str = ""
+    cpu: float = 0.0
     origin: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -84,6 +93,48 @@ class Store:
             found[outcome.key] = outcome
         return found
 
+    def pack(self, name: str, outcomes: Sequence[Outcome]) -> None:
+        """Write the rows of jobs that succeeded to `name.csv`, where they came from to `origins.json`."""
+        place, rows = self.folder / _ORIGINS, []
+        origins = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
+        for outcome in outcomes:
+            source = {key: value for key, value in outcome.origin.items() if key not in ("when", "hostname")}
+            source["when"] = str(outcome.origin.get("when", ""))[:10]
+            text = json.dumps(source, sort_keys=True)
+            short = hashlib.sha256(text.encode()).hexdigest()[:8]
+            origins[short] = source
+            about = (outcome.key, outcome.job["quick"], outcome.seconds, outcome.cpu, short)
+            rows += [dict(zip(_ABOUT, about, strict=True)) | row for row in outcome.rows]
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        with (self.folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, columns, lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()})
+        place.write_text(json.dumps(origins, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    def take(self, folder: str | Path) -> int:
+        """Take up the jobs that another folder's CSV files hold and this one lacks; return how many.
+
+        Raises:
+            OSError: If the folder has no `origins.json`.
+        """
+        source, here = Path(folder), self.read()
+        origins = json.loads((source / _ORIGINS).read_text(encoding="utf-8"))
+        found: dict[str, list[dict[str, Any]]] = {}
+        for path in sorted(source.glob("*.csv")):
+            with path.open(encoding="utf-8", newline="") as stream:
+                for line in csv.DictReader(stream):
+                    if "key" in line:
+                        row = {name: _value(name, text) for name, text in line.items() if text or name == "score"}
+                        found.setdefault(row["key"], []).append(row)
+        for key in found.keys() - here.keys():
+            _, _, seconds, cpu, short = (found[key][0][name] for name in _ABOUT)
+            job = {name: found[key][0][name] for name in _JOB}
+            rows = tuple({name: value for name, value in row.items() if name not in _ABOUT} for row in found[key])
+            self.write(Outcome(key, job, rows, seconds, cpu=cpu, origin=origins.get(short, {})))
+        return len(found.keys() - here.keys())
+
     def note_run(self, entry: Mapping[str, Any]) -> None:
         """Append one line about a run (wall-clock seconds, workers, jobs done) to `runs.jsonl`."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,18 +153,18 @@ class Store:
         return entries
 
 
+def _value(name: str, text: str) -> Any:
+    """Return a cell of a CSV file as what it was."""
+    if name in _TEXT:
+        return text
+    if text in ("True", "False", ""):
+        return {"True": True, "False": False}.get(text)
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
 def origin() -> dict[str, Any]:
     """Describe where and with what this process computes."""
-    return {
-        "smle": smle.__version__,
-        "python": platform.python_version(),
-        "packages": _versions(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "hostname": socket.gethostname(),
-        "when": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
-    }
+    return {"smle": smle.__version__, "hostname": socket.gethostname(), **asdict(environment())}
 
 
 def commit() -> str:
@@ -137,27 +188,6 @@ def _git(*arguments: str, folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-@lru_cache
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-@lru_cache
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
 
 
 def _plain(value: Any) -> Any:

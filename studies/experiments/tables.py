@@ -6,32 +6,41 @@ tasks, and seeds where there are several.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from studies.experiments.published import ABLATION, GROUPS, SCORES, SLOWDOWN, VIOLATIONS, Quartiles
+from studies.results import Table
 
 __all__ = [
     "METHODS",
     "Published",
-    "ResultTable",
     "Row",
     "ablation",
-    "all_tables",
+    "ablation_pairs",
     "behind",
     "beside",
+    "by_preset",
+    "distributions",
     "failures",
+    "gaps",
     "groups_of",
+    "guarantees",
+    "inference",
     "paired",
+    "pdcg",
     "quartiles",
+    "scores",
+    "seed_intervals",
+    "seed_medians",
     "slowdowns",
+    "training",
     "values",
+    "violations",
 ]
 
 Row = Mapping[str, Any]
@@ -41,31 +50,6 @@ Runs = dict[tuple[str, int], dict[str, Row]]
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 LEVEL = 0.001
 """Two scores this near to each other are called level."""
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """A table of text; `note` says how its numbers were made."""
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-
-    def markdown(self) -> str:
-        """Return the table in Markdown, without its title."""
-        lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
-        return "\n".join(lines)
-
-    def html(self) -> str:
-        """Return the table in HTML, without its title."""
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
-        body = "\n".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
-        )
-        return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
 
 
 # --- reading rows
@@ -161,7 +145,7 @@ def _grid(
 # --- Q1
 
 
-def scores(rows: Sequence[Row], benchmark: str) -> ResultTable:
+def scores(rows: Sequence[Row], benchmark: str) -> Table:
     """Q1: test score by method and property, beside the paper's."""
     groups = groups_of(rows, benchmark)
     lines = _grid(
@@ -174,10 +158,10 @@ def scores(rows: Sequence[Row], benchmark: str) -> ResultTable:
     note = f"Test {what}: median [first, third quartile] over tasks"
     seeds = len({row["seed"] for row in rows})
     note += f" and {seeds} seeds." if seeds > 1 else ", one seed."
-    return ResultTable("scores", "Q1: score", ("method", *groups), tuple(lines), note)
+    return Table("Q1: score", ("method", *groups), tuple(lines), note)
 
 
-def seed_intervals(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
+def seed_intervals(rows: Sequence[Row], benchmark: str) -> Table | None:
     """Mean over seeds of the median over tasks, with a 95 % t-interval; None with fewer than two seeds."""
     groups, seeds = groups_of(rows, benchmark), sorted({row["seed"] for row in rows})
     if len(seeds) < 2:
@@ -195,7 +179,7 @@ def seed_intervals(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
         "difference is luck of the seed. The oracle is not trained and has none."
     )
     lines = _grid(METHODS[1:], groups, cell, {})
-    return ResultTable("seeds", "Several seeds", ("method", *groups), tuple(lines), note)
+    return Table("Several seeds", ("method", *groups), tuple(lines), note)
 
 
 def seed_medians(rows: Sequence[Row], *, method: str, group: str) -> list[float]:
@@ -208,7 +192,7 @@ def seed_medians(rows: Sequence[Row], *, method: str, group: str) -> list[float]
     return found
 
 
-def gaps(rows: Sequence[Row], benchmark: str) -> ResultTable:
+def gaps(rows: Sequence[Row], benchmark: str) -> Table:
     """How far below the oracle, and how often ahead of post-processing, which is safe too but slow."""
     lines = []
     for group in groups_of(rows, benchmark):
@@ -218,19 +202,38 @@ def gaps(rows: Sequence[Row], benchmark: str) -> ResultTable:
             below = [(behind(run, name, "oracle"), run[name]["task"]) for run in runs if {name, "oracle"} <= run.keys()]
             line.append(f"{np.median([gap for gap, _ in below]):.4f}" if below else "-")
             line.append("{:.4f} ({})".format(*max(below)) if below else "-")
-        ahead = [-behind(run, "smle", "postprocess") for run in runs if "postprocess" in run]
-        wins, losses = sum(gap > LEVEL for gap in ahead), sum(gap < -LEVEL for gap in ahead)
-        line.append(f"{wins} / {len(ahead) - wins - losses} / {losses}")
+        lag = [(behind(run, "smle", "postprocess"), run["smle"]["task"]) for run in runs if "postprocess" in run]
+        wins, losses = sum(gap < -LEVEL for gap, _ in lag), sum(gap > LEVEL for gap, _ in lag)
+        line.append(f"{wins} / {len(lag) - wins - losses} / {losses}")
+        line.append("{:.6f} ({})".format(*max(lag)) if lag else "-")
         lines.append(tuple(line))
-    columns = ("property", "smle: median gap", "largest gap", "postprocess: median gap", "largest gap")
+    columns = (
+        "property", "smle: median gap", "largest gap", "postprocess: median gap", "largest gap",
+        "ahead / level / behind", "most behind postprocess",
+    )  # fmt: skip
     note = (
-        "Gap: the oracle's score minus the method's, run by run. Last column: runs in which `smle` is ahead of, level "
-        f"with (within {LEVEL}) and behind `postprocess`."
+        "Gap: the oracle's score minus the method's, run by run. Then the runs in which `smle` is ahead of, level with "
+        f"(within {LEVEL}) and behind `postprocess`, and how far it is behind at most."
     )
-    return ResultTable("gaps", "Gap to the oracle", (*columns, "ahead / level / behind"), tuple(lines), note)
+    return Table("Gap to the oracle", columns, tuple(lines), note)
 
 
-def distributions(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
+def by_preset(rows: Sequence[Row], benchmark: str) -> Table:
+    """The score of `smle` under every preset, beside the paper's quartiles."""
+    groups, lines = groups_of(rows, benchmark), []
+    for preset in dict.fromkeys(row["preset"] for row in rows):
+        own = [row for row in rows if row["preset"] == preset]
+        found = [seed_medians(own, method="smle", group=group) for group in groups]
+        seeds = str(max(map(len, found), default=0))
+        lines.append((f"`{preset}`", seeds, *(f"{np.mean(medians):.3f}" if medians else "-" for medians in found)))
+    paper = beside(SCORES, rows, benchmark).get("smle", {})
+    if paper:
+        lines.append(("the paper", "1", *(_text(paper.get(group)) for group in groups)))
+    note = "Mean over seeds of the median over tasks. The paper's: median [first, third quartile]."
+    return Table("Score of `smle` by preset", ("preset", "seeds", *groups), tuple(lines), note)
+
+
+def distributions(rows: Sequence[Row], benchmark: str) -> Table | None:
     """Scores away from the training data; None where a benchmark has no such data."""
     groups, lines = groups_of(rows, benchmark), []
     for where in ("interpolation", "extrapolation"):
@@ -247,13 +250,13 @@ def distributions(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
         "R2 where no training data were: a hole in the middle (interpolation) and a rim (extrapolation) that were cut "
         "out of the inputs. The paper names these sets and reports nothing on them."
     )
-    return ResultTable("distribution", "Out of distribution", ("inputs", "method", *groups), tuple(lines), note)
+    return Table("Out of distribution", ("inputs", "method", *groups), tuple(lines), note)
 
 
 # --- Q2
 
 
-def violations(rows: Sequence[Row], benchmark: str) -> ResultTable:
+def violations(rows: Sequence[Row], benchmark: str) -> Table:
     """Q2: share of test examples that violate the property."""
     groups = groups_of(rows, benchmark)
     lines = _grid(
@@ -263,10 +266,10 @@ def violations(rows: Sequence[Row], benchmark: str) -> ResultTable:
         beside(VIOLATIONS, rows, benchmark),
     )
     note = "Share of test examples that violate the property by more than 1e-6: median [first, third quartile]."
-    return ResultTable("violations", "Q2: violations", ("method", *groups), tuple(lines), note)
+    return Table("Q2: violations", ("method", *groups), tuple(lines), note)
 
 
-def inference(rows: Sequence[Row], benchmark: str) -> ResultTable:
+def inference(rows: Sequence[Row], benchmark: str) -> Table:
     """Q2: inference time as a multiple of that of `preprocess`."""
     groups, lines = groups_of(rows, benchmark), []
     for label, field in (("one example", "seconds_per_example"), ("whole test set", "seconds_per_row_batch")):
@@ -282,10 +285,10 @@ def inference(rows: Sequence[Row], benchmark: str) -> ResultTable:
         "Inference time as a multiple of that of `preprocess` in the same run: median [first, third quartile]. One "
         "example at a time as in the paper, and the whole test set as one batch. One thread."
     )
-    return ResultTable("inference", "Q2: inference slow-down", ("call", "method", *groups), tuple(lines), note)
+    return Table("Q2: inference slow-down", ("call", "method", *groups), tuple(lines), note)
 
 
-def guarantees(rows: Sequence[Row], benchmark: str) -> ResultTable:
+def guarantees(rows: Sequence[Row], benchmark: str) -> Table:
     """How many models the exact checker accepted, and what the test data say about violations of any size."""
     lines = []
     for group in groups_of(rows, benchmark):
@@ -309,10 +312,10 @@ def guarantees(rows: Sequence[Row], benchmark: str) -> ResultTable:
         "run that violate the property exactly, by however little; the paper does not count violations below 1e-6."
     )
     columns = ("property", "certified", "worst margin", "smle: violating", "postprocess", "preprocess")
-    return ResultTable("guarantees", "Guarantees, checked exactly", columns, tuple(lines), note)
+    return Table("Guarantees, checked exactly", columns, tuple(lines), note)
 
 
-def training(rows: Sequence[Row], benchmark: str) -> ResultTable:
+def training(rows: Sequence[Row], benchmark: str) -> Table:
     """Seconds of training and what a guarantee costs; CPU seconds where they were measured."""
     lines = []
     field = "cpu_train" if values(rows, "cpu_train", method="smle") else "seconds_train"
@@ -324,10 +327,10 @@ def training(rows: Sequence[Row], benchmark: str) -> ResultTable:
     columns = ("property", *(f"{name} (s)" for name in METHODS[1:]), "smle / preprocess", "proof and check (s)")
     kind = "CPU seconds" if field == "cpu_train" else "Seconds by the clock"
     note = f"{kind}, one thread: median [first, third quartile]; the ratio is taken run by run."
-    return ResultTable("training", "Training time", columns, tuple(lines), note)
+    return Table("Training time", columns, tuple(lines), note)
 
 
-def pdcg(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
+def pdcg(rows: Sequence[Row], benchmark: str) -> Table | None:
     """How often and how quickly the paper's projection converged; None where it was not used."""
     used = [row for row in rows if row["method"] == "smle" and row.get("pdcg_success") is not None]
     if not used:
@@ -345,13 +348,13 @@ def pdcg(rows: Sequence[Row], benchmark: str) -> ResultTable | None:
         "counterexamples of the whole training, and the largest violation that a final run left. Where it did not "
         "converge, the exact projection replaced its last step; the certificate is for what is deployed."
     )
-    return ResultTable("pdcg", "Projection by counterexamples", columns, tuple(lines), note)
+    return Table("Projection by counterexamples", columns, tuple(lines), note)
 
 
 # --- Q3 and what went wrong
 
 
-def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, str], str]) -> ResultTable | None:
+def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, str], str]) -> Table | None:
     """Q3: mean score of `smle` by design choice; `studies` maps (factor, variant) to the study that trained it."""
     lines = []
     for factor, variant, published in ABLATION.get(benchmark, ()):
@@ -368,28 +371,47 @@ def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, st
         return None
     columns = ("factor", "variant", "mean R2", "median [quartiles]", "mean R2, paper", "certified")
     note = "Test R2 of `smle` over all tasks and properties."
-    return ResultTable("ablation", "Q3: design choices", columns, tuple(lines), note)
+    return Table("Q3: design choices", columns, tuple(lines), note)
 
 
-def failures(failed: Iterable[tuple[str, str]]) -> ResultTable | None:
+def ablation_pairs(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, str], str]) -> Table | None:
+    """Q3, pair by pair: what the second variant of a factor gains over the first, on the same task with one seed."""
+    scores: dict[str, dict[tuple[str, int], float]] = {}
+    for row in rows:
+        if row["method"] == "smle" and row["score"] is not None:
+            scores.setdefault(row["study"], {})[row["task"], row["seed"]] = row["score"]
+    lines = []
+    for factor in dict.fromkeys(factor for factor, _, _ in ABLATION.get(benchmark, ())):
+        (first, one), (second, two) = ((variant, mean) for name, variant, mean in ABLATION[benchmark] if name == factor)
+        ours = [scores.get(studies.get((factor, variant), ""), {}) for variant in (first, second)]
+        gains = np.array([ours[1][key] - ours[0][key] for key in sorted(ours[0].keys() & ours[1].keys())])
+        if len(gains) < 2:
+            continue
+        half = stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains))
+        lines.append(
+            (
+                f"{second} instead of {first}",
+                str(len(gains)),
+                f"{gains.mean():+.3f} ± {half:.3f}",
+                f"{np.median(gains):+.4f}",
+                f"{(gains > LEVEL).sum()} / {(gains < -LEVEL).sum()}",
+                f"{gains.min():+.3f} to {gains.max():+.3f}",
+                f"{two - one:+.3f}",
+            )
+        )
+    if not lines:
+        return None
+    columns = ("change", "pairs", "mean gain", "median gain", "better / worse", "range", "paper's difference")
+    note = (
+        f"Gains in R2 task by task, with a 95 % t-interval of their mean; better and worse are by over {LEVEL}. Where "
+        "the interval holds zero, the runs do not settle the order, and the paper's table, which has no interval, does "
+        "not either."
+    )
+    return Table("Q3, pair by pair", columns, tuple(lines), note)
+
+
+def failures(failed: Iterable[tuple[str, str]]) -> Table | None:
     """Jobs that ended with an error, never dropped silently."""
     lines = tuple((key, error if len(error) <= 300 else error[:300] + " ...") for key, error in failed)
     note = "Their rows are missing above. `--retry-failed` runs them again; tracebacks are in the folder `jobs`."
-    return ResultTable("failures", "Failed jobs", ("job", "error"), lines, note) if lines else None
-
-
-def all_tables(rows: Sequence[Row], benchmark: str) -> dict[str, ResultTable]:
-    """Return every table of one benchmark under one preset, by name; tables without content are left out."""
-    makers: tuple[Callable[[Sequence[Row], str], ResultTable | None], ...] = (
-        scores,
-        seed_intervals,
-        gaps,
-        distributions,
-        violations,
-        inference,
-        guarantees,
-        training,
-        pdcg,
-    )
-    made = (maker(rows, benchmark) for maker in makers)
-    return {table.name: table for table in made if table is not None}
+    return Table("Failed jobs", ("job", "error"), lines, note) if lines else None

@@ -11,9 +11,8 @@ from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.baselines import QuickModel
 from smle.errors import AccuracyWarning
 from smle.estimators import compare_models, quick_baseline, without_rules
-from smle.estimators.comparison import compare, encode_targets
 from smle.estimators.concerns import concern_about, cost_of_rules
-from smle.estimators.scores import losses, output_entries, total_score
+from smle.estimators.scores import ScoreTable, compare, encode_targets
 from smle.guarantees import nearest_outputs
 from support.safe_networks import AtTheEnd
 
@@ -112,8 +111,10 @@ def test_the_best_that_obeys_is_the_best_in_the_score_that_is_shown(loans):
     X, y = loans
     encoded, truth = X.to_numpy(), y.to_numpy()
     raw = nearest_outputs(UNITS, encoded, truth)
-    better = total_score(losses(UNITS, truth, nearest_outputs(UNITS, encoded, truth, scale=truth.std(axis=0))))
-    assert total_score(losses(UNITS, truth, raw)) < better - 0.05  # the units matter here
+    best = nearest_outputs(UNITS, encoded, truth, scale=truth.std(axis=0))
+    score = ScoreTable.of(UNITS, encoded, truth, {"raw": raw, "best": best}).scores()
+    better = score["best"]
+    assert score["raw"] < better - 0.05  # the units matter here
     model = SafeRegressor(UNITS, **SMALL).fit(X, y)
     scores = compare_models(model, X, y, plain=quick_baseline(UNITS, X, y))["score"]
     assert scores["oracle"] == pytest.approx(better)
@@ -139,7 +140,7 @@ def test_recall_and_balanced_accuracy_where_one_side_is_rare():
     rng = np.random.default_rng(0)
     truth = np.stack([rng.random(500) < 0.05, rng.random(500) < 0.4], axis=1).astype(float)
     guess = np.where(rng.random((500, 2)) < 0.3, 1 - truth, truth)
-    fraud, large = output_entries(spec, truth, {"safe": losses(spec, truth, guess)})
+    fraud, large = ScoreTable.of(spec, np.zeros((500, 1)), truth, {"safe": guess - 0.5}).entries()
     assert "rare" not in large
     assert fraud["rare"]["side"] == "fraud"
     assert fraud["rare"]["rows"] == truth[:, 0].sum()
@@ -236,7 +237,7 @@ def test_the_quick_model_is_a_fair_one(kind):
     model = QuickModel.fit(spec, X[:1000], y[:1000])
     scores = [
         item["score"]["q"]
-        for item in output_entries(spec, y[1000:], {"q": losses(spec, y[1000:], model.raw_outputs(X[1000:]))})
+        for item in ScoreTable.of(spec, X[1000:], y[1000:], {"q": model.raw_outputs(X[1000:])}).entries()
     ]
     assert min(scores) > (0.99 if kind == "linear" else 0.7)
 

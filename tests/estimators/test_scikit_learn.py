@@ -1,7 +1,5 @@
 """The estimators among scikit-learn's own tools: its estimator checks, pipelines, searches, clones."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import polars
@@ -16,6 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.errors import DataError
+from smle.estimators.tasks import task_of
 
 QUICK = {"max_epochs": 20, "hidden_layer_sizes": (16,), "embedding": 8}
 
@@ -216,11 +215,9 @@ def test_choices(tmp_path):
 
 def test_probabilities_never_tie_against_the_prediction():
     """sigmoid and softmax round: logits a hair below zero must not reach one half."""
-    model = SafeClassifier()
-    model._choice, model._sign = None, 1.0
+    task = task_of(Specification.from_yaml("inputs: {x: [0, 1]}\nlabels: [a, b, c, d]\nrules: []"))
     logits = np.array([[-1e-30, -0.0, 1e-30, -5e-17]], dtype=np.float32)
-    model._outputs = lambda X, policy: SimpleNamespace(served=logits)
-    assert (model.predict_proba(None) >= 0.5).tolist() == (logits >= 0).tolist()
+    assert (task.probabilities(logits.astype(np.float64)) >= 0.5).tolist() == (logits >= 0).tolist()
 
 
 @pytest.mark.parametrize("options", ["no, yes", "yes, no"])

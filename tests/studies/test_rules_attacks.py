@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from studies.bench import available, run_bench
 from studies.bench.rules_attacks import Attacker, RulesProgram, stated, unsafe
 from studies.bench.sampling import Judge
 from studies.bench.soundness_programs import ORDERS
@@ -33,17 +32,3 @@ def test_heads_that_are_not_safe_are_found_out():
     for name, (subject, batches) in unsafe(stated("ramps", RAMPS), stated("limits", LIMITS), 20_000).items():
         judge = Judge(subject.spec)
         assert sum(len(judge.judge(batch.at, batch.Y).rows) for batch in batches) > 0, name
-
-
-@pytest.mark.audit
-def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_should(tmp_path):
-    assert "soundness_rules" in available()
-    result = run_bench("soundness_rules", quick=True, output=tmp_path)
-    assert all(result.passed.values()), result.passed
-    assert len(result.tables[1].rows) == 11
-
-
-@pytest.mark.audit
-def test_the_quick_run_of_accuracy(tmp_path):
-    result = run_bench("accuracy", quick=True, output=tmp_path)
-    assert all(passed for name, passed in result.passed.items() if "exact violation" in name), result.passed

@@ -135,6 +135,13 @@ def test_local_processes_use_one_thread_each(tmp_path):
     assert os.getpid() not in {row["process"] for row in results.rows}
 
 
+def test_jobs_that_belong_together_share_a_worker(tmp_path):
+    jobs = make(tmp_path, 6, seconds=0.1)
+    results = run_jobs(jobs, solve, folder=tmp_path, n_jobs=2, together=lambda job: int(job.name[-1]) % 2)
+    processes = [row["process"] for row in results.rows]
+    assert len(set(processes[::2])) == len(set(processes[1::2])) == 1
+
+
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     script = (
         "from support.fake_jobs import FakeJob, solve\n"
@@ -218,7 +225,7 @@ def test_a_dead_worker_ends_the_run_with_advice(tmp_path):
 def test_a_job_that_the_cluster_lost_is_a_failure(tmp_path, monkeypatch):
     def losing(call, payloads, n_jobs, address):
         for payload in payloads:
-            yield payload, ConnectionError("worker gone") if payload.name == "job1" else call(payload)
+            yield payload, ConnectionError("worker gone") if payload[0].name == "job1" else call(payload)
 
     monkeypatch.setitem(backends.BACKENDS, "ray", losing)
     results = run_jobs(make(tmp_path, 3), solve, folder=tmp_path, backend="ray")

@@ -408,7 +408,7 @@ def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> Non
     Raises:
         DataError: If columns are missing, or values are missing, unknown or outside the domain.
     """
-    from smle.estimators.comparison import encode_targets
+    from smle.estimators.scores import encode_targets
     from smle.tables import encode_inputs, require_columns, require_in_domain
 
     with data_named(path):

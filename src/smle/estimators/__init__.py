@@ -11,9 +11,9 @@ from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.assure import certify, project, verify
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
-from smle.estimators.comparison import compare_models, quick_baseline
 from smle.estimators.projection import project_model
 from smle.estimators.regressor import SafeRegressor
+from smle.estimators.scores import compare_models, quick_baseline
 from smle.storage import read_record
 
 __all__ = [

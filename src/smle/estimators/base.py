@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,13 @@ from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel
 from smle.defaults import NETWORK
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError
-from smle.estimators.comparison import compare_held_out
 from smle.estimators.description import describe, short_history
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import plain_parameters, require_parameters, stored_parameters
+from smle.estimators.scores import compare_held_out
+from smle.estimators.tasks import Rows, Task
 from smle.guarantees import conflicts_explained, require_units
 from smle.monitor import Usage
 from smle.programs import Perceptron
@@ -37,13 +39,13 @@ if TYPE_CHECKING:
 
     from smle.estimators.network import Trained
     from smle.training.enforcement import Enforcement
-    from smle.training.options import History
 
 __all__ = ["SafeEstimator", "without_rules"]
 
 Array = npt.NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     """A multi-layer perceptron that provably obeys rules. See `SafeRegressor` and `SafeClassifier`.
 
@@ -83,59 +85,33 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         verbose: Show a progress bar; None: only on a terminal.
     """
 
-    history_: History
-
-    def __init__(
-        self,
-        spec: Specification | str | PathLike[str] | None = None,
-        *,
-        estimator: Any = None,
-        hidden_layer_sizes: tuple[int, ...] = NETWORK.hidden_layer_sizes,
-        embedding: int = NETWORK.embedding,
-        bounds: str = NETWORK.bounds,
-        learning_rate: float = NETWORK.learning_rate,
-        batch_size: int = NETWORK.batch_size,
-        max_epochs: int = NETWORK.max_epochs,
-        patience: int | None = NETWORK.patience,
-        validation_fraction: float = NETWORK.validation_fraction,
-        schedule: str | None = NETWORK.schedule,
-        final_epochs: int | None = NETWORK.final_epochs,
-        enforcement: str | Enforcement = NETWORK.enforcement,
-        refit_heads: bool = NETWORK.refit_heads,
-        gate: bool = NETWORK.gate,
-        enforce_targets: bool = NETWORK.enforce_targets,
-        out_of_domain: str = "raise",
-        checkpoint: str | PathLike[str] | None = None,
-        compare: bool = True,
-        random_state: Any = None,
-        verbose: bool | None = None,
-    ) -> None:
-        self.spec = spec
-        self.estimator = estimator
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.embedding = embedding
-        self.bounds = bounds
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.schedule = schedule
-        self.final_epochs = final_epochs
-        self.enforcement = enforcement
-        self.refit_heads = refit_heads
-        self.gate = gate
-        self.enforce_targets = enforce_targets
-        self.out_of_domain = out_of_domain
-        self.checkpoint = checkpoint
-        self.compare = compare
-        self.random_state = random_state
-        self.verbose = verbose
+    spec: Specification | str | PathLike[str] | None = None
+    _: KW_ONLY
+    estimator: Any = None
+    hidden_layer_sizes: tuple[int, ...] = NETWORK.hidden_layer_sizes
+    embedding: int = NETWORK.embedding
+    bounds: str = NETWORK.bounds
+    learning_rate: float = NETWORK.learning_rate
+    batch_size: int = NETWORK.batch_size
+    max_epochs: int = NETWORK.max_epochs
+    patience: int | None = NETWORK.patience
+    validation_fraction: float = NETWORK.validation_fraction
+    schedule: str | None = NETWORK.schedule
+    final_epochs: int | None = NETWORK.final_epochs
+    enforcement: str | Enforcement = NETWORK.enforcement
+    refit_heads: bool = NETWORK.refit_heads
+    gate: bool = NETWORK.gate
+    enforce_targets: bool = NETWORK.enforce_targets
+    out_of_domain: str = "raise"
+    checkpoint: str | PathLike[str] | None = None
+    compare: bool = True
+    random_state: Any = None
+    verbose: bool | None = None
 
     # --- what kinds of outputs add
 
-    def _read_outputs(self, spec: Specification, y: Any) -> None:
-        """Take over how the outputs of a specification are read; y may tell more about their type.
+    def _task_of(self, spec: Specification, y: Any = None) -> Task:
+        """Return what a specification predicts; y may tell more about the type of answers.
 
         Raises:
             DataError: If this kind of estimator does not predict such outputs.
@@ -146,48 +122,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         """Return a specification without rules that fits the data."""
         raise NotImplementedError
 
-    def _encode_targets(self, spec: Specification, y: Any) -> Array:
-        """Return the targets (rows, m) that the loss compares with."""
-        raise NotImplementedError
-
-    def _enforce(self, spec: Specification, X: npt.NDArray[Any], targets: Array) -> Array:
-        """Return the nearest targets that obey the rules."""
-        raise NotImplementedError
-
-    def _frame(self, targets: Array) -> tuple[Array, Array]:
-        """Return shift and scale (m,) of the outputs."""
-        raise NotImplementedError
-
-    def _as_outputs(self, targets: Array) -> Array:
-        """Return typical outputs (m,) of rows with these targets: what the center of a cell should be near."""
-        raise NotImplementedError
-
-    def _loss(self, targets: Array) -> Any:
-        """Return the loss as a function of (outputs, targets), with a value for every row or number."""
-        raise NotImplementedError
-
-    def _small_loss(self, targets: Array) -> float:
-        """Return the validation loss from which downwards there is so little noise that final epochs are no danger."""
-        return 0.0
-
-    def _refit_loss(self) -> Any:
-        """Return the loss of the refit."""
-        raise NotImplementedError
-
-    def _typical(self, targets: Array) -> tuple[Array, Array]:
-        """Return a typical answer (m,), which takes the place of NaN, and the spread (m,) of the answers."""
-        raise NotImplementedError
-
-    def _inner_targets(self, targets: Array) -> npt.NDArray[Any]:
-        """Return the targets that an inner estimator is fitted to."""
-        raise NotImplementedError
-
-    def _facts(self) -> dict[str, Any]:
-        """Return further entries for model.json."""
-        return {}
-
-    def _restore(self, description: dict[str, Any]) -> None:
-        """Take over the entries of `_facts`."""
+    @property
+    def _task(self) -> Any:
+        """What the fitted model predicts."""
+        return self._task_of(self.specification_).restored(self.description_)
 
     # --- scikit-learn
 
@@ -247,56 +185,47 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Set everything that fitting sets; a failure may leave it in parts."""
         require_parameters(self.get_params(deep=False))
-        given = self._given()
-        X = plain_table(X, given)
-        spec = self._observed(X, y) if given is None else given
-        self._read_outputs(spec, y)
-        encoded, targets, weight = self._encoded(spec, X, y, sample_weight)
-        require_in_domain(spec, encoded, "training rows")
-        require_units(spec, encoded, targets)
+        rows = self._read_rows(X, y, sample_weight)
+        spec, encoded, targets, weight = rows.spec, rows.encoded, rows.targets, rows.weight
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         corrects = self.enforcement == "correct"
         with conflicts_explained(spec):
             certificate = None
             if corrects and spec.rules:  # before training: what cannot be proved is refused at once
-                default, scale = self._typical(targets)
+                default, scale = rows.task.default(targets)
                 certificate = certify_rules(spec, default=default, scale=scale)
-            learned = without_rules(spec) if corrects else spec
+            learned = self._task_of(without_rules(spec)) if corrects else rows.task
             trained = self._trained(learned, encoded, targets, weight, seed)
         self.history_ = trained.history
-        self.n_features_in_ = len(spec.inputs)
-        if column_names(X) is not None:
-            self.feature_names_in_ = np.asarray([item.name for item in spec.inputs], dtype=object)
         front = Perceptron(trained.tensors)
-        self.deployed_ = ServedModel(front, spec, trained.certificate or certificate)
-        description = describe(
-            spec,
+        architecture = {"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]}
+        served = ServedModel(front, spec, trained.certificate or certificate)
+        history = short_history(self.history_)
+        self._serve(
+            served,
+            rows,
             encoded,
-            targets,
-            kind=type(self).__name__,
-            architecture={"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]},
+            [item.name for item in spec.inputs],
+            architecture=architecture,
             seed=seed,
-            history=short_history(self.history_),
-            usage=self.deployed_.usage(encoded, encoded),
+            history=history,
         )
-        self.deployed_.description_ = {**description, **self._facts(), "parameters": plain_parameters(self)}
         if spec.rules and self.compare:
             scores = compare_held_out(self, encoded, targets, weight, held=trained.held, seed=seed)
-            self.deployed_.description_["scores"] = scores
-        self.deployed_.describe(self.description_)
+            self.set_scores(scores)
 
-    def _trained(
-        self, spec: Specification, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int
-    ) -> Trained:
+    def _trained(self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> Trained:
         from smle.estimators.network import train_network
 
-        return train_network(self, spec, X, targets, weight, seed)
+        return train_network(self, task, X, targets, weight, seed)
 
-    def _encoded(
-        self, spec: Specification, X: Any, y: Any, sample_weight: Any
-    ) -> tuple[npt.NDArray[Any], Array, Array | None]:
-        """Return inputs, targets and weights of the rows that count."""
-        encoded, targets = encode_inputs(spec, X), self._encode_targets(spec, y)
+    def _read_rows(self, X: Any, y: Any, sample_weight: Any = None) -> Rows:
+        """Return tables as rules and loss read them, without rows of weight zero."""
+        given = self._given()
+        X = plain_table(X, given)
+        spec = self._observed(X, y) if given is None else given
+        task = self._task_of(spec, y)
+        encoded, targets = encode_inputs(spec, X), task.encode(y)
         if len(encoded) != len(targets):
             raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
         weight: Array | None = None
@@ -308,7 +237,19 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             encoded, targets, weight = encoded[counts], targets[counts], weight[counts]
         if len(encoded) < 2:
             raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
-        return encoded, targets, weight
+        require_in_domain(spec, encoded, "training rows")
+        require_units(spec, encoded, targets)
+        return Rows(X, task, encoded, targets, weight)
+
+    def _serve(self, served: ServedModel, rows: Rows, table: Any, columns: Sequence[str], **facts: Any) -> None:
+        """Take over a model that was fitted to these rows, and describe it; it reads these columns of the table."""
+        self.deployed_ = served
+        self.n_features_in_ = len(columns)
+        if column_names(rows.table) is not None:
+            self.feature_names_in_ = np.asarray(columns, dtype=object)
+        usage = served.usage(table, rows.encoded)
+        described = describe(rows.spec, rows.encoded, rows.targets, kind=type(self).__name__, usage=usage, **facts)
+        served.describe({**described, **rows.task.facts(), "parameters": plain_parameters(self)})
 
     def _given(self) -> Specification | None:
         """Return the specification that was given, read if it is a file or a text."""
@@ -331,11 +272,9 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         return model
 
     def _deploy(self, served: ServedModel) -> None:
-        """Take over a model that was fitted elsewhere, and how its outputs are read."""
-        front = served.front
+        """Take over a model that was fitted elsewhere."""
         self.deployed_ = served
-        self.n_features_in_ = len(front.columns or self.specification_.inputs)
-        self._restore(self.description_)
+        self.n_features_in_ = len(served.front.columns or self.specification_.inputs)
 
 
 def without_rules(spec: Specification) -> Specification:

@@ -16,7 +16,7 @@ from torch import nn
 from smle.assurance import CertifiedNetwork, certify, network_of, project
 from smle.certificates.document import Certificate
 from smle.corrected import ServedModel
-from smle.estimators.base import SafeEstimator
+from smle.estimators.tasks import Task
 from smle.guarantees import Cells, FrozenHeads, Head, find_cells
 from smle.nn.box_network import BoxNetwork
 from smle.programs import Box, frozen_heads_of
@@ -31,21 +31,21 @@ _POINTS = 8192  # random inputs that tell which old head a new cell takes over
 
 def projected(
     old: ServedModel,
-    model: SafeEstimator,
-    spec: Specification,
+    task: Task,
     X: npt.NDArray[Any] | None,
     targets: npt.NDArray[np.float64] | None,
     validation_fraction: float,
 ) -> Certificate:
-    """Return the certificate of the safe heads for other rules; `model` says how they are fitted to data."""
+    """Return the certificate of the safe heads for other rules, those of the task."""
+    spec = task.spec
     deployed = network_of(old.record(), old.specification_)
     assert isinstance(deployed, CertifiedNetwork)
     safe = project(_with_rules(old, deployed.backbone, spec))
     if X is not None and targets is not None:
-        enforced = model._enforce(spec, X, targets)
+        enforced = task.nearest(X, targets)
         kept, held = split_rows(len(X), share=validation_fraction, seed=0)
         rows, wanted = torch.tensor(X), torch.tensor(enforced)
-        refit_network(safe, rows[kept], wanted[kept], loss=model._refit_loss(), validation=(rows[held], wanted[held]))
+        refit_network(safe, rows[kept], wanted[kept], loss=task.refit_loss, validation=(rows[held], wanted[held]))
     return certify(safe)
 
 

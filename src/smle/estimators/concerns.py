@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.estimators.scores import columns_of, metric_of, sides_of, total_score
+from smle.estimators.scores import ScoreTable, balanced
 from smle.guarantees import binding_rules, broken, to_scores
 from smle.programs import Box
 from smle.rules import Specification
 
 if TYPE_CHECKING:
-    from smle.estimators.comparison import Compared
     from smle.estimators.fitted import FittedModel
 
 __all__ = ["concern_about", "cost_of_rules"]
@@ -53,7 +52,7 @@ class _Gap:
         return _FAR[self.metric] * max(1.0, 1.0 - self.scores["postprocess"])
 
 
-def concern_about(found: Compared, model: FittedModel, *, where: str = "validation") -> str:
+def concern_about(found: ScoreTable, model: FittedModel, *, where: str = "validation") -> str:
     """Return how far a safe model is behind the post-processed plain one, the likely cause and a remedy; or nothing.
 
     Far is a tenth of the variance of a number, a twentieth of accuracy, or a tenth of balanced accuracy, where that is
@@ -81,12 +80,11 @@ def concern_about(found: Compared, model: FittedModel, *, where: str = "validati
     return f"{text} {_explained(gap, found, model)}"
 
 
-def cost_of_rules(found: Compared) -> str:
+def cost_of_rules(found: ScoreTable) -> str:
     """Return which rules forbid what the data show, if no model that obeys them can be nearly as good; or nothing."""
     if "postprocess" not in found.loss or len(found.X) < _ENOUGH:
         return ""
-    total = {name: total_score(rows, found.weight) for name, rows in found.loss.items()}
-    metric = metric_of(found.spec)
+    total, metric = found.scores(), found.task.metric
     lost = found.loss["postprocess"].mean(axis=1) - found.loss["plain"].mean(axis=1)
     far = _FAR[metric]
     if total["plain"] - total["postprocess"] <= far or 1.0 - total["oracle"] <= far or not _certain(found, lost, 1):
@@ -104,29 +102,27 @@ def cost_of_rules(found: Compared) -> str:
 # --- how far
 
 
-def _gaps(found: Compared) -> Iterator[_Gap]:
+def _gaps(found: ScoreTable) -> Iterator[_Gap]:
     """Yield how far each output is behind, by each score, where it is not by chance."""
     loss, n = found.loss, len(found.X)
     weight = np.ones(n) if found.weight is None else found.weight
-    columns = columns_of(found.spec)
-    for j, sides in enumerate(sides_of(found.spec, found.truth)):
+    columns = found.task.columns()
+    for j, side in enumerate(found.task.sides(found.truth)):
         behind = loss["safe"][:, j] - loss["postprocess"][:, j]
         true = found.truth[:, columns[j]]
         if not behind.any() or (true == true[0]).all():  # nothing to explain
             continue
         if _certain(found, behind, len(found.spec.outputs)):
-            scores = {name: 1.0 - float(np.average(rows[:, j], weights=weight)) for name, rows in loss.items()}
-            yield _Gap(j, "R2" if sides is None else "accuracy", scores, behind * weight / weight.sum())
-        if sides is not None:
-            balance = _balanced(sides[0], weight)
-            balanced = float(balance @ behind)
-            error = float(np.sqrt((balance**2) @ (behind - balanced) ** 2))
-            if balanced > _needed(len(found.spec.outputs)) * error:
-                scores = {name: 1.0 - float(balance @ rows[:, j]) for name, rows in loss.items()}
-                yield _Gap(j, "balanced accuracy", scores, balance * behind)
+            yield _Gap(j, found.task.metric, found.output_scores(j), behind * weight / weight.sum())
+        if side is not None:
+            balance = balanced(side[0], weight)
+            mean = float(balance @ behind)
+            error = float(np.sqrt((balance**2) @ (behind - mean) ** 2))
+            if mean > _needed(len(found.spec.outputs)) * error:
+                yield _Gap(j, "balanced accuracy", found.output_scores(j, balance), balance * behind)
 
 
-def _certain(found: Compared, behind: Array, outputs: int) -> bool:
+def _certain(found: ScoreTable, behind: Array, outputs: int) -> bool:
     """Whether a mean difference by row is so many standard errors above zero that it is hardly chance."""
     weight = np.ones(len(behind)) if found.weight is None else found.weight
     mean = float(np.average(behind, weights=weight))
@@ -138,20 +134,10 @@ def _needed(outputs: int) -> float:
     return _SURE + 0.5 * float(np.log10(outputs))
 
 
-def _balanced(side: npt.NDArray[np.int64], weight: Array) -> Array:
-    """Return weights (n,) under which every side that occurs counts the same."""
-    there = np.unique(side)
-    result = np.zeros(len(side))
-    for k in there:
-        rows = side == k
-        result[rows] = weight[rows] / weight[rows].sum() / len(there)
-    return result
-
-
 # --- where, and why
 
 
-def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
+def _explained(gap: _Gap, found: ScoreTable, model: FittedModel) -> str:
     """Return where most is lost, the likely cause, and a remedy."""
     spec = found.spec
     head, cells = model.deployed_.head, model.deployed_.cells
@@ -159,7 +145,8 @@ def _explained(gap: _Gap, found: Compared, model: FittedModel) -> str:
     lost = np.bincount(cell, weights=gap.share, minlength=len(cells))
     worst = int(lost.argmax())
     rules = _rules_of(model, worst)
-    concerned = [r for r in rules if _mentions(spec, r, gap.output)] or rules
+    columns = found.task.columns()[gap.output]
+    concerned = [r for r in rules if _mentions(spec, r, columns)] or rules
     text = ""
     if len(cells) > 1:
         part = min(1.0, lost[worst] / gap.share.sum())
@@ -197,8 +184,8 @@ def _rules_of(model: FittedModel, cell: int) -> list[int]:
     return sorted({rule for rule, region in bound if region is None or not cells.regions[region]})
 
 
-def _mentions(spec: Specification, rule: int, output: int) -> bool:
-    requirement, columns = spec.rules[rule].requirement, columns_of(spec)[output]
+def _mentions(spec: Specification, rule: int, columns: Sequence[int]) -> bool:
+    requirement = spec.rules[rule].requirement
     named = {j for clause in requirement.clauses for literal in clause.literals for j, _ in literal.outputs}
     return bool(named & set(columns)) or bool(np.isin(requirement.exclusions, columns).any())
 
@@ -210,7 +197,7 @@ def _named(spec: Specification, rules: Sequence[int]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _structural(found: Compared, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
+def _structural(found: ScoreTable, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
     """Yield causes that lie in the form of learned heads. Corrected answers have none: all that is allowed serves."""
     if not model.deployed_.is_box:
         return

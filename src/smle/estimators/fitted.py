@@ -21,6 +21,8 @@ from smle.tables import apply_domain_policy, column_names, encode_inputs
 if TYPE_CHECKING:
     from torch import nn
 
+    from smle.training.options import History
+
 __all__ = ["FittedModel"]
 
 Array = npt.NDArray[np.float64]
@@ -30,6 +32,7 @@ class FittedModel:
     """A model in front and the certified head behind it, with rules and description: `deployed_` is what is served."""
 
     deployed_: ServedModel
+    history_: History
     estimator_: Any
     n_features_in_: int
     out_of_domain: str

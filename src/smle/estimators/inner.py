@@ -16,11 +16,7 @@ from sklearn.utils.metadata_routing import process_routing
 from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel, program_of, stored_form
 from smle.errors import DataError
-from smle.estimators.description import describe
-from smle.estimators.inputs import plain_table
-from smle.estimators.parameters import plain_parameters, require_parameters
-from smle.guarantees import require_units
-from smle.tables import column_names, encode_inputs, require_in_domain
+from smle.estimators.parameters import require_parameters
 from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
@@ -39,45 +35,24 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         Other errors: As of `SafeEstimator.fit`, and whatever the estimator raises.
     """
     require_parameters({"estimator": model.estimator, "out_of_domain": model.out_of_domain})
-    given = model._given()
-    X = plain_table(X, given)
-    spec = model._observed(X, y) if given is None else given
-    model._read_outputs(spec, y)
-    encoded, targets = encode_inputs(spec, X), model._encode_targets(spec, y)
-    if len(encoded) != len(targets):
-        raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
-    if len(encoded) < 2:
-        raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
-    require_in_domain(spec, encoded, "training rows")
-    require_units(spec, encoded, targets)
+    rows = model._read_rows(X, y)
+    spec = rows.spec
     certificate = None
     if spec.rules:  # first: rules that cannot be proved are better known before an hour of training
-        default, scale = model._typical(targets)
+        default, scale = rows.task.default(rows.targets)
         certificate = certify_rules(spec, default=default, scale=scale)
         program_of(certificate)
-    frame = frame_of(X, spec)
+    frame = frame_of(rows.table, spec)
     routed = _routed(model, sample_weight, params)
     started = time.monotonic()
-    inner, classes = _fitted(model, frame, model._inner_targets(targets), routed)
+    inner, classes = _fitted(model, frame, rows.task.for_estimator(rows.targets), routed)
     seconds = time.monotonic() - started
-    stored = stored_form(inner, spec, frame, encoded, classes=classes)
+    stored = stored_form(inner, spec, frame, rows.encoded, classes=classes)
     model.estimator_ = inner
-    model.n_features_in_ = len(frame.columns)
-    if column_names(X) is not None:
-        model.feature_names_in_ = np.asarray(frame.columns, dtype=object)
-    model.deployed_ = ServedModel(stored, spec, certificate)
     architecture = {"backbone": "onnx", "estimator": _title(inner), "columns": list(stored.columns or ())}
-    description = describe(
-        spec,
-        encoded,
-        targets,
-        kind=type(model).__name__,
-        architecture=architecture,
-        seed=None,
-        history={"seconds": round(seconds, 3)},
-        usage=model.deployed_.usage(frame, encoded),
-    )
-    model.deployed_.describe({**description, **model._facts(), "parameters": plain_parameters(model)})
+    served = ServedModel(stored, spec, certificate)
+    history = {"seconds": round(seconds, 3)}
+    model._serve(served, rows, frame, list(frame.columns), architecture=architecture, seed=None, history=history)
 
 
 def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, Any]) -> tuple[Any, list[Any] | None]:

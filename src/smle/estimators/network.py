@@ -25,7 +25,6 @@ from smle.nn.head import gate_program
 from smle.nn.network import Answers
 from smle.nn.precision import float32_by_default
 from smle.nn.units import DataScale
-from smle.rules import Specification
 from smle.training.batches import split_rows
 from smle.training.enforcement import Enforcement, enforcement_of
 from smle.training.loop import History, TrainingOptions, train
@@ -34,6 +33,7 @@ from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
+    from smle.estimators.tasks import Task
 
 __all__ = ["Trained", "train_network"]
 
@@ -56,7 +56,7 @@ class Trained(NamedTuple):
 
 def train_network(
     model: SafeEstimator,
-    spec: Specification,
+    task: Task,
     X: npt.NDArray[Any],
     targets: Array,
     weight: Array | None,
@@ -67,8 +67,8 @@ def train_network(
     """Return a trained network: with a box that obeys the rules, or plain where there are none.
 
     Args:
-        model: Says how to train, and what the outputs are.
-        spec: The rules that heads are learned under.
+        model: Says how to train.
+        task: What the outputs are, and the rules that heads are learned under.
         X: Encoded inputs (n, d).
         targets: What the loss compares with (n, m).
         weight: Weight of each row (n,), or None.
@@ -78,11 +78,12 @@ def train_network(
     Raises:
         NotCertifiedError: If a rule cannot be proved.
     """
+    spec = task.spec
     with float32_by_default():
-        enforced = model._enforce(spec, X, targets) if model.enforce_targets and spec.rules else targets
+        enforced = task.nearest(X, targets) if model.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(model.enforcement) if spec.rules else None
-        network = _network(model, spec, X, enforced, seed)
-        history = _train(model, network, torch.tensor(X), enforced, weight, enforcement, seed)
+        network = _network(model, task, X, enforced, seed)
+        history = _train(model, task, network, torch.tensor(X), enforced, weight, enforcement, seed)
         if further is not None:
             further(network, history)
         boxed = isinstance(network, BoxNetwork)
@@ -93,12 +94,11 @@ def train_network(
     return Trained(tensors_of(state), certificate, history, held)
 
 
-def _network(
-    model: SafeEstimator, spec: Specification, X: npt.NDArray[Any], targets: Array, seed: int
-) -> BoxNetwork | Answers:
+def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork | Answers:
     """Return a network to train: a perceptron in the units of the data, with a box behind it if there are rules."""
+    spec = task.spec
     shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
-    frame = DataScale(shift, scale, *model._frame(targets))
+    frame = DataScale(shift, scale, *task.units(targets))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = MLP(model.hidden_layer_sizes, model.embedding, shift=shift, scale=scale)
@@ -114,22 +114,23 @@ def _network(
             bounds=bounds,
             gate=model.gate,
             frame=frame,
-            prefer=_preferred(model, spec, cells, X, targets),
+            prefer=_preferred(task, cells, X, targets),
             cells=cells,
         )
 
 
-def _preferred(model: SafeEstimator, spec: Specification, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
+def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
     """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-    cell = gate_program(spec, cells).cell_of(X)
-    typical = np.tile(model._as_outputs(targets), (len(cells), 1))
+    cell = gate_program(task.spec, cells).cell_of(X)
+    typical = np.tile(task.typical(targets), (len(cells), 1))
     for c in np.unique(cell):
-        typical[c] = model._as_outputs(targets[cell == c])
+        typical[c] = task.typical(targets[cell == c])
     return typical
 
 
 def _train(
     model: SafeEstimator,
+    task: Task,
     network: BoxNetwork | Answers,
     X: torch.Tensor,
     targets: Array,
@@ -146,14 +147,14 @@ def _train(
         validation_fraction=model.validation_fraction,
         schedule=model.schedule,
         final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
-        final_below=model._small_loss(targets) if model.final_epochs is None else math.inf,
+        final_below=task.small_loss(targets) if model.final_epochs is None else math.inf,
         verbose=model.verbose,
     )
     history = train(
         network,
         X,
         torch.tensor(targets, dtype=torch.float32),
-        loss=model._loss(targets),
+        loss=task.loss(targets),
         options=options,
         seed=seed,
         title="training" if isinstance(network, BoxNetwork) or model.enforcement == "correct" else "baseline",
@@ -168,7 +169,7 @@ def _train(
             network,
             X[kept],
             wanted[kept],
-            loss=model._refit_loss(),
+            loss=task.refit_loss,
             sample_weight=None if weight is None else weight[kept.numpy()],
             validation=(X[held], wanted[held]),
         )

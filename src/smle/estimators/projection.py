@@ -44,22 +44,22 @@ def project_model(
         _require_same("inputs", old.specification_, spec)
     _require_same("outputs", old.specification_, spec)
     result = type(model)(**{**model.get_params(deep=False), "spec": spec})
-    result._read_outputs(spec, None)
+    task = result._task_of(spec)
     encoded = targets = None
     if X is not None:
         encoded = encode_inputs(spec, X)
         require_in_domain(spec, encoded, "rows")
     if y is not None:
-        targets = result._encode_targets(spec, y)
+        targets = task.encode(y)
     if old.is_box:
         from smle.estimators.box_projection import projected
 
-        certificate = projected(old, result, spec, encoded, targets, validation_fraction)
+        certificate = projected(old, task, encoded, targets, validation_fraction)
     else:
         known = {} if old.proof is None else arrays_of(old.proof.tensors)
         default, scale = known.get("clips.default"), known.get("check.scale")
         if targets is not None:
-            default, scale = result._typical(targets)
+            default, scale = task.default(targets)
         certificate = certify_rules(spec, default=default, scale=scale)
     served = ServedModel(old.front, spec, certificate)
     description = _description(model)

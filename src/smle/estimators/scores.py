@@ -1,161 +1,283 @@
-"""How good answers are, output by output: R2 of numbers, accuracy of labels and choices, recall where a side is rare.
-
-Answers are columns as in `spec.targets`: numbers, labels as 0 or 1, scores of options. Every score is one minus a mean
-of losses by row, so that two models are compared row by row.
-"""
+"""One table of scores: a plain model, targets or answers made to obey, the safe model, the best that obeying allows."""
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules import Choice, Label, Number, Specification, label_columns
+from smle.baselines import QuickModel
+from smle.estimators.tasks import Task, task_of
+from smle.guarantees import broken, nearest_outputs, to_scores
+from smle.rules import Specification
+from smle.tables import encode_inputs
 
-__all__ = ["columns_of", "decided", "losses", "metric_of", "output_entries", "scale_of", "sides_of", "total_score"]
+if TYPE_CHECKING:
+    from smle.estimators.base import SafeEstimator
+
+__all__ = [
+    "ScoreTable", "balanced", "compare", "compare_held_out", "compare_models", "encode_targets", "quick_baseline",
+]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
+_ROWS = 500  # rows that `fit` compares on; nearest allowed answers may each be a small optimization
 _RARE = 0.4  # a side is rare below this share, divided by the number of sides
 _LISTED = 100  # outputs that an entry is kept of
 
 
-@dataclass(frozen=True, eq=False)
-class _Output:
-    """An output and its columns."""
+def encode_targets(spec: Specification, table: Any) -> Array:
+    """Return the true outputs (rows, m) as rules and scores read them; a chosen option has the winning score."""
+    task = task_of(spec)
+    return task.truth(task.encode(table))
 
-    item: Any
-    columns: slice
+
+@dataclass(frozen=True, eq=False)
+class ScoreTable:
+    """Losses (rows, outputs) of several methods on the same rows, and the share of rows that break a rule.
+
+    * `loss`, `violations`: by method, `plain`, `preprocess` (a plain model of targets that obey), `postprocess` (the
+      nearest allowed answers to the plain ones), `safe`, `oracle`; `violations` also of the `data`.
+    * `plain`: what the plain model is: `network`, `quick`, or `estimator`, the one inside.
+    """
+
+    task: Task
+    X: npt.NDArray[Any]
+    truth: Array
+    loss: dict[str, Array]
+    violations: dict[str, float]
+    weight: Array | None
+    plain: str
+
+    @classmethod
+    def of(
+        cls,
+        spec: Specification,
+        X: npt.NDArray[Any],
+        truth: Array,
+        outputs: Mapping[str, Array],
+        *,
+        weight: Array | None = None,
+        plain: str = "network",
+    ) -> ScoreTable:
+        """Measure outputs (n, m) by method: numbers, logits of labels, scores of options."""
+        task = task_of(spec)
+        raw = {**outputs, "data": to_scores(spec, truth)}
+        violations = {name: _violations(spec, X, rows) for name, rows in raw.items()}
+        loss = {name: task.losses(truth, task.answers(rows), weight) for name, rows in outputs.items() if len(X)}
+        return cls(task, X, truth, loss, violations, weight, plain)
 
     @property
-    def sign(self) -> float:
-        return 1.0 if self.item.pick == "max" else -1.0
+    def spec(self) -> Specification:
+        """The rules."""
+        return self.task.spec
 
-
-def _outputs(spec: Specification) -> list[_Output]:
-    result, start = [], 0
-    for item in spec.outputs:
-        end = start + (len(item.options) if isinstance(item, Choice) else 1)
-        result.append(_Output(item, slice(start, end)))
-        start = end
-    return result
-
-
-def columns_of(spec: Specification) -> list[list[int]]:
-    """Return the columns of each output."""
-    return [list(range(output.columns.start, output.columns.stop)) for output in _outputs(spec)]
-
-
-def metric_of(spec: Specification) -> str:
-    """Return the name of what is averaged over the outputs."""
-    return "R2" if all(isinstance(item, Number) for item in spec.outputs) else "accuracy"
-
-
-def decided(spec: Specification, outputs: Array) -> Array:
-    """Return what a network computes as answers: logits of labels become 0 or 1."""
-    return np.where(label_columns(spec), (outputs >= 0).astype(np.float64), outputs)
-
-
-def scale_of(spec: Specification, truth: Array, weight: Array | None = None) -> Array:
-    """Return the unit (m,) of each column in which squared errors add up to the loss of `losses`; 1 for others."""
-    scale = np.ones(truth.shape[1])
-    for output in _outputs(spec):
-        if isinstance(output.item, Number):
-            column = truth[:, output.columns]
-            spread = float(np.sqrt(np.average((column - _mean(column, weight)) ** 2, weights=weight, axis=0)[0]))
-            scale[output.columns] = spread if spread > 0 else 1.0
-    return scale
-
-
-def losses(spec: Specification, truth: Array, answers: Array, weight: Array | None = None) -> Array:
-    """Return the loss of each row and output: squared error over the variance of the truth, or 1 where it is wrong."""
-    scale = scale_of(spec, truth, weight)
-    result = np.empty((len(truth), len(spec.outputs)))
-    for j, output in enumerate(_outputs(spec)):
-        true, found = truth[:, output.columns], answers[:, output.columns]
-        if isinstance(output.item, Choice):
-            result[:, j] = (output.sign * true).argmax(axis=1) != (output.sign * found).argmax(axis=1)
-        elif isinstance(output.item, Number):
-            error = ((true - found)[:, 0] / scale[output.columns]) ** 2
-            flat = (true == true[0]).all()  # no variance to explain: as scikit-learn has it, 1 if exact and else 0
-            result[:, j] = float(error.any()) if flat else error
-        else:
-            result[:, j] = true[:, 0] != found[:, 0]
-    return result
-
-
-def total_score(loss: Array, weight: Array | None = None) -> float:
-    """Return the mean score of all outputs."""
-    return 1.0 - float(np.average(loss.mean(axis=1), weights=weight))
-
-
-def sides_of(spec: Specification, truth: Array) -> list[tuple[npt.NDArray[np.int64], tuple[str, ...]] | None]:
-    """Return for each label and choice the true side of each row (n,) and the names of all sides; None for numbers."""
-    result: list[tuple[npt.NDArray[np.int64], tuple[str, ...]] | None] = []
-    for output in _outputs(spec):
-        true = truth[:, output.columns]
-        if isinstance(output.item, Number):
-            result.append(None)
-        elif isinstance(output.item, Choice):
-            result.append(((output.sign * true).argmax(axis=1), tuple(output.item.options)))
-        else:
-            name = output.item.name
-            result.append(((true[:, 0] >= 0.5).astype(np.int64), (f"not {name}", name)))
-    return result
-
-
-def output_entries(
-    spec: Specification, truth: Array, loss: Mapping[str, Array], weight: Array | None = None
-) -> list[dict[str, Any]]:
-    """Return a plain entry per output: its `score` by method and, where a side is rare, `rare` with two more scores.
-
-    Of very many outputs those are kept on which the safe model does worst.
-    """
-    entries = []
-    items, sides = spec.outputs, sides_of(spec, truth)
-    shown = np.arange(len(items))
-    if len(shown) > _LISTED:
-        shown = np.sort(np.argsort(-loss["safe"].mean(axis=0), kind="stable")[:_LISTED])
-    for j in shown:
-        entry: dict[str, Any] = {
-            "name": items[j].name,
-            "metric": "accuracy" if isinstance(items[j], Choice | Label) else "R2",
-            "score": {name: 1.0 - float(np.average(rows[:, j], weights=weight)) for name, rows in loss.items()},
+    def scores(self) -> dict[str, float]:
+        """Return the mean score of all outputs, by method."""
+        return {
+            name: 1.0 - float(np.average(rows.mean(axis=1), weights=self.weight)) for name, rows in self.loss.items()
         }
-        side = sides[j]
-        if side is not None:
-            rare = _rare(*side, {name: rows[:, j] for name, rows in loss.items()}, weight)
-            entry |= {} if rare is None else {"rare": rare}
-        entries.append(entry)
-    return entries
+
+    def output_scores(self, j: int, weight: Array | None = None) -> dict[str, float]:
+        """Return the score of one output by method, with weights of rows of its own maybe."""
+        weight = self.weight if weight is None else weight
+        return {name: 1.0 - float(np.average(rows[:, j], weights=weight)) for name, rows in self.loss.items()}
+
+    def summary(self, where: str, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """Return what model.json records."""
+        return {
+            "metric": self.task.metric,
+            "rows": len(self.X),
+            "where": where,
+            "plain": self.plain,
+            "score": self.scores(),
+            "violations": self.violations,
+            "outputs": self.entries(),
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        }
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return an entry per output: its `score` by method and, where a side is rare, `rare` with two more scores.
+
+        Of very many outputs those are kept on which the safe model does worst.
+        """
+        if not len(self.X):
+            return []
+        items, sides = self.spec.outputs, self.task.sides(self.truth)
+        shown = np.arange(len(items))
+        if len(shown) > _LISTED:
+            shown = np.sort(np.argsort(-self.loss["safe"].mean(axis=0), kind="stable")[:_LISTED])
+        entries = []
+        for j in shown.tolist():
+            entry = {"name": items[j].name, "metric": self.task.metric, "score": _no_oracle(self.output_scores(j))}
+            side = sides[j]
+            rare = None if side is None else self._rare(j, *side)
+            entries.append(entry if rare is None else {**entry, "rare": rare})
+        return entries
+
+    def _rare(self, j: int, side: npt.NDArray[np.int64], names: tuple[str, ...]) -> dict[str, Any] | None:
+        """Return recall and balanced accuracy if a side that occurs is rare."""
+        counts = np.bincount(side, minlength=len(names))
+        there = np.flatnonzero(counts)
+        rarest = int(there[counts[there].argmin()])
+        if len(there) < 2 or counts[rarest] / len(side) >= _RARE / len(names):
+            return None
+        weight = np.ones(len(side)) if self.weight is None else self.weight
+        return {
+            "side": names[rarest],
+            "rows": int(counts[rarest]),
+            "recall": _no_oracle(self.output_scores(j, weight * (side == rarest))),
+            "balanced_accuracy": _no_oracle(self.output_scores(j, balanced(side, weight))),
+        }
 
 
-def _rare(
-    side: npt.NDArray[np.int64], names: tuple[str, ...], loss: Mapping[str, Array], weight: Array | None
-) -> dict[str, Any] | None:
-    """Return recall and balanced accuracy if a side that occurs is rare."""
-    counts = np.bincount(side, minlength=len(names))
-    there = np.flatnonzero(counts)
-    rarest = int(there[counts[there].argmin()])
-    share = float(counts[rarest] / len(side))
-    if len(there) < 2 or share >= _RARE / len(names):
-        return None
-
-    def recall(rows: Array, which: int) -> float:
-        mask = side == which
-        return 1.0 - float(np.average(rows[mask], weights=None if weight is None else weight[mask]))
-
-    return {
-        "side": names[rarest],
-        "rows": int(counts[rarest]),
-        "recall": {name: recall(rows, rarest) for name, rows in loss.items()},
-        "balanced_accuracy": {
-            name: float(np.mean([recall(rows, int(k)) for k in there])) for name, rows in loss.items()
-        },
-    }
+def _no_oracle(scores: dict[str, float]) -> dict[str, float]:
+    """Leave out the oracle: it is the best of the mean over outputs only."""
+    return {name: value for name, value in scores.items() if name != "oracle"}
 
 
-def _mean(column: Array, weight: Array | None) -> Any:
-    return np.average(column, weights=weight, axis=0)
+def balanced(side: npt.NDArray[np.int64], weight: Array) -> Array:
+    """Return weights (n,) under which every side that occurs counts the same; they add up to 1."""
+    there = np.unique(side)
+    result = np.zeros(len(side))
+    for k in there:
+        rows = side == k
+        result[rows] = weight[rows] / weight[rows].sum() / len(there)
+    return result
+
+
+def compare(
+    spec: Specification,
+    X: npt.NDArray[Any],
+    truth: Array,
+    outputs: Mapping[str, Array],
+    *,
+    weight: Array | None = None,
+    plain: str = "network",
+) -> ScoreTable:
+    """Compare what models compute, `safe` and maybe `plain`, with the truth, and with the nearest allowed answers.
+
+    Nearest means the least loss in the score that is shown: errors of numbers count in units of their spread. Rows for
+    which no allowed answer is found are left out.
+
+    Args:
+        spec: The rules.
+        X: Encoded inputs (n, d).
+        truth: True outputs (n, m) as of `encode_targets`.
+        outputs: By method: numbers, logits of labels, scores of options (n, m).
+        weight: Weight of each row (n,).
+        plain: What the plain model is: `network`, `quick` or `estimator`.
+    """
+    task = task_of(spec)
+    scale = task.scale(truth, weight)
+    found = {"oracle": nearest_outputs(spec, X, truth, scale=scale)}
+    if "plain" in outputs:
+        found["postprocess"] = nearest_outputs(spec, X, task.probable(outputs["plain"]), scale=scale)
+    known = ~np.any([np.isnan(rows).any(axis=1) for rows in found.values()], axis=0)
+    every = {**outputs, **{name: to_scores(spec, rows) for name, rows in found.items()}}
+    rows = {name: values[known] for name, values in every.items()}
+    weight = None if weight is None else weight[known]
+    return ScoreTable.of(spec, X[known], truth[known], rows, weight=weight, plain=plain)
+
+
+def _violations(spec: Specification, encoded: npt.NDArray[Any], outputs: Array) -> float:
+    return float(broken(spec, encoded, outputs).any(axis=1).mean()) if spec.rules and len(encoded) else 0.0
+
+
+def quick_baseline(spec: Specification, X: Any, y: Any, *, seed: int = 0, preprocess: bool = False) -> QuickModel:
+    """Return a quick plain model of a table and its targets, for `compare_models` where no baseline was trained.
+
+    `preprocess`: it learns the nearest targets that obey the rules.
+    """
+    encoded, targets = encode_inputs(spec, X), encode_targets(spec, y)
+    if preprocess:
+        targets = nearest_outputs(spec, encoded, targets)
+    return QuickModel.fit(spec, encoded, targets, seed=seed)
+
+
+def compare_models(
+    safe: SafeEstimator,
+    X: Any,
+    y: Any,
+    *,
+    plain: SafeEstimator | QuickModel | None = None,
+    preprocess: SafeEstimator | QuickModel | None = None,
+) -> dict[str, Any]:
+    """Measure on rows that no model was trained on.
+
+    Args:
+        safe: The model with rules.
+        X: Table with the input columns.
+        y: Table with the output columns.
+        plain: A model without rules, or a `quick_baseline`, if there is one. Beside a model that corrects answers
+            stands what is answered inside.
+        preprocess: A model without rules that learned targets which obey them (`quick_baseline(..., preprocess=True)`).
+
+    Returns:
+        `metric`, `rows`, and for each of plain, preprocess, postprocess, safe and oracle (the allowed answers with the
+        best score) the `score` and the share of rows that break a rule (`violations`, exact); there also `data`: the
+        true outputs.
+        `outputs`: scores per output, with recall and balanced accuracy where a side is rare. `seconds`: training, and
+        for postprocess the time for these rows. `concern`: why the safe model is of little use, if it is, and what
+        to do; `cost`: which rules forbid what the data show, if that costs much.
+    """
+    spec = safe.specification_
+    encoded, truth = encode_inputs(spec, X), encode_targets(spec, y)
+    outputs = {"safe": safe.raw_outputs(X)}
+    seconds = {"safe": safe.history_.seconds} if hasattr(safe, "history_") else {}  # a loaded one has none
+    kind = "quick" if isinstance(plain, QuickModel) else "network"
+    if isinstance(plain, QuickModel):
+        outputs["plain"] = plain.raw_outputs(encoded)
+    elif plain is not None:
+        outputs["plain"] = plain.raw_outputs(X)
+        seconds["plain"] = plain.history_.seconds
+    elif safe.has_head_of_rules:
+        outputs["plain"], kind = safe.own_answers(X), safe.deployed_.front.kind
+    if preprocess is not None:
+        rows = encoded if isinstance(preprocess, QuickModel) else X
+        outputs["preprocess"] = preprocess.raw_outputs(rows)
+    started = time.monotonic()
+    found = compare(spec, encoded, truth, outputs, plain=kind)
+    if "plain" in outputs:
+        seconds["postprocess"] = time.monotonic() - started
+    return {**found.summary("test", seconds), **_remarks(found, safe, "test")}
+
+
+def compare_held_out(
+    safe: SafeEstimator,
+    X: npt.NDArray[Any],
+    targets: Array,
+    weight: Array | None,
+    *,
+    held: npt.NDArray[np.int64],
+    seed: int,
+) -> dict[str, Any]:
+    """Return what `compare_models` returns, for the rows that `fit` held out and a quick plain model.
+
+    Early stopping and the refit have looked at these rows, and final epochs have learned from them.
+    """
+    spec = safe.specification_
+    truth = task_of(spec).truth(targets)
+    kept = np.setdiff1d(np.arange(len(X)), held)
+    held = np.sort(held[:_ROWS])
+    started = time.monotonic()
+    quick = QuickModel.fit(spec, X[kept], truth[kept], weight=None if weight is None else weight[kept], seed=seed)
+    served = safe.deployed_.explained(X[held], X[held]).served
+    outputs = {"safe": served.astype(np.float64), "plain": quick.raw_outputs(X[held])}
+    trained = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a search did not end: it only makes the comparison milder
+        weight = None if weight is None else weight[held]
+        found = compare(spec, X[held], truth[held], outputs, weight=weight, plain="quick")
+    seconds = {"safe": safe.history_.seconds, "plain": trained - started, "postprocess": time.monotonic() - trained}
+    return {**found.summary("validation", seconds), **_remarks(found, safe, "validation")}
+
+
+def _remarks(found: ScoreTable, safe: SafeEstimator, where: str) -> dict[str, str]:
+    from smle.estimators.concerns import concern_about, cost_of_rules
+
+    return {"concern": concern_about(found, safe, where=where), "cost": cost_of_rules(found)}

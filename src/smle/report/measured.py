@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.estimators import SafeEstimator
-from smle.estimators.comparison import compare
 from smle.estimators.concerns import concern_about
-from smle.estimators.scores import decided, losses, metric_of, output_entries, total_score
+from smle.estimators.scores import ScoreTable, compare
+from smle.estimators.tasks import task_of
 from smle.guarantees import active, broken, to_scores
 from smle.programs import Corrections
 from smle.rules import Choice, Literals, Specification
@@ -109,7 +109,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},
         any_broken={name: int(rows.any(axis=1).sum()) for name, rows in wrong.items()},
         violations={**{name: float(rows.any(axis=1).mean()) for name, rows in wrong.items()}, **scored.nearest},
-        metric=metric_of(spec),
+        metric=task_of(spec).metric,
         scores=scored.scores,
         by_output=scored.by_output,
         concern=scored.concern,
@@ -177,9 +177,8 @@ def _scored(model: SafeEstimator, X: npt.NDArray[Any], targets: Array | None, ou
     if targets is None:
         return _Scored({}, [], {})
     spec = model.specification_
-    loss = {name: losses(spec, targets, decided(spec, Y)) for name, Y in outputs.items()}
-    scores = {name: total_score(rows) for name, rows in loss.items()}
-    by_output = output_entries(spec, targets, loss)
+    table = ScoreTable.of(spec, X, targets, outputs)
+    scores, by_output = table.scores(), table.entries()
     if not spec.rules:
         return _Scored(scores, by_output, {})
     rows = np.arange(len(X))

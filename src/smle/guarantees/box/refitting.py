@@ -22,7 +22,7 @@ from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.rules import Specification
 
-__all__ = ["LOSSES", "LocalLoss", "Samples", "logistic_loss", "mean_loss", "refit", "softmax_loss", "squared_error"]
+__all__ = ["LOSSES", "Samples", "mean_loss", "refit"]
 
 Array = npt.NDArray[np.float64]
 
