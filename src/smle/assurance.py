@@ -67,8 +67,8 @@ def weights_of(network: BoxNetwork | SafeNetwork | CertifiedNetwork | MLP) -> di
     """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
     backbone = network if isinstance(network, MLP) else network.backbone
     assert isinstance(backbone, nn.Module)
-    state = {f"{BACKBONE}{name}": value.detach().cpu().numpy() for name, value in backbone.state_dict().items()}
-    weights = {name: np.ascontiguousarray(value) for name, value in state.items()}
+    state = backbone.state_dict().items()
+    weights = {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}
     if isinstance(network, BoxNetwork):
         return weights | network.deployed.tensors
     if isinstance(network, MLP):

@@ -1,4 +1,4 @@
-"""What is proved is what runs: the torch program with hostile backbones, judged in exact arithmetic."""
+"""What is proved is what runs: the deployed program with hostile backbones, judged in exact arithmetic."""
 
 from fractions import Fraction
 

@@ -140,9 +140,10 @@ def test_any_points(points, dtype):
 def test_nan_and_infinities_are_clamped_first(setup, dtype):
     special = [float("nan"), float("inf"), float("-inf"), 1e-45, -0.0]
     points = torch.tensor([[a, b, c] for a in special for b in special for c in special], dtype=dtype)
-    clamped = setup.domain(points)
-    assert torch.isfinite(clamped).all()
-    assert setup.domain.contains(clamped).all()
+    gate = setup.gate
+    clamped = gate.values(points.numpy(), np.zeros((len(points), 0)))["x"]
+    low, high = (gate.tensors[f"domain.{end}_{clamped.dtype.name}"] for end in ("lower", "upper"))
+    assert ((low <= clamped) & (clamped <= high)).all()
     setup.check(points)
 
 

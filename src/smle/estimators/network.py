@@ -83,7 +83,8 @@ def train_network(
         enforced = task.nearest(X, targets) if model.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(model.enforcement) if spec.rules else None
         network = _network(model, task, X, enforced, seed)
-        history = _train(model, task, network, torch.tensor(X), enforced, weight, enforcement, seed)
+        rows = torch.tensor(X, dtype=None if spec.rules else torch.float32)  # a gate reads numbers as they are
+        history = _train(model, task, network, rows, enforced, weight, enforcement, seed)
         if further is not None:
             further(network, history)
         boxed = isinstance(network, BoxNetwork)

@@ -45,6 +45,10 @@ class CertifiedHead(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, features: Tensor, answers: Tensor) -> Tensor:
+        """Do what `serve` does, apart from compilers."""
+        return self.serve(features, answers)
+
+    def serve(self, features: Tensor, answers: Tensor) -> Tensor:
         """Return the outputs, on the device of the answers.
 
         Raises:

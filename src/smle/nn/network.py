@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Answers", "SafeNetwork", "encoded_features", "evaluating", "predicted"]
 
 _WIDE = 2.0**100  # answers beyond are replaced
+_is_compiling = torch.compiler.is_compiling
 _FEW_ROWS = 8  # from which no units are read
 
 
@@ -185,7 +186,8 @@ class SafeNetwork(nn.Module):
         if self.training and answers.requires_grad:
             self.head.require_shapes(features, answers)
             return answers[..., 0] if flat else answers
-        served: Tensor = self.head(features, answers)
+        head: CertifiedHead = self._modules["head"]  # type: ignore[assignment]  # attributes are slow to look up
+        served: Tensor = head(features, answers) if _is_compiling() else head.serve(features, answers)
         if not self.training:
             self._count(answers.detach(), served.detach())
         return served[..., 0] if flat else served
