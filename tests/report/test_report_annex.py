@@ -1,14 +1,11 @@
 """The report as an annex: every point of Annex IV, what is here and what is not; nothing is claimed without proof."""
 
-import pytest
-
 from smle.report import write_report
-from smle.report.annex import annex_view
-from support.chromium import Chromium, find_browser
+from smle.report.card import annex_view
 from support.commands import run
 
 POINTS = ["1 (a)", "1 (b)–(h)", *(f"2 ({letter})" for letter in "abcdefgh"), "3", "4", "5", "6", "7", "8", "9"]
-SECTIONS = [(name, name.capitalize()) for name in ("rules", "scope", "ranges", "data", "card", "files")]
+SECTIONS = [(name, name.capitalize()) for name in ("rules", "scope", "data", "card", "files")]
 
 
 def test_every_point_is_named_and_none_is_called_complete():
@@ -36,23 +33,18 @@ def test_the_command_adds_it_only_when_asked(braking_folder, tmp_path):
     assert "<td>partly</td>" not in (tmp_path / "annex.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(find_browser() is None, reason="needs a Chromium")
-def test_it_starts_on_a_page_of_its_own_and_fits_the_paper(braking_model, tmp_path):
-    write_report(braking_model, path=tmp_path / "plain.html")
-    write_report(braking_model, path=tmp_path / "annex.html", annex=True)
-    browser = Chromium(find_browser())
-    try:
-        pages = {}
-        for name in ("plain", "annex"):
-            browser.open(tmp_path / f"{name}.html", width=718)
-            pages[name] = browser.pdf().count(b"/Type /Page\n")
-        assert pages["annex"] > pages["plain"] > 0
-        browser.call("Emulation.setEmulatedMedia", media="print")
-        style = "getComputedStyle(document.getElementById('annex'))"
-        assert browser.run(f"{style}.breakBefore") == "page"
-        assert browser.run("document.documentElement.scrollWidth") <= 718
-        rows = "[...document.querySelectorAll('#annex tbody tr')].map(row => getComputedStyle(row).breakInside)"
-        assert set(browser.run(rows)) == {"avoid"}
-        assert browser.errors == []
-    finally:
-        browser.close()
+def test_it_starts_on_a_page_of_its_own_and_fits_the_paper(browser, braking_model, tmp_path):
+    pages = {}
+    for annex in (False, True):
+        write_report(braking_model, path=tmp_path / "page.html", annex=annex)
+        browser.open(tmp_path / "page.html", width=718)
+        pages[annex] = browser.pdf().count(b"/Type /Page\n")
+    assert pages[True] > pages[False] > 0
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    style = "getComputedStyle(document.getElementById('annex'))"
+    assert browser.run(f"{style}.breakBefore") == "page"
+    assert browser.run("document.documentElement.scrollWidth") <= 718
+    rows = "[...document.querySelectorAll('#annex tbody tr')].map(row => getComputedStyle(row).breakInside)"
+    assert set(browser.run(rows)) == {"avoid"}
+    assert browser.errors == []
+    browser.call("Emulation.setEmulatedMedia", media="")

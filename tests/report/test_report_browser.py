@@ -10,11 +10,11 @@ import pytest
 
 from smle import SafeClassifier, SafeRegressor
 from smle.guarantees.answers.membership import active
-from smle.report import explorer, write_report
+from smle.report import write_report
 from support.report_rules import HOSTILE
 from support.safe_networks import AtTheEnd
 
-KINDS = ["braking", "labels", "choice", "dose", "plain", "poor", "grid", "rejected"]
+KINDS = ["braking", "labels", "choice", "dose", "plain", "poor", "rejected"]
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +28,10 @@ def pages(tmp_path_factory, braking_model, braking_table, labels, choice, dose, 
         "dose": dose,
         "plain": plain,
         "poor": (poor[0], None),
-        "grid": (choice[0], None),
     }
     result = {}
     for kind, (model, table) in cases.items():
-        with pytest.MonkeyPatch.context() as patch:
-            if kind == "grid":  # as of a network that is too large for a page
-                patch.setattr(explorer, "NUMBERS", 10)
-            write_report(model, table, place / f"{kind}.html")
+        write_report(model, table, place / f"{kind}.html")
         result[kind] = (place / f"{kind}.html", model)
     folder = place / "model"
     braking_model.save(folder)
@@ -193,7 +189,7 @@ def test_keyboard_pointer_and_second_input(browser, pages):
     assert browser.errors == []
 
 
-@pytest.mark.parametrize("kind", ["choice", "grid", "labels"])
+@pytest.mark.parametrize("kind", ["choice", "labels"])
 def test_every_pair_of_inputs_and_every_output_can_be_drawn(browser, pages, kind):
     path, _ = pages[kind]
     browser.open(path, width=400)
@@ -219,17 +215,6 @@ def test_every_pair_of_inputs_and_every_output_can_be_drawn(browser, pages, kind
     })()""")
     assert drawn >= 12
     assert browser.errors == []
-
-
-def test_the_grid_shows_the_models_answers(browser, pages):
-    path, model = pages["grid"]
-    browser.open(path)
-    assert browser.run("document.getElementById('input-1').disabled") is True
-    said = browser.run("document.getElementById('readout').textContent")
-    start = browser.run("smleReport.explorer.data.inputs.map(i => i.start)")
-    ticks = browser.run("smleReport.explorer.sliceOf(0, -1).ticks[0]")
-    nearest = min(ticks, key=lambda t: abs(t - start[0]))
-    assert f"advice{model.predict(np.array([[nearest, *start[1:]]]))[0]}" in said
 
 
 def test_hostile_names_are_shown_as_text(browser, pages):

@@ -13,7 +13,7 @@ from smle.certificates.rules import certify_rules
 from smle.guarantees import broken
 from smle.programs import Candidates, program_of
 from smle.report import write_report
-from smle.report.head_explorer import head_explorer_data
+from smle.report.explorer import rules_head
 from support.random_rules import random_rules
 from support.sampling import hard_points
 
@@ -95,10 +95,10 @@ def test_the_page_computes_what_the_deployed_program_computes_bit_by_bit(page, n
     spec, scale = list(heads())[number]
     certificate = certify_rules(spec, scale=scale)
     program = program_of(certificate)
-    data = head_explorer_data(certificate, spec, None, medians={})
+    data, _ = rules_head(certificate)
     X, t = points(spec, scale, np.random.default_rng(number))
     rows = json.dumps([[x, answer] for x, answer in zip(X.tolist(), t.tolist(), strict=True)])
-    script = f"(() => {{ const head = makeHead({json.dumps(data['head'])}); return {rows}.map(([x, t]) => {{"
+    script = f"(() => {{ const head = makeHead({json.dumps(data)}); return {rows}.map(([x, t]) => {{"
     script += " const c = head.clipped(x, t), s = head.serve(x, t);"
     script += (
         " return { y: c.y, ok: c.ok, bits: c.bits, safe: head.safe(c.x, c.bits), served: s.y, way: s.way }; }); })()"
@@ -134,8 +134,8 @@ def test_nearest_answers_of_the_page_are_those_of_the_deployed_program(page):
     rng = np.random.default_rng(0)
     X = np.stack([rng.uniform(0, 2e5, 200), rng.integers(0, 6, 200)], axis=1)
     t = (np.array([20000, 13]) + rng.normal(0, 1, (200, 2)) * scale).astype(np.float32)
-    data = head_explorer_data(certificate, spec, None, medians={})
-    script = f"(() => {{ const head = makeHead({json.dumps(data['head'])}), X = {json.dumps(X.tolist())};"
+    data, _ = rules_head(certificate)
+    script = f"(() => {{ const head = makeHead({json.dumps(data)}), X = {json.dumps(X.tolist())};"
     script += f" return {json.dumps(t.tolist())}.map((t, i) => head.serve(X[i], t).y); }})()"
     served = program_of(certificate)(X, t)
     assert (served != t).any(axis=1).sum() > 100
@@ -165,8 +165,8 @@ def test_a_reader_enters_answers_and_sees_what_is_served(browser, tmp_path):
     assert "kept: the rules allow the answer" in enter("answer-0", 20000)
     text = enter("answer-0", 50000)
     assert "moved onto limits" in text
-    assert "35000" in text
-    assert "0 to 35000" in text
+    assert "35,000" in text
+    assert "0 to 35,000" in text
     text = enter("answer-1", 12.5)
     assert "moved: the check refuses it (two lists)" in text
     assert "replaced: NaN" in enter("answer-0", "")

@@ -60,11 +60,11 @@ def test_a_proved_model(braking_folder, braking_table, tmp_path):
     assert "All 4 rules hold for every input of the domain." in page.text
     assert f"smle verify {braking_folder}" in page.text
     assert "When distance is at most near (10) and speed is at least 20, then brake is at least 0.8." in page.text
-    assert "distance − 0.8 · speed ≤ −4 ⟹ brake ≥ 0.5" in page.text
+    assert "distance - 0.8 * speed <= -4 ⟹ brake >= 0.5" in page.text
     assert "0 of 1,500" in page.text
     assert "not recorded" in page.text  # the licence
     assert "Measured on 1,500 rows of the table" not in page.text  # the recorded scores know a plain model
-    assert "Measured on 300 validation rows at training, not proved." in page.text
+    assert "Measured on 300 validation rows, not proved." in page.text
     for name in ("model.safetensors", "model.json", "rules.yaml", "certificate.json"):
         assert hashlib.sha256((braking_folder / name).read_bytes()).hexdigest() in page.text
 
@@ -73,23 +73,6 @@ def test_an_estimator_without_a_folder(braking_model, tmp_path):
     result, page = written(tmp_path, braking_model)
     assert result.verdict == "proved"
     assert "smle verify MODEL" in page.text
-
-
-def test_a_folder_beside_an_estimator_holds_the_same_model(braking_model, braking_folder, labels, plain, tmp_path):
-    _, page = written(tmp_path, braking_model, folder=braking_folder)
-    assert f"smle verify {braking_folder}" in page.text
-    for name in ("model.safetensors", "model.json", "rules.yaml", "certificate.json"):
-        assert hashlib.sha256((braking_folder / name).read_bytes()).hexdigest() in page.text
-    for name, other in (("labels", labels[0]), ("plain", plain[0])):
-        other.save(tmp_path / name)
-        with pytest.raises(ValueError, match=r"which holds another one \(model.safetensors, model.json, rules.yaml"):
-            write_report(braking_model, path=tmp_path / "other.html", folder=tmp_path / name)
-    with pytest.raises(ValueError, match="which holds no model"):
-        write_report(braking_model, path=tmp_path / "other.html", folder=tmp_path / "nothing")
-    (braking_folder / "rules.yaml").write_text((braking_folder / "rules.yaml").read_text() + "\n")
-    with pytest.raises(ValueError, match=r"another one \(rules.yaml differ\)"):
-        write_report(braking_model, path=tmp_path / "other.html", folder=braking_folder)
-    assert not (tmp_path / "other.html").exists()
 
 
 def test_files_that_were_replaced_after_the_check_are_left_out(braking_folder, dose, tmp_path, monkeypatch):
@@ -108,15 +91,6 @@ def test_files_that_were_replaced_after_the_check_are_left_out(braking_folder, d
     assert not any(digest in page.text for name, digest in after.items() if digest != before.get(name))
     assert all(before[name] in page.text for name in ("model.json", "rules.yaml", "certificate.json"))
     assert before["model.safetensors"] not in page.text
-
-
-def test_a_broken_folder_is_told_by_its_own_files(braking_folder, labels, tmp_path):
-    _cut_weights(braking_folder)
-    labels[0].save(tmp_path / "other")
-    result, page = written(tmp_path, braking_folder, folder=tmp_path / "other")
-    assert result.verdict == "rejected"
-    assert str(tmp_path / "other") not in page.text
-    assert hashlib.sha256((braking_folder / "model.safetensors").read_bytes()).hexdigest() in page.text
 
 
 def test_an_estimator_that_was_changed_in_memory(braking_model, tmp_path):
@@ -290,36 +264,8 @@ def test_thousands_of_exclusions_and_a_hundred_inputs_are_summarised(tmp_path):
     assert result.verdict == "proved"
     assert "2,415 pairs of 70 labels in all that never occur together" in page.text
     assert "(shortened)" in page.text
-    assert "come closest to occurring together" in page.text
     assert "110 inputs" in page.text
     assert (tmp_path / "report.html").stat().st_size < 1_000_000
-
-
-@pytest.fixture(scope="module")
-def large():
-    """A network too large to embed."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(0, 1, (50, 3))
-    spec = Specification.from_yaml(
-        "inputs: {a: [0, 1], b: [0, 1], c: {range: [0, 1], integer: true}}\noutputs: [y]\n"
-        "rules: [{name: limit, when: a <= 0.5, then: y <= 1}]\n"
-    )
-    X[:, 2] = np.rint(X[:, 2])
-    shape = {"hidden_layer_sizes": (400, 400), "embedding": 8, "max_epochs": 1, "refit_heads": False, "random_state": 0}
-    return SafeRegressor(spec, enforcement=AtTheEnd(), **shape).fit(X, X[:, 0])
-
-
-def test_a_large_network_is_shown_on_a_grid(large, tmp_path):
-    _, page = written(tmp_path, large)
-    assert "the network is too large to embed" in page.text
-    data = next(json.loads(text) for _, attrs, text in page.raw if attrs.get("id") == "explorer-data")
-    assert (tmp_path / "report.html").stat().st_size < 1_000_000
-    line = next(s for s in data["grid"]["slices"] if s["axes"] == [0])
-    values = np.frombuffer(base64.b64decode(line["y"]["data"]), dtype="<f4")
-    start = [item["start"] for item in data["inputs"]]
-    points = np.array([[v, *start[1:]] for v in line["ticks"][0]])
-    np.testing.assert_allclose(values, large.predict(points), rtol=1e-5, atol=1e-6)
-    assert [bits[0] for bits in line["active"]] == [int(v <= 0.5) for v in line["ticks"][0]]
 
 
 def test_an_estimator_without_rules_has_a_page_without_slices(braking_table, tmp_path):
@@ -338,7 +284,7 @@ def test_a_plain_baseline_is_compared_on_the_table(braking_model, braking_spec, 
     baseline.save(tmp_path / "baseline")
     braking_model.save(tmp_path / "model")
     _, page = written(tmp_path, tmp_path / "model", braking_table, plain=tmp_path / "baseline")
-    assert "plain model, post-processed" in page.text
+    assert "plain model, then nearest allowed" in page.text
     assert "Broken by plain model" in page.text
 
 

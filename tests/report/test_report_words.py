@@ -7,8 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from smle.report.sentences import words
-from smle.report.wording import clause_text, formula, requirement_lines, row_text
+from smle.report.sentences import rule_view, words
 from smle.rules import (
     CNF,
     Categorical,
@@ -21,9 +20,11 @@ from smle.rules import (
     Row,
     Rule,
     Specification,
+    clause_text,
     linear,
+    row_text,
 )
-from smle.rules.expressions import to_text
+from smle.rules.expressions import KEYWORDS, to_text
 from smle.rules.parser import parse
 from support.rules_language import COMPARISONS
 from support.sentence_reader import UnreadableError, read, read_sentence
@@ -184,8 +185,8 @@ def test_formulas_say_what_rows_and_clauses_say(row, disjuncts, seed):
         y = [rng.choice(_LEVELS) for _ in SPEC.targets]
         named = dict(zip((*SPEC.columns, *SPEC.targets), (*x, *y), strict=True))
         world = {"numbers": named, "picked": {"road": category}, "labels": {}, "constants": {}}
-        assert read(row_text(row, SPEC), world) == row.contains(x), row_text(row, SPEC)
-        assert read(clause_text(clause, SPEC), world) == clause.holds(y, x), clause_text(clause, SPEC)
+        assert read(row_text(SPEC, row), world, KEYWORDS) == row.contains(x), row_text(SPEC, row)
+        assert read(clause_text(SPEC, clause), world, KEYWORDS) == clause.holds(y, x), clause_text(SPEC, clause)
 
 
 _AUDITED = [
@@ -229,13 +230,14 @@ def test_a_condition_on_numbers_alone_is_not_turned_around():
     spec = _stated("z >= -3", when="x / 2 <= 0.3 <= 1")
     sentence = "When 0.3 is at least x / 2 and at most 1, then z is at least −3."
     assert words(spec.rules[0], spec) == sentence
-    assert formula(spec.rules[0], spec) == "x ≤ 0.6"
+    assert rule_view(spec.rules[0], spec)["formula"] == ["x <= 0.6  ⟹  z >= -3"]
 
 
 def test_categories_are_named_only_where_a_row_says_just_that():
     spec = _stated("z - `road=icy` >= 1 and z + `road=icy` <= 1.5", when="road == icy or x + `road=wet` >= 1")
-    assert requirement_lines(spec.rules[0], spec) == ["z − `road=icy` ≥ 1", "z + `road=icy` ≤ 1.5"]
-    assert formula(spec.rules[0], spec) == "(road = icy) ∨ (x + `road=wet` ≥ 1)"
+    first, second = rule_view(spec.rules[0], spec)["formula"]
+    assert first == "(road == icy) or (x + `road=wet` >= 1)  ⟹  z - `road=icy` >= 1"
+    assert second == "and z + `road=icy` <= 1.5"
 
 
 def test_text_that_is_no_formula_is_shown_as_it_is():

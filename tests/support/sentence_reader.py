@@ -7,10 +7,12 @@ say which end is the lower one.
 import re
 from fractions import Fraction
 
-_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(\d+(?:\.\d+)?(?:e[+−-]?\d+)?)|([^\W\d]\w*)|([()\[\],+−·/=≤≥≠<>∧∨¬]))")
+_TOKEN = re.compile(
+    r"\s*(?:(`(?:[^`]|``)*`)|(\d+(?:\.\d+)?(?:e[+−-]?\d+)?)|([^\W\d]\w*)|(<=|>=|==|!=|[()\[\],+−·/=≤≥≠<>*-]))"
+)
 _WORDS = {"above", "and", "at", "below", "between", "exactly", "false", "implies", "in", "is", "least", "most", "not"}
 _WORDS |= {"of", "one", "or", "then", "true", "when"}
-_JOINERS = {"and": all, "or": any, "∧": all, "∨": any}
+_JOINERS = {"and": all, "or": any}
 _SIGNS = {
     "≤": lambda a, b: a <= b,
     "≥": lambda a, b: a >= b,
@@ -19,6 +21,7 @@ _SIGNS = {
     "=": lambda a, b: a == b,
     "≠": lambda a, b: a != b,
 }
+_ASCII = {"<=": "≤", ">=": "≥", "==": "=", "!=": "≠", "*": "·", "-": "−"}  # formulas are in the rules language
 
 
 class UnreadableError(Exception):
@@ -36,22 +39,24 @@ def read_sentence(sentence, world):
     return when, reader.ended(reader.condition())
 
 
-def read(text, world):
+def read(text, world, words=_WORDS):
     """Return whether a condition or formula holds in a world: `numbers`, `constants`, `picked` and `labels`."""
-    reader = _Reader(text, world)
+    reader = _Reader(text, world, words)
     return reader.ended(reader.condition())
 
 
 class _Reader:
-    def __init__(self, text, world):
+    def __init__(self, text, world, words=_WORDS):
         self.tokens, self.at, self.world, position = [], 0, world, 0
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
                 raise UnreadableError(text[position:])
             quoted, number, word, symbol = match.groups()
-            kind = "name" if quoted or (word and word not in _WORDS) else "number" if number else "other"
-            self.tokens.append((kind, quoted[1:-1].replace("``", "`") if quoted else number or word or symbol))
+            kind = "name" if quoted or (word and word not in words) else "number" if number else "other"
+            self.tokens.append(
+                (kind, quoted[1:-1].replace("``", "`") if quoted else number or word or _ASCII.get(symbol, symbol))
+            )
             position = match.end()
         self.tokens += [("end", "")] * 3
 
@@ -93,7 +98,7 @@ class _Reader:
         return _JOINERS[joiner](parts) if joiner else parts[0]
 
     def part(self):
-        if self.accept("not") or self.accept("¬"):
+        if self.accept("not"):
             return not (self.inside() if self.sees("(") else self.label())
         if self.accept("true") or self.accept("false"):
             return self.tokens[self.at - 1][1] == "true"

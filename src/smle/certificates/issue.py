@@ -30,7 +30,7 @@ from smle.guarantees import (
     WidenedBox,
     verify,
 )
-from smle.rules import Choice, Label, Linear, Literal, Specification
+from smle.rules import Choice, Label, Linear, Literal, Specification, number_text
 from smle_check.reading import BACKBONE
 
 __all__ = ["compiled", "issue", "rebind", "require_proved", "sealed"]
@@ -316,7 +316,7 @@ def require_proved(verdicts: Verdicts, spec: Specification) -> None:
 
 def _reason(verdict: Verdict, spec: Specification) -> str:
     if isinstance(verdict, NotProved | Violated):
-        where = ", ".join(f"{name}={value:.6g}" for name, value in zip(spec.columns, verdict.x, strict=True))
+        where = ", ".join(f"{name}={number_text(value)}" for name, value in zip(spec.columns, verdict.x, strict=True))
         missed = -verdict.margin if isinstance(verdict, NotProved) else verdict.excess
         if not missed > 0:
             return f"no room is left for rounding, for example at {where}."

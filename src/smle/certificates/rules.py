@@ -19,7 +19,7 @@ from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import ExactOptimal, domain_box, guard_rows, maximize, point_text, regions_of, room_at
-from smle.rules import Specification, label_columns
+from smle.rules import Specification, label_columns, number_text
 from smle_check.floats import (
     BINARY32,
     BINARY64,
@@ -314,10 +314,10 @@ def _refusal(
     if room < 0:
         return ContradictionError(
             f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
-            f"{'>=' if limit.side > 0 else '<='} {float(first):.6g}, the other {output} "
-            f"{'<=' if limit.side > 0 else '>='} {float(second):.6g}. Relax one of them."
+            f"{'>=' if limit.side > 0 else '<='} {number_text(first)}, the other {output} "
+            f"{'<=' if limit.side > 0 else '>='} {number_text(second)}. Relax one of them."
         )
-    what = "a single point, which need not be a float32 number" if room == 0 else f"only {float(room):.2g}"
+    what = "a single point, which need not be a float32 number" if room == 0 else f"only {number_text(room, 2)}"
     return NotCertifiedError(
         f"{place[0].upper()}{place[1:]} rules '{names[0]}' and '{names[1]}' leave '{output}' {what}: rounded limits "
         "find no room there. Give one of them a tolerance, or let the regions not meet there."

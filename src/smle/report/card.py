@@ -1,4 +1,8 @@
-"""Facts of the model, digests of its files, and the commands that check them again."""
+"""Facts of the model, digests of its files, commands that check them again, and the annex.
+
+The annex tells what Annex IV of the EU AI Act (Regulation (EU) 2024/1689) asks for: a reading aid, not legal advice. No
+point is filled by a report alone. The points, and what to say of each, are in assets/annex.json.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import contextlib
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +20,17 @@ import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError
 from smle.report.judge import NO_RULES, REJECTED, Judgement
-from smle.report.recorded import text_of
+from smle.report.recorded import mapping_of, text_of
 from smle.storage import ModelRecord, model_files
 
-__all__ = ["card_view", "files_view", "require_same_files"]
+__all__ = ["annex_view", "card_view", "files_view"]
 
 
 def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dict[str, Any]:
     """Return the facts of model.json; what is not there is said to be not recorded."""
-    provenance = description.get("provenance")
-    provenance = provenance if isinstance(provenance, Mapping) else {}
-    versions = provenance.get("versions")
-    versions = versions if isinstance(versions, Mapping) else {}
-    certificate = None if record is None else record.certificate
+    provenance = mapping_of(description.get("provenance"))
+    versions = mapping_of(provenance.get("versions"))
+    program = _program(record)
     facts = [
         ("Kind", text_of(description.get("kind"))),
         ("Model", _network_text(description, record)),
@@ -40,16 +43,18 @@ def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dic
         ("Licence of the model", text_of(description.get("license"))),
         ("Licence of smle", "Apache-2.0"),
     ]
-    if certificate is not None:
-        program = _document(certificate).get("program")
-        if isinstance(program, Mapping):
-            facts.insert(2, ("Certified program", _program_text(program)))
-    subtitle = facts[0][1] or "model"
+    if program:
+        facts.insert(2, ("Certified program", _program_text(program)))
     return {
         "card": [(term, value or "not recorded") for term, value in facts],
         "mono": ("Data digest", "Command"),
-        "subtitle": subtitle,
+        "subtitle": facts[0][1] or "model",
     }
+
+
+def _program(record: ModelRecord | None) -> Mapping[str, Any]:
+    certificate = None if record is None else record.certificate
+    return {} if certificate is None else mapping_of(_document(certificate).get("program"))
 
 
 def _program_text(program: Mapping[str, Any]) -> str:
@@ -60,8 +65,8 @@ def _program_text(program: Mapping[str, Any]) -> str:
 
 
 def _network_text(description: Mapping[str, Any], record: ModelRecord | None) -> str:
-    architecture = description.get("architecture")
-    if not isinstance(architecture, Mapping):
+    architecture = mapping_of(description.get("architecture"))
+    if not architecture:
         return ""
     if architecture.get("backbone") == "onnx":
         columns = architecture.get("columns")
@@ -72,74 +77,22 @@ def _network_text(description: Mapping[str, Any], record: ModelRecord | None) ->
     size = "" if record is None else f", {sum(w.size for w in record.weights.values()):,} numbers"
     kind = text_of(architecture.get("backbone"))
     width = text_of(architecture.get("embedding"))
-    program = {} if record is None or record.certificate is None else _document(record.certificate).get("program", {})
-    last = f"{width} outputs" if program.get("head") == "rules" else f"clipped embedding of {width}"
+    last = f"{width} outputs" if _program(record).get("head") == "rules" else f"clipped embedding of {width}"
     return f"{kind}, hidden layers {layers}, {last}{size}"
-
-
-def require_same_files(record: ModelRecord, place: Path) -> None:
-    """Raise ValueError unless a folder holds the very model that a report is about."""
-    files = {file.name: file.read_bytes() for file in model_files(place)}
-    if not files:
-        raise ValueError(
-            f"Expected folder= to be where the model was saved. Got '{place}', which holds no model. Save the model "
-            "there first, or leave folder= out."
-        )
-    certificate = record.certificate
-    other = {
-        "model.safetensors": not _same_weights(files.get("model.safetensors"), record),
-        "model.onnx": files.get("model.onnx") != record.onnx,
-        "model.json": not _same_description(files.get("model.json"), record),
-        "rules.yaml": files.get("rules.yaml") != (None if record.rules is None else record.rules.encode()),
-        "certificate.json": files.get("certificate.json") != (None if certificate is None else certificate.text),
-        "certificate.bin": files.get("certificate.bin", b"") != (b"" if certificate is None else certificate.block),
-    }
-    changed = [name for name, differs in other.items() if differs]
-    if changed:
-        raise ValueError(
-            f"Expected folder= to be where this model was saved. Got '{place}', which holds another one "
-            f"({', '.join(changed)} differ). Save the model there first, or write the report about the folder."
-        )
-
-
-def _same_weights(data: bytes | None, record: ModelRecord) -> bool:
-    """Whether the bytes of a file hold exactly the weights that were checked."""
-    if data is None:
-        return False
-    try:
-        found = smle_check.weights_digest(smle_check.read_weights(data))
-    except smle_check.Rejected:
-        return False
-    return found == _weights(record)
-
-
-def _same_description(data: bytes | None, record: ModelRecord) -> bool:
-    """Whether the bytes of a file are the description that was checked; without a certificate, whether they say it."""
-    if data is None or record.certificate is not None:
-        return record.certificate is not None and data == record.certificate.files.get("model")
-    try:
-        return bool(json.loads(data) == record.description)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _weights(record: ModelRecord) -> str:
-    certificate = record.certificate
-    return smle_check.weights_digest(certificate.tensors if certificate is not None else tensors_of(record.weights))
 
 
 def _digests(record: ModelRecord, place: Path | None) -> list[tuple[str, str, str]]:
     """Return (file, hint, SHA-256) of what was checked.
 
-    Of model.safetensors a record holds the weights and not the bytes, as of model.json where there is no certificate:
-    such a file is listed if the bytes that are digested hold what was checked, else left out.
+    A record holds the weights, not the bytes of model.safetensors, and without a certificate not those of model.json.
+    Such a file is listed only if the bytes that are digested hold what was checked: it may have been replaced since.
     """
     digests: list[tuple[str, str, str]] = []
+    certificate, onnx = record.certificate, record.onnx
+    tensors = certificate.tensors if certificate is not None else tensors_of(record.weights)
     data = _bytes(place, "model.safetensors")
-    if data is not None and _same_weights(data, record):
+    if data is not None and _weights_digest(data) == smle_check.weights_digest(tensors):
         digests.append(("model.safetensors", "", _sha(data)))
-    certificate = record.certificate
-    tensors, onnx = (certificate.tensors if certificate is not None else tensors_of(record.weights)), record.onnx
     bound = smle_check.bindings(tensors, b"", {} if onnx is None else {"onnx": onnx})
     hint = "names, types, shapes and bytes of its tensors: what the certificate binds"
     digests.append(("head", hint, str(bound["head"])))
@@ -147,18 +100,30 @@ def _digests(record: ModelRecord, place: Path | None) -> list[tuple[str, str, st
         digests.append(("model.onnx", "", _sha(onnx)))
     elif bound["backbone"] is not None:
         digests.append(("backbone", hint, bound["backbone"]))
-    description = _bytes(place, "model.json") if place is not None else record.description_bytes(record.description)
     if certificate is not None:
-        description = certificate.files.get("model")
-    if description is not None and _same_description(description, record):
-        digests.append(("model.json", "", _sha(description)))
-    if record.rules is not None:
-        digests.append(("rules.yaml", "", _sha(record.rules.encode())))
+        files = {"model.json": certificate.files.get("model")}
+    else:
+        description = _bytes(place, "model.json")
+        files = {"model.json": description if _says(description, record.description) else None}
+    files["rules.yaml"] = None if record.rules is None else record.rules.encode()
     if certificate is not None:
-        digests.append(("certificate.json", "", _sha(certificate.text)))
-        if certificate.block:
-            digests.append(("certificate.bin", "", _sha(certificate.block)))
-    return digests
+        files |= {"certificate.json": certificate.text, "certificate.bin": certificate.block or None}
+    return digests + [(name, "", _sha(data)) for name, data in files.items() if data is not None]
+
+
+def _weights_digest(data: bytes) -> str | None:
+    try:
+        return smle_check.weights_digest(smle_check.read_weights(data))
+    except smle_check.Rejected:
+        return None
+
+
+def _says(data: bytes | None, description: Mapping[str, Any]) -> bool:
+    """Whether bytes are the JSON text of a description."""
+    try:
+        return data is not None and bool(json.loads(data) == description)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _bytes(place: Path | None, name: str) -> bytes | None:
@@ -176,9 +141,6 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
     else:
         files = [] if place is None else model_files(place)
         digests = [(file.name, "as it is now; nothing was checked", _sha(file.read_bytes())) for file in files]
-    digest = ""
-    if certificate is not None:
-        digest = text_of(_document(certificate).get("digest"))
     digests.append(("smle_check", f"the checker of smle {smle.__version__}, all files", _kernel_digest()))
     folder = shlex.quote(str(place)) if place is not None else "MODEL"
     commands = [
@@ -193,7 +155,7 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
         lead = "The proof was not accepted. These are the digests of what was read."
     return {
         "digests": digests,
-        "digest": digest,
+        "digest": "" if certificate is None else text_of(_document(certificate).get("digest")),
         "files_lead": lead,
         "commands": commands,
         "check_command": "" if judgement.verdict == NO_RULES else commands[0][1],
@@ -217,3 +179,20 @@ def _document(certificate: Certificate) -> Mapping[str, Any]:
 
 def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def annex_view(contents: Collection[tuple[str, str]], *, proved: bool) -> list[dict[str, Any]]:
+    """Return one row per point of the annex: what it asks for, what the page has of it, what has to be added.
+
+    Args:
+        contents: Anchors and titles of the page's sections.
+        proved: Whether the certificate was accepted. Otherwise nothing is claimed at all.
+    """
+    titles = dict(contents)
+    points = json.loads((resources.files("smle.report") / "assets" / "annex.json").read_text(encoding="utf-8"))
+    rows = []
+    for point in points:
+        sections = [(anchor, titles[anchor]) for anchor in point["sections"] if anchor in titles and proved]
+        answer = {"state": "partly"} if sections else {"state": "open", "here": "", "missing": "everything"}
+        rows.append({**point, **answer, "sections": sections})
+    return rows

@@ -1,59 +1,114 @@
-"""Data for the slice explorer: the deployed program for a browser, or a grid of its answers.
+"""Data for the explorer: the deployed head as the kernel's list of operations, with its numbers, for a browser.
 
-A network is embedded as its float32 numbers (base64), its head as the kernel's list of operations, and both are
-evaluated in the page in double arithmetic. Networks that would make the page large are evaluated here, on slices
-through one input or two.
+A network is embedded as its float32 numbers (base64). Behind other models, and behind networks that would make the
+page large, readers of a head of rules enter what the model answers; a box then has no explorer.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.corrected import ServedModel
 from smle.programs import Box, Perceptron
 from smle.rules import Categorical, Choice, Clause, Label, Row, Specification
-from smle_check.program import Gate, Op
+from smle_check.heads.candidates import checked_of
+from smle_check.heads.clips import limits_of
+from smle_check.program import Gate, Op, clip_list
 
-__all__ = ["NUMBERS", "backbone_data", "described", "explorer_data", "operation"]
+__all__ = ["NUMBERS", "explorer_data", "rules_head"]
 
 NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base64
 _LITERALS = 3_000  # literals and excluded pairs, over all rules
-_OUTPUTS = 16  # outputs on a grid
-_ONE, _TWO = 8, 4  # inputs with a grid along them, alone and in pairs
-_POINTS, _SIDE = 61, 25
 
 
 def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str, Any] | None:
-    """Return what the page needs to draw slices through a network behind a box, or without rules, as plain data.
+    """Return what the page needs to draw slices, as plain data; None where it would be too large.
 
-    `medians`: where to start, by input column. None: there is no network, but an estimator without rules.
+    `medians`: where to start, by input column.
     """
-    cells, front = model.cells, model.front
-    if not isinstance(front, Perceptron):
+    proof, spec = model.proof, model.specification_
+    network = model.front if isinstance(model.front, Perceptron) else None
+    size = 0 if network is None else sum(values.size for values in arrays_of(network.tensors).values())
+    data = _described(spec, medians)
+    if proof is not None and not isinstance(model.head, Box):
+        head, numbers = rules_head(proof)
+        if numbers > NUMBERS:
+            return None
+        start = [float(f"{value:.6g}") for value in arrays_of(proof.tensors)["clips.default"].tolist()]
+        data |= {"head": head, "answers": start}
+        return data if network is None or size + numbers > NUMBERS else {**data, "network": _network(network)}
+    if network is None or size + (0 if proof is None else _size(proof)) > NUMBERS:
         return None
-    data = {
-        **described(model.specification_, medians),
-        "gated": [list(cells.rules[region]) for region in cells.gated],
-        "ungated": [
-            {"rows": [_row(cells.rows[row]) for row in rows], "rules": list(cells.rules[region])}
-            for region, rows in enumerate(cells.regions)
-            if region not in cells.gated
-        ],
-    }
-    proof = model.proof
-    numbers = sum(value.size for value in arrays_of(front.tensors if proof is None else proof.tensors).values())
-    if numbers > NUMBERS:
-        return {**data, "grid": {"reason": "the network is too large to embed", **_grid(model, data)}}
+    cells = model.cells
+    regions = [
+        {"rows": [_row(cells.rows[row]) for row in rows], "rules": list(cells.rules[region])}
+        for region, rows in enumerate(cells.regions)
+        if region not in cells.gated
+    ]
+    data |= {"network": _network(network), "gated": [list(cells.rules[region]) for region in cells.gated]}
     box = {} if proof is None or not isinstance(model.head, Box) else {"box": _box(model.head, proof)}
-    return {**data, "network": backbone_data(front), **box}
+    return {**data, "ungated": regions, **box}
 
 
-def described(spec: Specification, medians: dict[str, float]) -> dict[str, Any]:
+def _size(certificate: Certificate) -> int:
+    return sum(values.size for values in arrays_of(certificate.tensors).values())
+
+
+def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
+    """Return a head of rules as plain data, and how many numbers that are."""
+    document = certificate.document
+    exact = smle_check.Specification(document["specification"], certificate.block)
+    regions = document["gate"]["regions"]
+    arrays = arrays_of(certificate.tensors)
+    ops = clip_list(exact, limits_of(exact), regions)
+    named = {name.replace("_F", "_float64") for op in ops for name in op.args if name is not None}
+    named |= {"safe.slope", "safe.offset"}
+    tensors = {name: arrays[name] for name in sorted(named) if name in arrays}
+    size = sum(values.size for values in tensors.values()) + 2 * sum(len(rule.exclusions) for rule in exact.rules)
+    size += arrays["check.outputs"].size if "check.outputs" in arrays else 0
+    place = {region: i for i, region in enumerate(regions)}
+    head = {
+        "ops": [_operation(op) for op in ops],
+        "tensors": {name: values.tolist() for name, values in tensors.items()},
+        "where": [[place[region] for region in rule.regions] for rule in exact.rules],
+        "place": place,
+        "check": _check(exact, arrays) if "check.range" in arrays and size <= NUMBERS else None,
+        "tree": document["program"].get("tree"),
+    }
+    return head, size
+
+
+def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, Any]:
+    checked = checked_of(spec)
+    outputs, inputs, thresholds = (arrays[f"check.{name}"] for name in ("outputs", "inputs", "thresholds"))
+
+    def terms(row: Any, places: Iterable[int]) -> list[list[float]]:
+        return [[int(k), float(row[k])] for k in places]
+
+    return {
+        "literals": [
+            {
+                "y": terms(outputs[k], read),  # their ranges are asked also where a coefficient is stored as 0
+                "x": terms(inputs[k], np.flatnonzero(inputs[k])) if k < checked.moving else [],
+                "threshold": float(thresholds[k]),
+            }
+            for k, read in enumerate(checked.reads)
+        ],
+        "clauses": [[clause.rule, list(clause.literals)] for clause in checked.clauses],
+        "excluded": [[rule, [list(pair) for pair in spec.rules[rule].exclusions]] for rule in checked.excluding],
+        "range": arrays["check.range"].tolist(),
+        "scale": arrays["check.scale"].tolist(),
+    }
+
+
+def _described(spec: Specification, medians: dict[str, float]) -> dict[str, Any]:
     """Return inputs, outputs and rules as plain data."""
     return {
         "inputs": _inputs(spec, medians),
@@ -152,7 +207,7 @@ def _pack(values: npt.NDArray[Any]) -> dict[str, Any]:
     return {"shape": list(values.shape), "data": text}
 
 
-def backbone_data(network: Perceptron) -> dict[str, Any]:
+def _network(network: Perceptron) -> dict[str, Any]:
     """Return the numbers of a multi-layer perceptron."""
     shift, scale = network.scaling
     layers = [{"weight": _pack(weight), "bias": _pack(bias)} for weight, bias in network.layers]
@@ -165,12 +220,12 @@ def _box(head: Box, certificate: Certificate) -> dict[str, Any]:
     names = {name.replace("_F", "_float64") for op in head.ops for name in op.args if name is not None}
     tensors = {name: arrays[name] for name in sorted(names | {"bounds.lower"}) if name in arrays}
     return {
-        "ops": [operation(op) for op in head.ops],
+        "ops": [_operation(op) for op in head.ops],
         "tensors": {n: _pack(v) if v.dtype == np.float32 else v.tolist() for n, v in tensors.items()},
     }
 
 
-def operation(op: Op) -> dict[str, Any]:
+def _operation(op: Op) -> dict[str, Any]:
     """Return an operation for features in float64, as plain data."""
     fixed = op.fixed
     args = [None if name is None else name.replace("_F", "_float64") for name in op.args]
@@ -181,48 +236,3 @@ def operation(op: Op) -> dict[str, Any]:
     else:
         plain = {"bits": list(fixed.bits), "outputs": list(fixed.outputs)}
     return {"kind": op.kind, "out": op.out, "args": args, "fixed": plain}
-
-
-def _grid(model: ServedModel, data: dict[str, Any]) -> dict[str, Any]:
-    """Return answers along single inputs and pairs of them; all other inputs stay at their start."""
-    inputs = data["inputs"]
-    width = sum(len(item["columns"]) for item in inputs)
-    start = np.zeros(width)
-    for item in inputs:
-        _place(start, item, item["start"])
-    slices = []
-    for i in range(min(_ONE, len(inputs))):
-        slices.append(([i], [_ticks(inputs[i], _POINTS)]))
-    for i in range(min(_TWO, len(inputs))):
-        for j in range(i):
-            slices.append(([j, i], [_ticks(inputs[j], _SIDE), _ticks(inputs[i], _SIDE)]))
-    return {"slices": [_slice(model, inputs, start, axes, ticks) for axes, ticks in slices], "outputs": _OUTPUTS}
-
-
-def _ticks(item: dict[str, Any], count: int) -> list[float]:
-    if item["kind"] == "category":
-        return [float(i) for i in range(len(item["categories"]))]
-    ticks = np.linspace(item["low"], item["high"], count)
-    return [float(v) for v in np.unique(np.rint(ticks) if item["integer"] else ticks)]
-
-
-def _place(x: npt.NDArray[Any], item: dict[str, Any], value: float) -> None:
-    if item["kind"] == "category":
-        x[item["columns"]] = 0.0
-        x[item["columns"][int(value)]] = 1.0
-    else:
-        x[item["columns"][0]] = value
-
-
-def _slice(
-    model: ServedModel, inputs: list[dict[str, Any]], start: npt.NDArray[Any], axes: list[int], ticks: list[list[float]]
-) -> dict[str, Any]:
-    points = np.stack(np.meshgrid(*ticks, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    X = np.tile(start, (len(points), 1))
-    for row, point in zip(X, points, strict=True):
-        for axis, value in zip(axes, point, strict=True):
-            _place(row, inputs[axis], value)
-    y, bits = model.explained(X, X).served[:, :_OUTPUTS], np.zeros((len(X), 0), dtype=np.int64)
-    if isinstance(model.head, Box) and model.cells.gated:
-        bits = model.head.bits_of(X).astype(np.int64)
-    return {"axes": axes, "ticks": ticks, "y": _pack(y), "active": bits.tolist()}

@@ -1,60 +1,45 @@
-"""What model.json records, read without trust: a missing or odd entry is None, never an error."""
+"""What model.json records, read without trust: a missing or odd entry is None or empty, never an error.
+
+Scores are shown in one table, on the page and on the command line: plain, trained on allowed targets, corrected
+afterwards, safe, and the best that obeying allows.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from smle.programs import Corrections
+from smle.rules import share_text
 
 __all__ = [
-    "INSIDE",
-    "METHODS",
-    "History",
-    "OutputScores",
-    "RecordedScores",
-    "Training",
-    "corrections_of",
-    "history_of",
-    "outputs_of",
-    "scores_of",
-    "text_of",
-    "training_of",
-]
+    "History", "OutputScores", "ScoreRow", "Scores", "Training", "corrections_of", "history_of", "mapping_of",
+    "metric_title", "scores_of", "text_of", "training_of",
+]  # fmt: skip
 
-METHODS = {
-    "safe": "safe model",
-    "plain": "plain model",
-    "postprocess": "plain model, post-processed",
-    "oracle": "best that obeys",
+_PLAIN = {"quick": "quick plain model", "estimator": "model alone"}
+_HINTS = {
+    "quick": "ridge regression and trees",
+    "preprocess": "trained on the nearest allowed targets",
+    "postprocess": "nearest allowed answer, by optimization when predicting",
+    "oracle": "allowed answers with the best score, for those who know the truth",
+    "data": "the rows as they are",
 }
-"""What is compared, in the order of the table."""
-INSIDE = METHODS | {"plain": "model alone, without rules", "postprocess": "model alone, then nearest allowed"}
-"""The same where the plain model is the one in front of a head of rules."""
+_ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "rows of the table"}
 _OUTPUTS = 100
 
 
-@dataclass(frozen=True)
-class RecordedScores:
-    """Scores and violation rates by method, on `rows` rows that were held out of training (None: not known).
+class ScoreRow(NamedTuple):
+    """One line of the table: texts, empty where nothing was measured."""
 
-    `where`: which rows, `test` or `validation`; `plain`: what the plain model is, `network`, `quick` or `estimator`;
-    `outputs`: scores by output; `concern`, `cost`: sentences about a model that is no good, and about rules that the
-    data contradict.
-    """
-
-    metric: str
-    rows: int | None
-    score: dict[str, float]
-    violations: dict[str, float]
-    others: dict[str, float]
-    where: str = ""
-    plain: str = ""
-    outputs: tuple[OutputScores, ...] = ()
-    concern: str = ""
-    cost: str = ""
+    method: str
+    title: str
+    hint: str
+    score: str
+    broken: str
+    seconds: str
 
 
 @dataclass(frozen=True)
@@ -65,8 +50,74 @@ class OutputScores:
     metric: str
     score: dict[str, float]
     side: str = ""
+    rows: int | None = None
     recall: dict[str, float] = field(default_factory=dict)
     balanced: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores, and shares of rows that break a rule, by method.
+
+    `where`: which rows, `test`, `validation` or `table`; `plain`: what the plain model is, `network`, `quick` or
+    `estimator`, the one inside; `concern`, `cost`: sentences about a model that is no good, and about rules that the
+    data contradict.
+    """
+
+    metric: str
+    rows: int | None
+    where: str
+    plain: str
+    score: dict[str, float]
+    violations: dict[str, float]
+    seconds: dict[str, float]
+    outputs: tuple[OutputScores, ...]
+    concern: str
+    cost: str
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """What the methods are called, in the order of the table."""
+        plain = _PLAIN.get(self.plain, "plain model")
+        return {
+            "plain": plain,
+            "preprocess": "plain, allowed targets",
+            "postprocess": f"{plain}, then nearest allowed",
+            "safe": "safe model",
+            "oracle": "best that obeys",
+        }
+
+    @property
+    def place(self) -> str:
+        """On which rows it was measured."""
+        kind = _ROWS.get(self.where, "rows")
+        return kind if self.rows is None else f"{self.rows:,} {kind}"
+
+    def table(self) -> list[ScoreRow]:
+        """Return one line per method that was measured, and one for the data."""
+        lines = []
+        for method, title in {**self.titles, "data": "data"}.items():
+            if method in self.score or method in self.violations:
+                hint = _HINTS.get(self.plain if method == "plain" else method, "")
+                score = f"{self.score[method]:.4f}" if method in self.score else ""
+                broken = share_text(self.violations[method]) if method in self.violations else ""
+                seconds = f"{self.seconds[method]:.2f}" if method in self.seconds else ""
+                lines.append(ScoreRow(method, title, hint, score, broken, seconds))
+        return lines
+
+    def by_output(self) -> tuple[list[str], list[list[str]]]:
+        """Return titles and lines of scores by output, where there are several or one has a rare side."""
+        lines: list[tuple[str, str, dict[str, float]]] = []
+        for item in self.outputs:
+            if len(self.outputs) > 1:
+                lines.append((item.name, metric_title(item.metric), item.score))
+            if item.side:
+                count = "" if item.rows is None else f" ({item.rows:,} rows)"
+                lines.append((item.name, f"Recall of {item.side}{count}", item.recall))
+                lines.append((item.name, "Balanced accuracy", item.balanced))
+        shown = [method for method in self.titles if any(method in values for _, _, values in lines)]
+        cells = [[name, score, *(f"{v[m]:.4f}" if m in v else "–" for m in shown)] for name, score, v in lines]
+        return ["Output", "Score", *(self.titles[method] for method in shown)], cells if shown else []
 
 
 @dataclass(frozen=True)
@@ -85,49 +136,51 @@ class History:
 
 @dataclass(frozen=True)
 class Training:
-    """The training rows: how many, their share in each cell, and the middle of each input column."""
+    """The training rows: their share in each cell, and the middle of each input column."""
 
-    rows: int | None
     cells: tuple[float, ...]
     medians: dict[str, float]
 
 
-def scores_of(description: Mapping[str, Any]) -> RecordedScores:
-    """Return the recorded scores; those in another layout are listed by their names."""
-    scores = _mapping(description.get("scores"))
-    known = {"metric", "rows", "score", "violations", "seconds", "where", "plain", "outputs", "concern", "cost"}
-    others = {str(k): v for k, value in scores.items() if k not in known and (v := _number(value)) is not None}
-    return RecordedScores(
+def scores_of(entry: Any) -> Scores:
+    """Return scores as `estimators.compare_models` lays them out."""
+    scores = mapping_of(entry)
+    return Scores(
         text_of(scores.get("metric")) or "score",
         _whole(scores.get("rows")),
-        _numbers(scores.get("score")),
-        _numbers(scores.get("violations")),
-        others,
         text_of(scores.get("where")),
         text_of(scores.get("plain")),
-        outputs_of(scores.get("outputs")),
+        _numbers(scores.get("score")),
+        _numbers(scores.get("violations")),
+        _numbers(scores.get("seconds")),
+        tuple(_output(item) for item in _list(scores.get("outputs"))[:_OUTPUTS]),
         _sentence(scores.get("concern")),
         _sentence(scores.get("cost")),
     )
 
 
-def outputs_of(entries: Any) -> tuple[OutputScores, ...]:
-    """Return scores by output, as `estimators.scores` writes them."""
-    result = []
-    for entry in entries[:_OUTPUTS] if isinstance(entries, list) else ():
-        item = _mapping(entry)
-        rare = _mapping(item.get("rare"))
-        scores = [_numbers(part) for part in (item.get("score"), rare.get("recall"), rare.get("balanced_accuracy"))]
-        side = text_of(rare.get("side"))
-        result.append(
-            OutputScores(text_of(item.get("name")), text_of(item.get("metric")), scores[0], side, *scores[1:])
-        )
-    return tuple(result)
+def _output(entry: Any) -> OutputScores:
+    item = mapping_of(entry)
+    rare = mapping_of(item.get("rare"))
+    return OutputScores(
+        text_of(item.get("name")),
+        text_of(item.get("metric")),
+        _numbers(item.get("score")),
+        text_of(rare.get("side")),
+        _whole(rare.get("rows")),
+        _numbers(rare.get("recall")),
+        _numbers(rare.get("balanced_accuracy")),
+    )
+
+
+def metric_title(name: str) -> str:
+    """Return a score as a heading."""
+    return {"R2": "R²", "accuracy": "Accuracy"}.get(name, name)
 
 
 def history_of(description: Mapping[str, Any]) -> History | None:
     """Return the training history, or None if none is recorded."""
-    history = _mapping(description.get("history"))
+    history = mapping_of(description.get("history"))
     loss, validation = _series(history.get("loss")), _series(history.get("validation_loss"))
     epoch = _series(history.get("epoch"))
     length = max(len(loss), len(validation))
@@ -151,25 +204,24 @@ def history_of(description: Mapping[str, Any]) -> History | None:
 def corrections_of(description: Mapping[str, Any]) -> Corrections | None:
     """Return what a head of rules did to the answers to the training rows, if that is recorded."""
     try:
-        return Corrections.from_json(_mapping(description.get("training"))["head"])
+        return Corrections.from_json(mapping_of(description.get("training"))["head"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
 
 
 def training_of(description: Mapping[str, Any]) -> Training:
     """Return what is recorded of the training rows."""
-    training = _mapping(description.get("training"))
-    rows = _whole(training.get("rows"))
+    training = mapping_of(description.get("training"))
     counts = _series(training.get("cells"))
     total = sum(counts)
     medians = {}
-    for name, facts in _mapping(training.get("columns")).items():
-        edges, bins = _series(_mapping(facts).get("edges")), _series(_mapping(facts).get("bins"))
+    for name, facts in mapping_of(training.get("columns")).items():
+        edges, bins = _series(mapping_of(facts).get("edges")), _series(mapping_of(facts).get("bins"))
         if len(edges) == 1 and len(bins) == 2 and sum(bins) > 0:
             medians[str(name)] = bins[1] / sum(bins)  # a 0/1 column: its share of ones
         elif edges:
             medians[str(name)] = edges[len(edges) // 2]
-    return Training(rows, tuple(count / total for count in counts) if total > 0 else (), medians)
+    return Training(tuple(count / total for count in counts) if total > 0 else (), medians)
 
 
 def text_of(value: Any) -> str:
@@ -177,16 +229,21 @@ def text_of(value: Any) -> str:
     return str(value)[:500] if isinstance(value, str | int | float) else ""
 
 
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Return a mapping; an empty one if it is something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def _sentence(value: Any) -> str:
     return value[:2000] if isinstance(value, str) else ""
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value) else None
 
 
 def _whole(value: Any) -> int | None:
@@ -194,11 +251,9 @@ def _whole(value: Any) -> int | None:
 
 
 def _numbers(value: Any) -> dict[str, float]:
-    return {str(k): v for k, item in _mapping(value).items() if (v := _number(item)) is not None}
+    return {str(k): v for k, item in mapping_of(value).items() if (v := _number(item)) is not None}
 
 
 def _series(value: Any) -> tuple[float, ...]:
-    if not isinstance(value, list) or len(value) > 10_000:
-        return ()
-    numbers = [_number(item) for item in value]
-    return () if None in numbers else tuple(n for n in numbers if n is not None)
+    numbers = [_number(item) for item in _list(value)]
+    return () if None in numbers or len(numbers) > 10_000 else tuple(n for n in numbers if n is not None)

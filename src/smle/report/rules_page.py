@@ -5,7 +5,7 @@ For people who know the field and not the program: pictures first, formulas belo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,11 @@ from markupsafe import Markup
 from smle.guarantees import Diagnosis, RuleCost, score_text
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
-from smle.report.sentences import words
-from smle.report.wording import domain_text, formula, number, requirement_lines, share, short
-from smle.rules import Categorical, Label, Specification
+from smle.report.sentences import rule_view
+from smle.report.wording import count_text, domain_text, exact_text, listed, number, short
+from smle.rules import Categorical, Label, Specification, share_text
 from smle.tables import column_names, encode_inputs
 from smle.tables.frames import missing_in
-from smle_check.digits import decimal
 from smle_check.names import visible
 
 __all__ = ["write_rules_page"]
@@ -30,15 +29,7 @@ __all__ = ["write_rules_page"]
 _RULES = 200  # that are shown one by one
 _MATRIX = 40  # rules at most in the table of who meets whom
 _CATEGORIES = 8
-_WORDS = {
-    "contradiction": "contradicts",
-    "no room": "no room",
-    "not proved": "not proved",
-    "never active": "never active",
-    "redundant": "redundant",
-    "partly empty": "partly empty",
-    "one answer": "one answer",
-}
+_BADGES = ("contradiction", "no room", "not proved", "never active", "redundant", "partly empty", "one answer")
 
 
 def write_rules_page(
@@ -75,11 +66,11 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
         "verdict": _verdict(found),
         "findings": [(f.severe, f.text) for f in sorted(found.findings, key=lambda f: not f.severe)],
         "untested": [item.text for item in found.untested],
-        "subtitle": f"{_count(len(spec.rules), 'rule')}, {_count(len(spec.inputs), 'input')}, "
-        f"{_count(len(spec.outputs), 'output')}",
+        "subtitle": f"{count_text(len(spec.rules), 'rule')}, {count_text(len(spec.inputs), 'input')}, "
+        f"{count_text(len(spec.outputs), 'output')}",
         "rules": [_rule(found, index) for index in range(min(len(spec.rules), _RULES))],
         "rules_left_out": max(0, len(spec.rules) - _RULES),
-        "constants": [(visible(key), decimal(value)) for key, value in spec.constants],
+        "constants": [(visible(key), exact_text(value)) for key, value in spec.constants],
         "labels": any(isinstance(output, Label) for output in spec.outputs),
         "has_data": data is not None,
         "has_targets": data is not None and data.costs is not None,
@@ -108,7 +99,7 @@ def _verdict(found: Diagnosis) -> dict[str, Any]:
             "Contradictory" if any(f.kind == "contradiction" for f in found.findings) else "Not safe",
         )
         headline = "No model can be certified under these rules yet."
-        lines = [f"{_count(severe, 'problem')} to solve first; each names the rules and an input where it shows."]
+        lines = [f"{count_text(severe, 'problem')} to solve first; each names the rules and an input where it shows."]
     elif doubtful:
         kind, word, headline = "none", "Undecided", "Some combinations of rules were too many to decide."
     else:
@@ -118,7 +109,7 @@ def _verdict(found: Diagnosis) -> dict[str, Any]:
 
 def _facts(found: Diagnosis) -> list[tuple[str, str, str]]:
     data = found.data
-    facts = [("Rules", f"{len(found.spec.rules):,}", _listed([visible(r.name) for r in found.spec.rules], 90))]
+    facts = [("Rules", f"{len(found.spec.rules):,}", listed((visible(r.name) for r in found.spec.rules), 90))]
     if data is None:
         return facts
     outside = "all inside the domain" if not data.outside_rows else f"{data.outside_rows:,} outside the domain"
@@ -138,14 +129,11 @@ def _facts(found: Diagnosis) -> list[tuple[str, str, str]]:
 def _rule(found: Diagnosis, index: int) -> dict[str, Any]:
     spec, data = found.spec, found.data
     rule = spec.rules[index]
-    required = requirement_lines(rule, spec)
-    kinds = [f.kind for f in found.findings if rule.name in f.rules and f.kind in _WORDS]
+    kinds = [f.kind for f in found.findings if rule.name in f.rules and f.kind in _BADGES]
     severe = any(f.severe for f in found.findings if rule.name in f.rules)
     row: dict[str, Any] = {
-        "name": visible(rule.name),
-        "words": words(rule, spec),
-        "formula": [f"{formula(rule, spec)}  ⟹  {required[0]}", *(f"∧ {line}" for line in required[1:])],
-        "badge": _WORDS[kinds[0]] if kinds else "fine",
+        **rule_view(rule, spec),
+        "badge": kinds[0] if kinds else "fine",
         "badge_kind": "bad" if severe else "quiet" if kinds else "",
         "shares": [],
         "costs": [],
@@ -157,15 +145,15 @@ def _rule(found: Diagnosis, index: int) -> dict[str, Any]:
     cost = None if data.costs is None else data.costs[index]
     active = data.active[index]
     row["shares"].append(
-        (f"applies to {share(active)} of the rows", svg.share_bar(active, title=f"active: {share(active)}"))
+        (f"applies to {share_text(active)} of the rows", svg.share_bar(active, title=f"active: {share_text(active)}"))
     )
     if cost is not None and not cost.broken:
         row["shares"].append(("no row breaks it", ""))
     elif cost is not None:
         wrong = cost.broken / cost.rows
         text = "1 row breaks it" if cost.broken == 1 else f"{cost.broken:,} rows break it"
-        bar = svg.share_bar(wrong, "bar warn", title=f"broken: {share(wrong)}")
-        row["shares"].append((f"{text}, {share(wrong)} of those where it applies", bar))
+        bar = svg.share_bar(wrong, "bar warn", title=f"broken: {share_text(wrong)}")
+        row["shares"].append((f"{text}, {share_text(wrong)} of those where it applies", bar))
         row["costs"] = [
             f"−{score_text(lost)} {data.metrics[name]} of {visible(name)}"
             for name, lost in sorted(cost.lost.items(), key=lambda item: -item[1])[:4]
@@ -179,7 +167,7 @@ def _figures(cost: RuleCost) -> list[tuple[str, Markup]]:
     figures = []
     for name, values in sorted(cost.moves.items(), key=lambda item: -cost.lost.get(item[0], 0.0))[:2]:
         text = (
-            f"How far {visible(name)} is from what this rule allows, {_count(len(values), 'row')}: "
+            f"How far {visible(name)} is from what this rule allows, {count_text(len(values), 'row')}: "
             f"{number(float(np.abs(values).mean()))} on average, {number(float(np.abs(values).max()))} at most"
         )
         label = f"nearest allowed − {short(visible(name), 30)}"
@@ -217,7 +205,7 @@ def _matrix(found: Diagnosis) -> dict[str, Any] | None:
         marks = []
         for j in range(i):
             if (i, j) in clash:
-                marks.append(("clash", "✕", _WORDS[clash[i, j]]))
+                marks.append(("clash", "✕", clash[i, j]))
             else:
                 marks.append(("meets", "●", "meet") if meet[i, j] else ("", "·", "never meet"))
         rows.append({"number": i + 1, "name": visible(name), "marks": marks})
@@ -226,7 +214,7 @@ def _matrix(found: Diagnosis) -> dict[str, Any] | None:
 
 def _cells(found: Diagnosis) -> str:
     bad = [cell for cell in dict.fromkeys(found.cells) if cell.status not in ("fine", "free")]
-    count = _count(len(found.cells), "combination")
+    count = count_text(len(found.cells), "combination")
     text = f"{count} of conditions can be met by one input" if found.cells else ""
     return f"{text}; {len(bad)} of them cannot be served." if bad else f"{text}." if text else ""
 
@@ -263,7 +251,7 @@ def _inputs(spec: Specification, table: Any) -> list[dict[str, Any]]:
         if encoded is not None:
             raw = table[item.name] if known is not None else np.asarray(table)[:, position]
             gone = int(missing_in(raw).sum())
-            row["missing"] = "none" if not gone else f"{gone:,} ({share(gone / max(len(encoded), 1))})"
+            row["missing"] = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(encoded), 1))})"
             row |= _seen(item, encoded[:, column : column + width])
         column += width
         rows.append(row)
@@ -273,21 +261,11 @@ def _inputs(spec: Specification, table: Any) -> list[dict[str, Any]]:
 def _seen(item: Any, values: npt.NDArray[Any]) -> dict[str, Any]:
     if isinstance(item, Categorical):
         shares = sorted(zip(item.categories, values.mean(axis=0).tolist(), strict=True), key=lambda pair: -pair[1])
-        listed = [f"{visible(name)} {share(part)}" for name, part in shares[:_CATEGORIES]]
+        parts = [f"{visible(name)} {share_text(part)}" for name, part in shares[:_CATEGORIES]]
         more = f", {len(shares) - _CATEGORIES} more" if len(shares) > _CATEGORIES else ""
-        return {"seen": ", ".join(listed) + more}
+        return {"seen": ", ".join(parts) + more}
     low, high = float(values.min()), float(values.max())
     middle = tuple(float(v) for v in np.quantile(values, (0.05, 0.95)))
-    span = (min(float(item.lower), low), max(float(item.upper), high))
-    limits = [(float(item.lower), float(item.lower), False), (float(item.upper), float(item.upper), True)]
-    bar = svg.range_bar((low, high), limits, span, seen=(middle[0], middle[1]), title=f"values of {item.name}")
+    stated = (float(item.lower), float(item.upper))
+    bar = svg.range_bar((low, high), (middle[0], middle[1]), stated, title=f"values of {item.name}")
     return {"bar": bar, "seen": f"{item.text(low)} to {item.text(high)}"}
-
-
-def _listed(parts: Sequence[str], size: int) -> str:
-    text = ", ".join(parts)
-    return text if len(text) <= size else text[:size].rsplit(", ", 1)[0] + ", …"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,12 +1,13 @@
-"""Rules as sentences, made from the tree of a rule: what is not recognised is printed as it was stated."""
+"""A rule in words, made from its tree, and as formulas in the rules language, made from what it compiled to."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 from smle.errors import RuleError
 from smle.report.wording import exact_text, name_text
-from smle.rules import Categorical, Choice, Rule, Specification
+from smle.rules import Categorical, Choice, Rule, Specification, clause_text, row_text
 from smle.rules.affine import number as value_of
 from smle.rules.expressions import (
     CASES,
@@ -26,19 +27,21 @@ from smle.rules.expressions import (
     Product,
     Sum,
     Truth,
+    quote_name,
     to_text,
 )
+from smle_check.names import visible
 
-__all__ = ["words"]
+__all__ = ["rule_view", "words"]
 
 _LONGEST = 400
-_SPOKEN = 20_000
-"""Longest text that is put in words, of which only the beginning is shown."""
+_SPOKEN = 20_000  # longest text that is put in words, of which only the beginning is shown
+_SHOWN = 8  # clauses and regions that a formula lists; the others are counted
 
 _SYMBOLS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}
 _PHRASES = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 
-# Binding strengths, loosest first; a part that binds less than its place asks for is put in parentheses. Unlike in the
+# Binding strengths, loosest first; a part that binds less than its place needs is put in parentheses. Unlike in the
 # rules language, "and" inside "or" and both inside "implies" take parentheses: a sentence has no precedence.
 _IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10)
 
@@ -52,6 +55,35 @@ def words(rule: Rule, spec: Specification) -> str:
         f"Always: {then}" if rule.when is None else f"When {speaker.part(condition, rule.when, _OR)}, then {then}"
     )
     return sentence + "."
+
+
+def rule_view(rule: Rule, spec: Specification) -> dict[str, Any]:
+    """Return what both pages show of a rule: its name, its words, and its condition and clauses as formulas."""
+    first, *more = _requirement(rule, spec)
+    lines = [f"{_condition(rule, spec)}  ⟹  {first}", *(f"and {line}" for line in more)]
+    return {"name": visible(rule.name), "words": words(rule, spec), "formula": lines}
+
+
+def _condition(rule: Rule, spec: Specification) -> str:
+    if any(not region.rows for region in rule.regions):
+        return "every input of the domain"
+    regions = [" and ".join(row_text(spec, row) for row in region.rows) for region in rule.regions[:_SHOWN]]
+    more = f" or … ({len(rule.regions) - _SHOWN:,} more regions)" if len(rule.regions) > _SHOWN else ""
+    return (regions[0] if len(regions) == 1 else " or ".join(f"({region})" for region in regions)) + more
+
+
+def _requirement(rule: Rule, spec: Specification) -> list[str]:
+    """Return what a rule requires, one clause a line; long lists are summarised."""
+    lines = [clause_text(spec, clause) for clause in rule.requirement.clauses[:_SHOWN]]
+    if len(rule.requirement.clauses) > _SHOWN:
+        lines.append(f"… {len(rule.requirement.clauses) - _SHOWN:,} more clauses")
+    pairs = rule.requirement.exclusions
+    for h, k in pairs[: 3 if len(pairs) > _SHOWN else _SHOWN].tolist():
+        lines.append(f"not ({quote_name(visible(spec.targets[h]))} and {quote_name(visible(spec.targets[k]))})")
+    if len(pairs) > _SHOWN:
+        labels = len(set(pairs.reshape(-1).tolist()))
+        lines.append(f"… {len(pairs):,} pairs of {labels:,} labels in all that never occur together")
+    return lines
 
 
 class _Speaker:

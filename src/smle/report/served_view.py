@@ -11,8 +11,8 @@ from markupsafe import Markup
 from smle.programs import Corrections, Moves, Parts, alternatives_of
 from smle.report import svg
 from smle.report.measured import Measured
-from smle.report.wording import clause_text, name_text, number, share
-from smle.rules import Choice, Clause, Label, Literal, Specification, label_columns
+from smle.report.wording import name_text, number
+from smle.rules import Choice, Clause, Label, Literal, Specification, clause_text, label_columns, share_text
 from smle_check.names import visible
 
 __all__ = ["served_facts", "served_view"]
@@ -63,12 +63,12 @@ def served_facts(trained: Corrections | None, measured: Measured | None) -> list
     others += [f"{ways['replaced']:,} replaced (NaN or infinite)"] if ways["replaced"] else []
     others.append(f"{ways['safe'] or 'none'} served by the stored safe answer")
     more = f"of {counts.rows:,} {where}; {', '.join(others)}"
-    return [("Answers kept", share(ways["kept"] / counts.rows), more)]
+    return [("Answers kept", share_text(ways["kept"] / counts.rows), more)]
 
 
 def _share(count: int, rows: int) -> tuple[Markup, str]:
     part = count / rows if rows else 0.0
-    return svg.share_bar(part, title=share(part)), f"{count:,} ({share(part)})" if rows else "–"
+    return svg.share_bar(part, title=share_text(part)), f"{count:,} ({share_text(part)})" if rows else "–"
 
 
 def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dict[str, Any] | None:
@@ -153,4 +153,4 @@ def _part(literal: Literal, spec: Specification) -> str:
     """Return an alternative as a formula; that a label is on or off in words."""
     if literal.sign is not None and label_columns(spec)[literal.sign[0]]:
         return f"{name_text(spec.targets[literal.sign[0]])} is {'on' if literal.sign[1] else 'off'}"
-    return clause_text(Clause((literal,)), spec)
+    return clause_text(spec, Clause((literal,)))

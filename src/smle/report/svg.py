@@ -12,21 +12,11 @@ from markupsafe import Markup, escape
 from smle.report.recorded import History
 from smle.report.wording import number
 
-__all__ = [
-    "calibration",
-    "histogram",
-    "history",
-    "named_bars",
-    "range_bar",
-    "reach_bar",
-    "residual_bars",
-    "scatter",
-    "share_bar",
-]
+__all__ = ["calibration", "histogram", "history", "named_bars", "range_bar", "scatter", "share_bar"]
 
 Array = npt.NDArray[np.float64]
 _WIDTH, _HEIGHT = 440, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 12, 12, 40
 
 
 def _tag(name: str, *children: Markup | str, **attributes: object) -> Markup:
@@ -42,23 +32,12 @@ def _figure(title: str, *children: Markup, width: float = _WIDTH, height: float 
 
 def _track(title: str, *children: Markup) -> Markup:
     """Return a bar that is stretched to its place: 0 .. 1000 wide, 20 high."""
-    return _tag(
-        "svg",
-        *children,
-        viewBox="0 0 1000 20",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=title,
-        class_="track",
-    )
+    view = {"viewBox": "0 0 1000 20", "preserveAspectRatio": "none"}
+    return _tag("svg", *children, **view, role="img", aria_label=title, class_="track")
 
 
 def _rect(x: float, width: float, kind: str, *, y: float = 0, height: float = 20) -> Markup:
     return _tag("rect", x=round(x, 2), y=y, width=round(max(width, 0.0), 2), height=height, class_=kind)
-
-
-def _vertical(x: float, kind: str) -> Markup:
-    return _tag("line", x1=round(x, 2), x2=round(x, 2), y1=0, y2=20, class_=kind)
 
 
 def share_bar(share: float, kind: str = "bar", title: str = "") -> Markup:
@@ -67,50 +46,24 @@ def share_bar(share: float, kind: str = "bar", title: str = "") -> Markup:
     return _track(title, _rect(0, 1000, "rail", y=6, height=8), _rect(0, width, kind, y=6, height=8))
 
 
-def reach_bar(low: float, high: float, limit: float, *, upward: bool, title: str) -> Markup:
-    """Draw the values that a left-hand side can take against its limit; beyond the limit is forbidden."""
-    ends = [low, high, limit]
-    size = _size(min(ends), max(ends))
-    start, end = (min(ends), max(ends) + 0.12 * size) if upward else (min(ends) - 0.12 * size, max(ends))
-
-    def at(value: float) -> float:
-        return 1000 * (value - start) / (end - start)
-
-    forbidden = _rect(at(limit), 1000 - at(limit), "forbidden") if upward else _rect(0, at(limit), "forbidden")
-    reach = _rect(at(low), max(at(high) - at(low), 3.0), "reach", y=4, height=12)
-    return _track(title, _rect(0, 1000, "rail"), forbidden, reach, _vertical(at(limit), "limit"))
-
-
 def range_bar(
-    reach: tuple[float, float] | None,
-    limits: Sequence[tuple[float, float, bool]],
-    span: tuple[float, float],
-    *,
-    seen: tuple[float, float] | None,
-    title: str,
+    values: tuple[float, float], middle: tuple[float, float], stated: tuple[float, float], *, title: str
 ) -> Markup:
-    """Draw what an output can be in a cell: forbidden parts, the certified reach, and what data showed.
-
-    `limits` are (low, high, upward); between low and high it depends on the input whether a value is allowed.
-    """
-    size = _size(*span)
-    start, end = span[0] - 0.08 * size, span[1] + 0.08 * size
+    """Draw the values of an input and most of them, on the stated range; what lies outside of it is forbidden."""
+    low, high = min(values[0], stated[0]), max(values[1], stated[1])
+    room = 0.08 * _size(low, high)
 
     def at(value: float) -> float:
-        return 1000 * min(max((value - start) / (end - start), 0.0), 1.0)
+        return 1000 * (value - low + room) / (high - low + 2 * room)
 
-    parts = [_rect(0, 1000, "rail")]
-    for low, high, upward in limits:
-        parts.append(_rect(at(high), 1000 - at(high), "forbidden") if upward else _rect(0, at(low), "forbidden"))
-        if low != high:
-            parts.append(_rect(at(low), at(high) - at(low), "sometimes"))
-    if reach is not None:
-        parts.append(_rect(at(reach[0]), max(at(reach[1]) - at(reach[0]), 3.0), "reach", y=4, height=12))
-    if seen is not None:
-        parts.append(_rect(at(seen[0]), max(at(seen[1]) - at(seen[0]), 3.0), "seen", y=8, height=4))
-    for low, high, upward in limits:
-        parts.append(_vertical(at(high if upward else low), "limit"))
-    return _track(title, *parts)
+    def bar(ends: tuple[float, float], kind: str, y: float, height: float) -> Markup:
+        return _rect(at(ends[0]), max(at(ends[1]) - at(ends[0]), 3.0), kind, y=y, height=height)
+
+    ends = [at(value) for value in stated]
+    forbidden = _rect(0, ends[0], "forbidden"), _rect(ends[1], 1000 - ends[1], "forbidden")
+    lines = [_tag("line", x1=round(x, 2), x2=round(x, 2), y1=0, y2=20, class_="limit") for x in ends]
+    drawn = bar(values, "reach", 4, 12), bar(middle, "seen", 8, 4)
+    return _track(title, _rect(0, 1000, "rail"), *forbidden, *drawn, *lines)
 
 
 class _Axes:
@@ -205,11 +158,6 @@ def scatter(actual: Array, predicted: Array, name: str) -> Markup:
     for a, p in zip(actual.tolist(), predicted.tolist(), strict=True):
         parts.append(_tag("circle", cx=round(axes.at_x(a), 1), cy=round(axes.at_y(p), 1), r=1.8, class_="dot"))
     return _figure(f"Predicted against true {name}", *parts)
-
-
-def residual_bars(residuals: Array, name: str) -> Markup:
-    """Draw a histogram of prediction minus truth."""
-    return histogram(residuals, f"predicted − true {name}", f"Histogram of the residuals of {name}")
 
 
 def histogram(values: Array, label: str, title: str) -> Markup:

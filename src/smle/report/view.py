@@ -1,12 +1,9 @@
-"""From facts to what the page shows: texts, tables and drawings, in the order of reading."""
+"""From facts to what the page shows: verdict, rules, statements, scope, training history, in the order of reading."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
-
-from markupsafe import Markup
 
 import smle_check
 from smle.certificates.agreement import assumptions_of
@@ -14,56 +11,27 @@ from smle.certificates.document import Proved
 from smle.report import svg
 from smle.report.judge import NO_RULES, PROVED, Judgement
 from smle.report.measured import Measured
-from smle.report.ranges import OutputRanges
-from smle.report.recorded import history_of
-from smle.report.sentences import words
-from smle.report.statements import Corner, Reader, RuleVerdict, enforced_text
-from smle.report.wording import (
-    about,
-    domain_text,
-    formula,
-    listed,
-    margin_text,
-    name_text,
-    number,
-    point,
-    range_text,
-    requirement_lines,
-    share,
-    short,
-)
-from smle.rules import Label, Specification
-from smle_check.digits import decimal
+from smle.report.recorded import history_of, mapping_of
+from smle.report.sentences import rule_view
+from smle.report.wording import count_text, domain_text, exact_text, listed, margin_text, number, short
+from smle.rules import Label, Specification, share_text
 from smle_check.names import visible
 
-__all__ = [
-    "guarantee_view",
-    "history_view",
-    "proved_view",
-    "ranges_view",
-    "rules_view",
-    "statements_view",
-    "verdict_view",
-]
+__all__ = ["guarantee_view", "history_view", "rules_view", "statements_view", "verdict_view"]
 
 _RULES, _STATEMENTS = 400, 200
 
 
 def verdict_view(
-    judgement: Judgement,
-    verdicts: Sequence[RuleVerdict],
-    measured: Measured | None,
-    more: Sequence[tuple[str, str, str]] = (),
+    judgement: Judgement, measured: Measured | None, more: Sequence[tuple[str, str, str]] = ()
 ) -> dict[str, Any]:
     """Return the first thing to read: the verdict, for what, and how it was reached; `more` facts are added to it."""
-    spec = judgement.spec
-    count = len(spec.rules) if spec is not None else 0
     if judgement.verdict == NO_RULES:
         return {
             "kind": "none",
             "word": "No rules",
             "headline": "No rules: nothing is proved about this model.",
-            "lines": ["It is a plain network. State rules and train with them to get a certificate."],
+            "lines": ["It is a plain model. State rules and train with them to get a certificate."],
             "facts": [],
         }
     if judgement.verdict != PROVED:
@@ -78,6 +46,8 @@ def verdict_view(
             ],
             "facts": [],
         }
+    assert judgement.spec is not None
+    count = len(judgement.spec.rules)
     rules = {1: "The rule holds", 2: "Both rules hold"}.get(count, f"All {count:,} rules hold")
     return {
         "kind": "proved",
@@ -89,219 +59,118 @@ def verdict_view(
             f"Checked again while this report was written: {len(judgement.proved):,} statements in exact arithmetic, "
             f"{judgement.seconds:.2f} s, without a solver and without tolerance."
         ],
-        "facts": [*_verdict_facts(judgement, verdicts, measured), *more],
+        "facts": [*_facts(judgement.spec, judgement.proved, measured), *more],
     }
 
 
-def _verdict_facts(
-    judgement: Judgement, verdicts: Sequence[RuleVerdict], measured: Measured | None
-) -> list[tuple[str, str, str]]:
-    spec = judgement.spec
-    assert spec is not None
-    inputs = len(spec.inputs)
+def _facts(spec: Specification, proved: Sequence[Proved], measured: Measured | None) -> list[tuple[str, str, str]]:
     facts = [("Rules proved", f"{len(spec.rules):,} of {len(spec.rules):,}", "")]
-    known = [v for v in verdicts if v.worst is not None]
-    if known and any(item.by for item in judgement.proved):
-        facts.append(("Enforced by", enforced_text(judgement.proved), "answers may lie on a limit, never beyond"))
-    elif known:
-        least = min(known, key=lambda v: v.margin or 0.0)
-        facts.append(
-            (
-                "Smallest margin",
-                margin_text(least.worst.margin if least.worst else Fraction(0)),
-                f"rule “{short(visible(spec.rules[least.rule].name))}”, after rounding",
-            )
-        )
-    ranges = listed((f"{name} {values}" for name, values in domain_text(spec)[:3]), 120)
-    ranges += "; …" if inputs > 3 and not ranges.endswith("…") else ""
-    facts.append(("Domain", f"{inputs:,} input{'s' if inputs != 1 else ''}", ranges))
+    if any(item.by for item in proved):
+        facts.append(("Enforced by", _enforced(proved), "answers may lie on a limit, never beyond"))
+    elif proved:
+        least = min(proved, key=lambda item: item.margin)
+        where = f"rule “{short(visible(least.rule))}”, after rounding"
+        facts.append(("Smallest margin", margin_text(least.margin), where))
+    ranges = listed((f"{name} {values}" for name, values in domain_text(spec)), 120, "; ")
+    facts.append(("Domain", count_text(len(spec.inputs), "input"), ranges))
     if measured is not None:
-        value = f"{measured.any_broken['safe']:,} of {measured.inside:,}"
-        data = measured.any_broken.get("data")
-        more = "" if data is None else f"in the data itself: {data:,}"
-        facts.append(("Rows that break a rule", value, more))
+        broken = {name: round(share * measured.inside) for name, share in measured.scores.violations.items()}
+        more = f"in the data itself: {broken['data']:,}" if "data" in broken else ""
+        facts.append(("Rows that break a rule", f"{broken['safe']:,} of {measured.inside:,}", more))
     return facts
 
 
-def rules_view(spec: Specification, verdicts: Sequence[RuleVerdict], measured: Measured | None) -> dict[str, Any]:
+def _enforced(proved: Sequence[Proved]) -> str:
+    """Return what enforces statements in a head of rules: `2 clips and 1 check`."""
+    counts = [(sum(item.by == kind for item in proved), kind) for kind in ("clip", "check")]
+    return " and ".join(count_text(count, kind) for count, kind in counts if count)
+
+
+def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any]:
     """Return the rules in words and formulas, each with its verdict."""
-    by_rule = {v.rule: v for v in verdicts}
+    spec = judgement.spec
+    assert spec is not None
+    accepted = judgement.verdict == PROVED
+    by_rule: dict[int, list[Proved]] = {}
+    for item in judgement.proved:
+        by_rule.setdefault(item.obligation.rule, []).append(item)
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):
-        required = requirement_lines(rule, spec)
-        lines = [f"{formula(rule, spec)}  ⟹  {required[0]}", *(f"∧ {line}" for line in required[1:])]
-        row = {
-            "name": visible(rule.name),
-            "words": words(rule, spec),
-            "formula": lines,
-            "bar": None,
-            "where": "",
-            "margin": "",
-            "enforced": "",
-        }
-        row.update(_rule_verdict(by_rule.get(index), spec, measured))
+        found = by_rule.get(index, [])
+        row = {**rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
+        if not accepted:
+            row |= {"badge": "not proved", "badge_kind": "bad"}
+        elif not found:
+            row |= {
+                "badge": "never active",
+                "badge_kind": "quiet",
+                "seen": "No input of the domain meets its condition.",
+            }
+        else:
+            row |= {"badge": "proved", "badge_kind": "", "enforced": _enforced(found)}
+            row["margin"] = "" if row["enforced"] else margin_text(min(item.margin for item in found))
+            if measured is not None:
+                row["seen"] = f"active on {share_text(measured.active[index] / measured.inside)} of the rows"
         rows.append(row)
     return {
         "rules": rows,
         "rules_left_out": len(spec.rules) - len(rows),
         "labels": any(isinstance(output, Label) for output in spec.outputs),
-        "constants": [(name, decimal(value)) for name, value in spec.constants],
-        "small_margin": any(v.margin is not None and v.margin < 1e-4 and not v.enforced for v in verdicts),
+        "constants": [(name, exact_text(value)) for name, value in spec.constants],
+        "small_margin": any(not item.by and item.margin < 1e-4 for item in judgement.proved),
     }
 
 
-def statements_view(stated: Sequence[Proved], reader: Reader) -> dict[str, Any]:
-    """Return the proved statements with the smallest margins."""
-    ordered = sorted(stated, key=lambda item: item.margin)[:_STATEMENTS]
-    rows = [
-        {
-            "rule": item.rule,
-            "head": item.head,
-            "where": reader.where(item),
-            "sentence": reader.sentence(item),
-            "margin": margin_text(item.margin),
-        }
-        for item in ordered
-    ]
-    return {"statements": rows, "statements_total": len(stated)}
-
-
-def proved_view(proved: Sequence[Proved]) -> dict[str, Any]:
-    """Return the statements about a head of rules in the words of the checker."""
+def statements_view(proved: Sequence[Proved]) -> dict[str, Any]:
+    """Return the proved statements in the words of the checker, those with the smallest margins first."""
     rows = [
         {
             "rule": item.rule,
             "head": item.head,
             "where": item.where,
             "sentence": item.sentence,
-            "margin": f"by a {item.by}",
+            "margin": f"by a {item.by}" if item.by else margin_text(item.margin),
         }
-        for item in proved[:_STATEMENTS]
+        for item in sorted(proved, key=lambda item: 0 if item.by else item.margin)[:_STATEMENTS]
     ]
     return {"statements": rows, "statements_total": len(proved)}
 
 
-def _rule_verdict(verdict: RuleVerdict | None, spec: Specification, measured: Measured | None) -> dict[str, Any]:
-    if verdict is None:
-        return {"badge": "not proved", "badge_kind": "bad", "statements": 0, "seen": ""}
-    if verdict.worst is None:
-        seen = "No input of the domain meets its condition."
-        return {"badge": "never active", "badge_kind": "quiet", "statements": 0, "seen": seen}
-    seen = ""
-    if measured is not None:
-        seen = f"active on {share(measured.active[verdict.rule] / measured.inside)} of the rows"
-    row = {
-        "badge": "proved",
-        "badge_kind": "",
-        "statements": verdict.statements,
-        "margin": "" if verdict.enforced else margin_text(verdict.worst.margin),
-        "enforced": verdict.enforced,
-        "seen": seen,
-    }
-    corner = verdict.corner
-    if corner is None:
-        return row
-    row["where"] = _where(corner, verdict, spec)
-    if corner.pair is None:
-        limits = {"most" if corner.upward else "least": corner.limit}
-        title = f"can take {range_text(corner.low, corner.high, **limits)}, limit {number(corner.limit, 15)}"
-        row["bar"] = svg.reach_bar(corner.low, corner.high, corner.limit, upward=corner.upward, title=title)
-    return row
-
-
-def _where(corner: Corner, verdict: RuleVerdict, spec: Specification) -> str:
-    """Say where a margin is attained."""
-    place = "" if verdict.where == "everywhere" else f", {verdict.where}"
-    if corner.pair is not None:
-        h, k = (name_text(spec.targets[i]) for i in corner.pair)
-        return f"Worst case: {h} and {k} come closest to occurring together{place}."
-    values = ", ".join(f"{name_text(spec.targets[j])} {about(v)}" for j, v in corner.outputs[:6])
-    values += ", …" if len(corner.outputs) > 6 else ""
-    if corner.x is None:
-        at = " at a corner of the certified box that is the same for all inputs"
-    else:
-        at = f" at {listed(point(spec, corner.x.tolist()), 300, ', ')}"
-    return f"Worst case of {short(verdict.sentence, 200)}: {values}{at}{place}."
-
-
-def guarantee_view(spec: Specification | None) -> dict[str, Any]:
+def guarantee_view(spec: Specification) -> dict[str, Any]:
     """Return claim, assumptions and limits in the words of the certificate format."""
     statement: Mapping[str, Any] = smle_check.STATEMENT
     return {
         "claim": statement["claim"],
         "assumptions": [
-            *(statement["assumptions"] if spec is None else assumptions_of(spec)),
-            "Python's integers and fractions compute correctly, and SHA-256 is what it is taken for.",
+            *assumptions_of(spec),
+            "Python's integers and fractions compute correctly, and SHA-256 has no collisions.",
         ],
         "not_guaranteed": [
             *statement["not_guaranteed"],
             "That the rules say what their author meant: read them above.",
             "What model.json says about data and scores: it is bound to the proof, not proved.",
         ],
-        "domain": [] if spec is None else domain_text(spec),
+        "domain": domain_text(spec),
     }
-
-
-def ranges_view(
-    ranges: Sequence[OutputRanges],
-    names: Sequence[str],
-    spec: Specification,
-    *,
-    seen: Mapping[tuple[int, int], tuple[float, float]],
-) -> list[dict[str, Any]]:
-    """Return panels of bars, one per output; `seen` has predicted ranges by (cell, output)."""
-    kinds = {output.name: isinstance(output, Label) for output in spec.outputs}
-    panels = []
-    for item in ranges:
-        rows = []
-        target = spec.targets[item.output]
-        label = kinds.get(target, False)
-        for part in item.ranges:
-            if part.reach is None:
-                numbers = "anything: free"
-            else:
-                numbers = range_text(*part.reach, least=part.least, most=part.most)
-                numbers += " (never predicted)" if label and part.reach[1] < 0 else ""
-            limits = [(limit.low, limit.high, limit.upward) for limit in part.limits]
-            shown = seen.get((part.cell, item.output))
-            bar = svg.range_bar(part.reach, limits, _span(item, seen), seen=shown, title=f"{target}: {numbers}")
-            rows.append({"name": names[part.cell], "bar": bar, "numbers": numbers})
-        title = f"{target} (logit; predicted from 0 on)" if label else target
-        panels.append({"name": title, "rows": rows, "left_out": item.left_out})
-    return panels
-
-
-def _span(item: OutputRanges, seen: Mapping[tuple[int, int], tuple[float, float]]) -> tuple[float, float]:
-    low, high = item.span
-    values = [v for (_, output), ends in seen.items() if output == item.output for v in ends]
-    return min([low, *values]), max([high, *values])
 
 
 def history_view(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the drawing of the training history, if one is recorded."""
     record = history_of(description)
     drawing = None if record is None else svg.history(record)
-    caption: str | Markup = ""
-    if record is not None and drawing is not None:
-        parts = ["Validation loss (strong) and training loss (thin)"]
-        if record.best is not None:
-            kept = "the best" if record.final else "which was kept"
-            parts.append(f"dashed: epoch {number(record.best)}, {kept}")
-        if record.epochs is not None:
-            parts.append(f"{record.epochs} epochs")
-        if record.seconds is not None:
-            parts.append(f"{record.seconds:.1f} s")
-        if record.stopped:
-            parts.append(f"ended by {record.stopped.replace('_', ' ')}")
-        if record.final:
-            parts.append(
-                f"{record.final} final epochs went on from the best, on all rows with none held out, and were kept"
-            )
-        caption = "; ".join(parts) + "."
-    elif isinstance(seconds := _mapping_of(description.get("history")).get("seconds"), int | float):
-        caption = f"Fitted in {seconds:.1f} s."
-    return {"history": drawing, "history_caption": caption}
-
-
-def _mapping_of(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    if record is None or drawing is None:
+        seconds = mapping_of(description.get("history")).get("seconds")
+        fitted = f"Fitted in {seconds:.1f} s." if isinstance(seconds, int | float) else ""
+        return {"history": None, "history_caption": fitted}
+    parts = ["Validation loss (strong) and training loss (thin)"]
+    if record.best is not None:
+        kept = "the best" if record.final else "which was kept"
+        parts.append(f"dashed: epoch {number(record.best)}, {kept}")
+    parts += [] if record.epochs is None else [f"{record.epochs} epochs"]
+    parts += [] if record.seconds is None else [f"{record.seconds:.1f} s"]
+    parts += [f"ended by {record.stopped.replace('_', ' ')}"] if record.stopped else []
+    if record.final:
+        parts.append(
+            f"the last {record.final} are final epochs: they continue from the best on all rows, and were kept"
+        )
+    return {"history": drawing, "history_caption": "; ".join(parts) + "."}

@@ -8,26 +8,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
-from smle.guarantees import Cells, binding_rules, find_cells
-from smle.programs import frozen_heads_of
-from smle.report import view as views
-from smle.report.annex import annex_view
-from smle.report.card import card_view, files_view, require_same_files
-from smle.report.data_view import CellNames, accuracy_view, cell_name, data_view
+from smle.guarantees import find_cells
+from smle.report.card import annex_view, card_view, files_view
+from smle.report.data_view import accuracy_view, data_view
 from smle.report.explorer import explorer_data
-from smle.report.head_explorer import head_explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge
 from smle.report.measured import Measured, measure
 from smle.report.page import render, require_page, stamped, write_page
-from smle.report.ranges import output_ranges
 from smle.report.recorded import corrections_of, training_of
 from smle.report.served_view import served_facts, served_view
-from smle.report.statements import Reader, RuleVerdict, Witnesses, plain_verdicts, rule_verdicts
-from smle.rules import Specification
+from smle.report.view import guarantee_view, history_view, rules_view, statements_view, verdict_view
 from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.files import read_table, text_columns
 
@@ -57,7 +49,6 @@ def write_report(
     *,
     plain: SafeEstimator | str | PathLike[str] | None = None,
     name: str | None = None,
-    folder: str | PathLike[str] | None = None,
     annex: bool = False,
 ) -> Report:
     """Check a model again in exact arithmetic and write one self-contained HTML file about it.
@@ -70,40 +61,34 @@ def write_report(
         path: The HTML file to write.
         plain: A baseline (estimator or folder) to compare with on the table.
         name: Title of the report; by default the name of the folder.
-        folder: The folder that commands in the report name, where `model` is an estimator that was saved there.
         annex: Add a table of what Annex IV of the EU AI Act asks for in technical documentation, and what of it the
             report has.
 
     Raises:
         ModelFormatError: If there is no model folder.
         DataError: If the table does not fit the model, or a baseline is given without a table.
-        ValueError: If the HTML file would replace what the report is about, or is a folder; or if `folder` holds
-            another model.
+        ValueError: If the HTML file would replace what the report is about, or is a folder.
         OSError: If the HTML file cannot be written.
     """
-    place = Path(folder) if folder is not None else None if isinstance(model, SafeEstimator) else Path(model)
+    place = None if isinstance(model, SafeEstimator) else Path(model)
     target = Path(path)
     _require_place(target, data, [given for given in (place, plain) if isinstance(given, str | PathLike)])
     if plain is not None and data is None:
         raise DataError("A baseline is compared on a table. Expected data (--data) with it. Got none.")
     estimator, record, judgement = _judged(model)
-    if record is not None and folder is not None:
-        require_same_files(record, Path(folder))
-    elif record is None and not isinstance(model, SafeEstimator):
-        place = Path(model)  # nothing could be compared with another folder
     baseline = plain if plain is None or isinstance(plain, SafeEstimator) else read_model(plain)
     _require_alike(baseline, estimator)
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
+    table = data
     if isinstance(data, str | PathLike):
         texts = {} if judgement.spec is None else text_columns(judgement.spec)
         inside = () if estimator is None else estimator.text_inputs
         table = read_table(data, text={name: frozenset() for name in inside} | texts)
-        try:
-            view, explorer = _view(estimator, record, judgement, table=table, baseline=baseline, place=place)
-        except DataError as error:
-            raise DataError(f"{data}: {error}") from None
-    else:
-        view, explorer = _view(estimator, record, judgement, table=data, baseline=baseline, place=place)
+    try:
+        measured = None if estimator is None or table is None else measure(estimator, table, plain=baseline)
+    except DataError as error:
+        raise error if table is data else DataError(f"{data}: {error}") from None
+    view, explorer = _view(estimator, record, judgement, measured, place)
     view |= {"name": title, "kicker": "Assurance report", "annex": None, **stamped()}
     if annex:
         view["annex"] = annex_view(view["contents"], proved=judgement.verdict == PROVED)
@@ -174,79 +159,34 @@ def _view(
     model: SafeEstimator | None,
     record: ModelRecord | None,
     judgement: Judgement,
-    *,
-    table: Any,
-    baseline: SafeEstimator | None,
+    measured: Measured | None,
     place: Path | None,
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     spec = judgement.spec
     description: Mapping[str, Any] = {} if record is None else record.description
-    measured = None if model is None or table is None else measure(model, table, plain=baseline)
-    verdicts: list[RuleVerdict] = []
-    view: dict[str, Any] = {"ranges": [], "outputs_left_out": 0, "measured": measured is not None, "rules": None}
-    view |= {"head_of_rules": False, "served": None}
-    view |= {"data_section": False, "explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
+    view: dict[str, Any] = {"rules": None, "head_of_rules": False, "served": None, "data_section": False}
+    view |= {"explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
     explorer = None
-    trained = None
-    if model is not None and spec is not None and model.has_head_of_rules:
-        view |= {"head_of_rules": True, **views.proved_view(judgement.proved)}
-        verdicts = plain_verdicts(judgement.proved, spec)
-        trained = corrections_of(description)
-        view["served"] = served_view(spec, trained, measured)
-        medians = training_of(description).medians if measured is None else measured.medians
-        assert record is not None
-        assert record.certificate is not None
-        explorer = head_explorer_data(record.certificate, spec, model.deployed_.front, medians=medians)
-        view["explorer_note"] = _HEAD_NOTE
-        view |= data_view(description, spec, CellNames((), ()), measured)
-        view["accuracy"] = accuracy_view(description, measured)
-    elif model is not None and spec is not None:
-        cells = model.deployed_.cells if spec.rules else find_cells(spec)
-        named = _cell_names(cells, spec)
-        if judgement.verdict == PROVED:
-            assert record is not None
-            assert record.certificate is not None
-            over = frozen_heads_of(record.weights)
-            verdicts = rule_verdicts(judgement.proved, record.certificate, spec, cells=cells, over=over)
-            view |= views.statements_view(judgement.proved, Reader(spec, cells))
-            witnesses = Witnesses(record.certificate, spec, cells=cells, over=over)
-            ranges, view["outputs_left_out"] = output_ranges(witnesses)
-            seen = {} if measured is None else _seen(measured)
-            view["ranges"] = views.ranges_view(ranges, named.names, spec, seen=seen)
-        view |= data_view(description, spec, named, measured)
+    facts: list[tuple[str, str, str]] = []
+    if model is not None and spec is not None:
+        cells = None
+        if model.has_head_of_rules:
+            trained = corrections_of(description)
+            view |= {"head_of_rules": True, "served": served_view(spec, trained, measured)}
+            facts = served_facts(trained, measured)
+        else:
+            cells = model.deployed_.cells if spec.rules else find_cells(spec)
+        view |= statements_view(judgement.proved) | data_view(description, spec, cells, measured)
         view["accuracy"] = accuracy_view(description, measured)
         medians = training_of(description).medians if measured is None else measured.medians
         explorer = explorer_data(model.deployed_, medians=medians)
-        view["explorer_note"] = "" if explorer is None else _explorer_note(explorer)
+        view["explorer_note"] = _HEAD_NOTE if model.has_head_of_rules else _NETWORK_NOTE
     if spec is not None:
-        view |= views.rules_view(spec, verdicts, measured)
-        view |= views.guarantee_view(spec)
-    view |= views.history_view(description)
-    view |= {"verdict": views.verdict_view(judgement, verdicts, measured, served_facts(trained, measured))}
+        view |= rules_view(judgement, measured) | guarantee_view(spec)
+    view |= history_view(description) | {"verdict": verdict_view(judgement, measured, facts)}
     view |= card_view(description, record) | files_view(record, judgement, place)
     view["contents"] = _contents(view, explorer)
     return view, explorer
-
-
-def _cell_names(cells: Cells, spec: Specification) -> CellNames:
-    names, free = [], []
-    for index in range(len(cells)):
-        bound = binding_rules(cells, spec, index)
-        rules = {rule for rule, region in bound if region is None or not cells.regions[region]}
-        elsewhere = {rule for rule, region in bound} - rules
-        names.append(cell_name(spec, sorted(rules), partly=len(elsewhere)))
-        free.append(cells.free_cell and index == len(cells) - 1)
-    return CellNames(tuple(names), tuple(free))
-
-
-def _seen(measured: Measured) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return the predicted range of each output in each cell that rows of the table fell into."""
-    result = {}
-    for cell in np.unique(measured.cell_of):
-        part = measured.outputs[measured.cell_of == cell]
-        for output in range(min(part.shape[1], 64)):
-            result[int(cell), output] = (float(part[:, output].min()), float(part[:, output].max()))
-    return result
 
 
 _HEAD_NOTE = (
@@ -255,11 +195,7 @@ _HEAD_NOTE = (
 )
 
 
-def _explorer_note(explorer: Mapping[str, Any]) -> str:
-    if "network" in explorer:
-        return "It is drawn in your browser, in double arithmetic, from the embedded float32 weights."
-    reason = explorer["grid"]["reason"]
-    return f"Values were computed on a grid when the report was written, because {reason}; other inputs stay fixed."
+_NETWORK_NOTE = "It is drawn in your browser, in double arithmetic, from the embedded float32 weights."
 
 
 def _contents(view: Mapping[str, Any], explorer: object) -> list[tuple[str, str]]:
@@ -267,7 +203,6 @@ def _contents(view: Mapping[str, Any], explorer: object) -> list[tuple[str, str]
         ("rules", "Rules and verdicts", view["rules"] is not None),
         ("scope", "What is guaranteed", bool(view["rules"])),
         ("served", "How answers are served", view["served"] is not None),
-        ("ranges", "Output ranges", bool(view["ranges"])),
         ("explorer", "Explorer", explorer is not None),
         ("data", "Data and accuracy", view["data_section"]),
         ("card", "Model card", True),

@@ -24,7 +24,7 @@ from smle.rules.operators import (
     variables,
 )
 from smle.rules.polytope import Linear, Polytope, Row, dot, linear
-from smle.rules.shown import html_table, text_table
+from smle.rules.shown import clause_text, html_table, number_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "at_most",
     "at_most_one",
     "bounded_change",
+    "clause_text",
     "date_text",
     "day_of",
     "dot",
@@ -69,8 +70,11 @@ __all__ = [
     "maximum",
     "minimum",
     "mutually_exclusive",
+    "number_text",
+    "row_text",
     "rule",
     "score",
+    "share_text",
     "text_table",
     "variable",
     "variables",

@@ -1,11 +1,86 @@
-"""Tables for people: aligned text for terminals, plain HTML for notebooks."""
+"""For people: numbers, rows and clauses in the rules language, tables as aligned text or as plain HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from html import escape
+from typing import TYPE_CHECKING
 
-__all__ = ["html_table", "text_table"]
+from smle.rules.dates import date_text
+from smle.rules.expressions import quote_name
+from smle_check.names import visible
+from smle_check.words import comparison_text
+
+if TYPE_CHECKING:
+    from smle.rules.formula import Clause
+    from smle.rules.polytope import Row
+    from smle.rules.specification import Specification
+
+__all__ = ["clause_text", "html_table", "number_text", "row_text", "share_text", "text_table"]
+
+
+def number_text(value: Fraction | float, digits: int = 6, *, grouped: bool = False) -> str:
+    """Return a number rounded to a few significant digits, with an exponent only if it is very large or very small.
+
+    All digits before the point are shown. `grouped`: `12,345` instead of `12345`.
+    """
+    text = f"{float(value):.{digits}g}"
+    if "e" in text and 0 < int(text.split("e")[1]) < 9:
+        text = f"{float(value):.0f}"
+    whole, point, decimals = text.partition(".")
+    if grouped and len(whole.lstrip("-")) > 4 and whole.lstrip("-").isdecimal():
+        whole = f"{int(whole):,}"
+    return whole + point + decimals
+
+
+def share_text(share: float) -> str:
+    """Return a share in percent; 0% and 100% are said only of exactly none and exactly all."""
+    if share in (0.0, 1.0):
+        return f"{share:.0%}"
+    for digits in range(1, 6):
+        text = f"{share * 100:.{digits}f}"
+        if 0 < float(text) < 100:
+            return text + "%"
+    return "below 0.00001%" if share < 0.5 else "above 99.99999%"
+
+
+def row_text(spec: Specification, row: Row) -> str:
+    """Return a half-space over inputs as a rule would state it; `road == icy` where it says just that."""
+    if len(row.coefficients) == 1 and not row.strict:
+        ((column, value),) = row.coefficients
+        category = _category(spec, column)
+        if column in spec.dates and abs(value) == 1:
+            return f"{_name(spec.columns[column])} {'<=' if value > 0 else '>='} {date_text(row.bound * value)}"
+        if category is not None and ((value == 1 and row.bound == 0) or value == row.bound == -1):
+            return f"{_name(category[0])} {'==' if value < 0 else '!='} {_name(category[1])}"
+    return comparison_text(dict(row.coefficients), row.bound, row.strict, [_name(name) for name in spec.columns])
+
+
+def clause_text(spec: Specification, clause: Clause, shown: int = 8) -> str:
+    """Return a clause as a rule would state it; of a long one the first literals."""
+    names = [_name(name) for name in (*spec.targets, *spec.columns)]
+    parts = []
+    for literal in clause.literals[:shown]:
+        terms = {**dict(literal.outputs), **{len(spec.targets) + k: v for k, v in literal.inputs}}
+        parts.append(comparison_text(terms, literal.bound, literal.strict, names))
+    more = f" or ... ({len(clause.literals) - shown:,} more)" if len(clause.literals) > shown else ""
+    return " or ".join(parts) + more
+
+
+def _name(name: str) -> str:
+    return quote_name(visible(name))
+
+
+def _category(spec: Specification, column: int) -> tuple[str, str] | None:
+    """Return the categorical input and the category of a 0/1 column; None for a number."""
+    for item in spec.inputs:
+        categories: tuple[str, ...] | None = getattr(item, "categories", None)
+        width = 1 if categories is None else len(categories)
+        if column < width:
+            return None if categories is None else (item.name, categories[column])
+        column -= width
+    return None
 
 
 def text_table(rows: Sequence[Sequence[str]], *, limit: int = 60) -> str:

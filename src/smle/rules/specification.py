@@ -13,7 +13,7 @@ from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF
 from smle.rules.polytope import Polytope
-from smle.rules.shown import html_table, text_table
+from smle.rules.shown import html_table, number_text, text_table
 from smle_check.names import twins, visible
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class NumericInput:
         """Return a value as people read it: a date, or a number rounded to four digits."""
         if self.dates:
             return date_text(value)
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return number_text(value, 4, grouped=True)
 
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
@@ -293,7 +293,7 @@ class Specification:
 
     def value_text(self, column: int, value: Fraction | float) -> str:
         """Return a value of an input column as people read it: a date, or a number with six digits."""
-        return date_text(value) if column in self.dates else f"{float(value):g}"
+        return date_text(value) if column in self.dates else number_text(value)
 
     @cached_property
     def dates(self) -> frozenset[int]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from smle.rules import number_text
+
 __all__ = ["Attack", "Violation"]
 
 
@@ -37,7 +39,7 @@ class Violation:
         if self.excess is None:
             much = "the answer is no finite number"
         else:
-            much = f"off by {float(self.excess):.4g}" if self.excess else "a limit that is excluded is reached"
+            much = f"off by {number_text(self.excess, 4)}" if self.excess else "a limit that is excluded is reached"
         return f"Rule '{self.rule}' asks {self.asks}. At {place} the model answers {answer}: {much}."
 
 
@@ -75,4 +77,4 @@ class Attack:
 def _shown(value: Any) -> str:
     if value is None:
         return "missing"
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
+    return number_text(value, 9) if isinstance(value, float) else str(value)

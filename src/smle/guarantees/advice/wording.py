@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from smle.rules import Categorical, NumericInput, Polytope, Row, Rule, Specification, date_text
-from smle_check.words import comparison_text
+from smle.rules import Categorical, NumericInput, Polytope, Rule, Specification, date_text, row_text
+from smle.rules import number_text as rounded_text
+from smle_check.digits import decimal
 
 __all__ = ["number_json", "number_text", "point_json", "point_text", "region_text", "value_text"]
 
 
 def number_text(value: Fraction) -> str:
     """Return a number as a short decimal; `~` marks one that was rounded."""
-    for digits in range(7):
-        text = f"{float(value):.{digits}f}"
-        if Fraction(text) == value:
-            return text.rstrip("0").rstrip(".") if "." in text else text
-    return f"~{float(value):.6g}"
+    text = decimal(value)
+    return text if "/" not in text and len(text) <= 15 else f"~{rounded_text(value)}"
 
 
 def value_text(item: NumericInput, value: Fraction) -> str:
@@ -57,18 +55,7 @@ def _mentioned(rule: Rule) -> Iterator[int]:
 
 def region_text(spec: Specification, region: Polytope) -> str:
     """Return a condition in the words of the rules: `score < 480 and work == none`."""
-    return " and ".join(_row_text(spec, row) for row in region.rows) or "always"
-
-
-def _row_text(spec: Specification, row: Row) -> str:
-    if len(row.coefficients) == 1 and not row.strict:
-        ((column, value),) = row.coefficients
-        name, _, category = spec.columns[column].partition("=")
-        if column in spec.dates and abs(value) == 1:
-            return f"{name} {'<=' if value > 0 else '>='} {date_text(row.bound * value)}"
-        if category and ((value == 1 and row.bound == 0) or value == row.bound == -1):
-            return f"{name} {'==' if value < 0 else '!='} {category}"
-    return comparison_text(dict(row.coefficients), row.bound, row.strict, list(spec.columns))
+    return " and ".join(row_text(spec, row) for row in region.rows) or "always"
 
 
 def number_json(value: Fraction) -> dict[str, object]:

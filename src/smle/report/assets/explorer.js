@@ -15,7 +15,8 @@ function digits(value) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  const rounded = Number(value.toPrecision(4)), grouped = size >= 1e4 && size < 1e9;
+  const text = grouped ? Math.round(value).toLocaleString("en-US") : size >= 1e9 || size < 1e-4 ? value.toExponential(2) : String(rounded);
   return text.replace("-", "−");
 }
 
@@ -40,9 +41,7 @@ class Explorer {
     const network = data.network ? makeBackbone(data.network) : null;
     this.run = data.box ? makeBox(data.box, network)
       : this.head ? (x) => this.head.serve(x, network ? [...network(x)] : this.answers)
-      : network ? (x) => ({ x, y: network(x), cell: 0, rules: [], free: true, clipped: 0 }) : null;
-    this.grid = data.grid || null;
-    if (this.grid) for (const slice of this.grid.slices) slice.values = unpack(slice.y);
+      : (x) => ({ x, y: network(x), cell: 0, rules: [], free: true, clipped: 0 });
     this.values = data.inputs.map((input) => input.start);
     this.first = 0;
     this.second = -1;
@@ -59,8 +58,7 @@ class Explorer {
 
   buildControls() {
     const { inputs, outputs } = this.data;
-    const along = this.grid ? [...new Set(this.grid.slices.flatMap((s) => s.axes))].sort((a, b) => a - b) : inputs.keys();
-    const names = [...along].map((i) => [i, inputs[i].name]);
+    const names = inputs.map((input, i) => [i, input.name]);
     this.firstField = this.select("across", names, this.first, (v) => {
       this.first = v;
       if (this.second === v) this.second = -1;
@@ -68,7 +66,7 @@ class Explorer {
     });
     this.secondField = this.select("up", [], this.second, (v) => { this.second = v; });
     this.fillSecond();
-    const shown = outputs.slice(0, this.grid ? this.grid.outputs : outputs.length).map((o, i) => [i, this.title(o)]);
+    const shown = outputs.map((o, i) => [i, this.title(o)]);
     const decisions = this.data.choices.map((choice, i) => [-1 - i, `${choice.name} (the choice)`]);
     if (decisions.length) this.output = -1;
     this.select("output", [...decisions, ...shown], this.output, (v) => { this.output = v; });
@@ -94,8 +92,7 @@ class Explorer {
   }
 
   fillSecond() {
-    const allowed = (i) => i !== this.first && (!this.grid || this.sliceOf(this.first, i));
-    const options = this.data.inputs.map((input, i) => [i, input.name]).filter(([i]) => allowed(i));
+    const options = this.data.inputs.map((input, i) => [i, input.name]).filter(([i]) => i !== this.first);
     this.secondField.replaceChildren(...[[-1, "none (draw a line)"], ...options].map(([v, n]) => element("option", { value: v }, n)));
     this.secondField.value = String(this.second);
   }
@@ -155,39 +152,14 @@ class Explorer {
     return x;
   }
 
-  sliceOf(a, b) {
-    return this.grid.slices.find((s) => b < 0 ? s.axes.length === 1 && s.axes[0] === a
-      : s.axes.length === 2 && s.axes.includes(a) && s.axes.includes(b));
-  }
-
   at(values) {
-    if (this.run) {
-      const answer = this.run(this.columns(values));
-      return answer.rules ? answer : { ...answer, rules: activeRules(this.data, answer.on, answer.x) };
-    }
-    const slice = this.sliceOf(this.first, this.second);
-    const nearest = slice.axes.map((axis, n) => {
-      const ticks = slice.ticks[n];
-      let best = 0;
-      ticks.forEach((t, k) => { if (Math.abs(t - values[axis]) < Math.abs(ticks[best] - values[axis])) best = k; });
-      return best;
-    });
-    const row = nearest.length === 1 ? nearest[0] : nearest[0] * slice.ticks[1].length + nearest[1];
-    const m = slice.values.shape[1], on = slice.active[row];
-    const fixed = this.data.inputs.map((input) => input.start);
-    slice.axes.forEach((axis, n) => { fixed[axis] = slice.ticks[n][nearest[n]]; });
-    const y = slice.values.values.subarray(row * m, (row + 1) * m);
-    const x = this.columns(fixed);
-    return { x, y, cell: on.join(""), rules: activeRules(this.data, on, x) };
+    const answer = this.run(this.columns(values));
+    return answer.rules ? answer : { ...answer, rules: activeRules(this.data, answer.on, answer.x) };
   }
 
   samples(axis, count) {
     const input = this.data.inputs[axis];
     if (input.kind === "category") return input.categories.map((_, k) => k);
-    if (this.grid) {
-      const slice = this.sliceOf(this.first, this.second);
-      return slice.ticks[slice.axes.indexOf(axis)];
-    }
     const size = input.high - input.low;
     if (input.integer) {
       const total = Math.min(count, size);
@@ -228,7 +200,6 @@ class Explorer {
     this.sliders.forEach(({ field, readout, row }, i) => {
       const input = this.data.inputs[i];
       readout.textContent = input.kind === "category" ? "" : valueText(input, this.values[i]);
-      field.disabled = Boolean(this.grid) && i !== this.first && i !== this.second;
       row.classList.toggle("axis-input", i === this.first || i === this.second);
     });
     chart.replaceChildren();
@@ -367,7 +338,7 @@ class Explorer {
 
   drawMap(chart, width) {
     const { layers } = this.data.network || { layers: [] };
-    const side = this.grid ? 25 : this.head ? 36 : layers.reduce((n, l) => n + l.weight.shape[0] * l.weight.shape[1], 0) > 40000 ? 36 : 56;
+    const side = this.head ? 36 : layers.reduce((n, l) => n + l.weight.shape[0] * l.weight.shape[1], 0) > 40000 ? 36 : 56;
     const height = Math.min(Math.max(width * 0.66, 280), 460);
     const xs = this.samples(this.first, side), ys = this.samples(this.second, side);
     const name = this.output < 0 ? this.data.choices[-1 - this.output].name : this.title(this.data.outputs[this.output]);
@@ -463,8 +434,7 @@ class Explorer {
     }
     const list = answer.rules.slice(0, 12).map((r) => {
       const rule = this.data.rules[r];
-      const complete = rule.complete && (!this.grid || this.data.outputs.length <= this.grid.outputs);
-      const room = complete ? ruleRoom(rule, answer.x, answer.y) : null;
+      const room = rule.complete ? ruleRoom(rule, answer.x, answer.y) : null;
       const text = room === null ? "" : room > -1e-5 * (1 + Math.abs(room)) ? ` (room ${digits(Math.max(room, 0))})` : ` (short by ${digits(-room)} in this drawing)`;
       return element("li", {}, rule.name + text);
     });
