@@ -70,7 +70,7 @@ def weights_of(network: BoxNetwork | SafeNetwork | CertifiedNetwork | MLP) -> di
     state = backbone.state_dict().items()
     weights = {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}
     if isinstance(network, BoxNetwork):
-        return weights | network.deployed.tensors
+        return {**weights, **network.deployed.tensors}
     if isinstance(network, MLP):
         return weights
     head = {k: v for k, v in network.head.certificate.tensors.items() if not k.startswith(BACKBONE)}

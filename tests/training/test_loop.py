@@ -29,7 +29,8 @@ X, Y = make_rows(EVERYWHERE, 240)
 
 
 def options(**changes: object) -> TrainingOptions:
-    defaults: dict[str, object] = {"max_epochs": 5, "batch_size": 32, "learning_rate": 1e-2, "schedule": None, "verbose": False}
+    defaults: dict[str, object] = {"max_epochs": 5, "batch_size": 32, "learning_rate": 1e-2, "verbose": False}
+    defaults["schedule"] = None
     return TrainingOptions(**{**defaults, **changes})  # type: ignore[arg-type]
 
 

@@ -87,9 +87,11 @@ def train_network(
         history = _train(model, task, network, rows, enforced, weight, enforcement, seed)
         if further is not None:
             further(network, history)
-        boxed = isinstance(network, BoxNetwork)
-        certificate = certify(network) if boxed else None
-        backbone = network.backbone if boxed else _folded(network)
+        certificate, backbone = None, network.backbone
+        if isinstance(network, BoxNetwork):
+            certificate = certify(network)
+        else:
+            backbone = _folded(network)
     held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
     state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
     return Trained(tensors_of(state), certificate, history, held)

@@ -190,7 +190,8 @@ class BoxNetwork(Float32Only):
                 f"{tuple(features.shape)}."
             )
         if not self.training:
-            return self._served(features, z)
+            served: Tensor = self._served(features, z)
+            return served
         if self.pinned:  # training goes on
             self.pinned = False
         return self._trained(features, z)

@@ -7,7 +7,6 @@ graph; so the gate, which has no gradient, and the choice of a head are written 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,11 +85,11 @@ def affine_at(
     y = torch.addmm(bias.reshape(count * m, 1), weight.reshape(count * m, n), v.T)
     if slope is not None and x is not None:
         y = torch.addmm(y, slope.reshape(count * m, -1), x.T)
-    choices: list[Any] = list(torch.split(y, m)) if count > 1 else [y] * count
+    choices: list[Tensor] = list(torch.split(y, m)) if count > 1 else [y]
     if free is not None:
         choices.append(torch.addmm(free[1].unsqueeze(1), free[0], z.T))
     if cell is None:
-        return choices[0].T  # type: ignore[no-any-return]
+        return choices[0].T
     if len(choices) == 2:
-        return torch.where(cell == 0, *choices).T
+        return torch.where(cell == 0, choices[0], choices[1]).T
     return torch.stack(choices)[cell, :, torch.arange(len(cell), device=cell.device)]
