@@ -90,7 +90,7 @@ class BoxNetwork(Float32Only):
 
     Raises:
         RuleError: If there are no rules.
-        ContradictionError: If the rules of some cell leave no room.
+        NotCertifiedError: If no affine answer is found for the rules of some cell.
     """
 
     def __init__(

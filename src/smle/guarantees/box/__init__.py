@@ -13,6 +13,7 @@ from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, run_pdcg, strongest_c
 from smle.guarantees.box.projection import HeadResult, nearest_safe_head, project
 from smle.guarantees.box.refitting import LOSSES as REFIT_LOSSES
 from smle.guarantees.box.refitting import Samples, mean_loss, refit
+from smle.guarantees.box.robust import Layout, RobustRow, roomy_center
 
 __all__ = [
     "PDCG_COSTS",
@@ -21,8 +22,10 @@ __all__ = [
     "Finder",
     "HeadProblem",
     "HeadResult",
+    "Layout",
     "Memory",
     "Pdcg",
+    "RobustRow",
     "Samples",
     "Search",
     "find_center",
@@ -30,6 +33,7 @@ __all__ = [
     "nearest_safe_head",
     "project",
     "refit",
+    "roomy_center",
     "run_pdcg",
     "strongest_counterexample",
 ]
