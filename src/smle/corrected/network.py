@@ -5,12 +5,8 @@ A folder holds numbers, rules and the certificate, no code: whoever loads it bri
 
 from __future__ import annotations
 
-import smle.nn  # first: where torch is missing it says what to install
-
 # isort: split
-import platform
 import warnings
-from datetime import datetime, timezone
 from os import PathLike
 from typing import Any
 
@@ -19,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-import smle
 from smle.assurance import CertifiedNetwork, backbone_state, certify, weights_of
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
@@ -29,14 +24,14 @@ from smle.errors import ModelFormatError, NotCertifiedError
 from smle.nn.box_network import BoxNetwork, Rescaled
 from smle.nn.certified_head import CertifiedHead
 from smle.nn.network import Answers, SafeNetwork, encoded_features, evaluating
+from smle.programs import WIDE
 from smle.rules import Specification
-from smle.storage import FORMAT, VERSION, ModelRecord, write_record
+from smle.storage import ModelRecord, description_of, write_record
 from smle_check.reading import BACKBONE
 
 __all__ = ["KINDS", "CertifiedNetwork", "correct_module", "export_network", "load_network", "save_network"]
 
 KINDS = ("SafeNetwork", "BoxNetwork")
-_WIDE = 2.0**100  # answers beyond are replaced
 
 
 def correct_module(model: nn.Module, spec: Specification, examples: Any = None) -> SafeNetwork:
@@ -45,7 +40,7 @@ def correct_module(model: nn.Module, spec: Specification, examples: Any = None) 
     if examples is not None:
         features, *inputs = examples if isinstance(examples, tuple) else (examples,)
         answers = _raw(network, encoded_features(spec, features), tuple(inputs))
-        known = np.where(np.abs(answers) <= _WIDE, answers, np.nan).reshape(-1, answers.shape[-1])
+        known = np.where(np.abs(answers) <= WIDE, answers, np.nan).reshape(-1, answers.shape[-1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # columns of NaN alone
             default, scale = np.nan_to_num(np.nanmedian(known, axis=0)), np.nan_to_num(np.nanstd(known, axis=0))
@@ -73,15 +68,14 @@ def save_network(
     A certified model that is there is replaced with `overwrite=True`.
 
     Raises:
-        NotCertifiedError: If there are no rules, or one cannot be proved.
+        NotCertifiedError: If a rule cannot be proved.
     """
     spec = network.spec
-    if not spec.rules:
-        raise NotCertifiedError("This network has no rules, so there is nothing to prove. Save its state_dict instead.")
     wrapped = isinstance(network.backbone, Rescaled | Answers)
     backbone = network.backbone.backbone if wrapped else network.backbone
     assert isinstance(backbone, nn.Module)
-    description, rules = _description(type(network).__name__, backbone, spec), spec.to_yaml()
+    description = description_of(type(network).__name__, spec, backbone=_name_of(backbone))
+    rules = spec.to_yaml()
     if isinstance(network.backbone, Answers):
         description["embedding"] = network.backbone.last.in_features
     files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode()}
@@ -137,25 +131,10 @@ def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = Tru
         ) from None
 
 
-def _description(kind: str, backbone: nn.Module, spec: Specification) -> dict[str, Any]:
+def _name_of(backbone: nn.Module) -> str:
+    """Return the class of a module whose numbers can be stored."""
     for name, value in backbone.state_dict().items():
         if not isinstance(value, Tensor) or value.dtype is torch.bfloat16:
             what = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise ModelFormatError(f"Expected tensors that can be stored. Got '{name}' as {what}. Call model.float().")
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": kind,
-        "backbone": f"{type(backbone).__module__}.{type(backbone).__qualname__}",
-        "inputs": [item.name for item in spec.inputs],
-        "columns": list(spec.columns),
-        "targets": list(spec.targets),
-        "provenance": {
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": {
-                "smle": smle.__version__, "python": platform.python_version(), "torch": torch.__version__,
-                "numpy": np.__version__,
-            },
-        },
-        "scores": {},
-    }  # fmt: skip
+    return f"{type(backbone).__module__}.{type(backbone).__qualname__}"

@@ -275,8 +275,9 @@ class BoxNetwork(Float32Only):
     def load_heads(self, over: FrozenHeads) -> None:
         """Set the raw parameters to given heads."""
         heads = [head for head in over.heads if head is not None]
-        V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
-        self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
+        if heads:
+            V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
+            self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
 
     def frozen_heads(self) -> FrozenHeads:
         """Return what the deployed program can reach, as plain arrays."""

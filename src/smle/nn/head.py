@@ -122,8 +122,10 @@ def stored_heads(over: FrozenHeads, free: FreeHead | None) -> dict[str, npt.NDAr
     """Return bounds and heads by their names in the model file; `smle.programs.frozen_heads_of` reads them."""
     arrays = {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
     certified = [head for head in over.heads if head is not None]
+    if not certified and free is not None:  # no rule is ever active
+        arrays |= {"heads.weight": np.zeros_like(free[0])[None][:0], "heads.bias": np.zeros_like(free[1])[None][:0]}
     for name, part in {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}.items():
-        if getattr(certified[0], part) is not None:
+        if certified and getattr(certified[0], part) is not None:
             arrays[f"heads.{name}"] = np.stack([getattr(head, part) for head in certified])
     if free is not None:
         arrays |= {"free.weight": free[0], "free.bias": free[1]}

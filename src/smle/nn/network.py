@@ -22,6 +22,7 @@ from smle.nn.certified_head import CertifiedHead
 from smle.nn.head import is_large, read_features
 from smle.nn.quick import Quick, eager
 from smle.nn.units import DataScale
+from smle.programs import WIDE
 from smle.rules import Specification
 from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Answers", "SafeNetwork", "encoded_features", "evaluating", "predicted"]
 
-_WIDE = 2.0**100  # answers beyond are replaced
 _is_compiling = torch.compiler.is_compiling
 _FEW_ROWS = 8  # from which no units are read
 
@@ -264,7 +264,7 @@ class SafeNetwork(nn.Module):
             self.counts["rows"] += answers.numel() // answers.shape[-1]
             return
         own, final = (part.to(torch.float32).cpu().numpy().reshape(-1, part.shape[-1]) for part in (answers, served))
-        usable = (np.abs(own) <= _WIDE).all(axis=1)
+        usable = (np.abs(own) <= WIDE).all(axis=1)
         self.counts["rows"] += len(usable)
         self.counts["moved"] += int(((own != final).any(axis=1) & usable).sum())
         self.counts["replaced"] += int((~usable).sum())

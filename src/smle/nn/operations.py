@@ -85,7 +85,7 @@ def affine_at(
     y = torch.addmm(bias.reshape(count * m, 1), weight.reshape(count * m, n), v.T)
     if slope is not None and x is not None:
         y = torch.addmm(y, slope.reshape(count * m, -1), x.T)
-    choices: list[Tensor] = list(torch.split(y, m)) if count > 1 else [y]
+    choices: list[Tensor] = list(torch.split(y, m)) if count > 1 else [y][:count]
     if free is not None:
         choices.append(torch.addmm(free[1].unsqueeze(1), free[0], z.T))
     if cell is None:

@@ -297,7 +297,7 @@ class _Run:
             stopped = "max_epochs"
         if stopped:
             self.end_phase(stopped)
-        if self.path is not None and (self.finished or not len(history.loss) % options.checkpoint_every):
+        if self.path is not None:
             self.save(self.path)
 
     def end_phase(self, stopped: str) -> None:
@@ -345,7 +345,7 @@ class _Run:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """Return digests of what must be the same for a run to go on, by name."""
-        ignored = ("verbose", "checkpoint_every", "threads", "device")
+        ignored = ("verbose", "threads", "device")
         options = {f.name: _plain(getattr(self.options, f.name)) for f in fields(self.options) if f.name not in ignored}
         shapes = {name: list(value.shape) for name, value in self.network.named_parameters()}
         enforcement = None if self.enforcement is None else self.enforcement.name

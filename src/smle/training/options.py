@@ -40,7 +40,7 @@ class TrainingOptions:
       with a tenth of the learning rate that falls to zero as a cosine. What they end with is kept. For rows in memory.
       `final_below`: only if the best validation loss is below this.
     * `threads` of torch; None: one for small networks, as torch has it for others. `device`: `auto`, `cpu`, ...
-    * `checkpoint_every`: epochs between two checkpoints. `verbose`: show a bar; None: only on a terminal.
+    * `verbose`: show a bar; None: only on a terminal.
     """
 
     learning_rate: float = NETWORK.learning_rate
@@ -57,11 +57,10 @@ class TrainingOptions:
     final_below: float = math.inf
     threads: int | None = None
     device: str = "auto"
-    checkpoint_every: int = 1
     verbose: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "batch_size", "max_epochs", "patience", "threads", "checkpoint_every"):
+        for name in ("learning_rate", "batch_size", "max_epochs", "patience", "threads"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"Expected {name} > 0. Got {value}.")
