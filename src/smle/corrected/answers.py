@@ -81,7 +81,7 @@ def _example(found: Any) -> str:
         except (TypeError, ValueError):
             return repr(value)[:40]
         except OverflowError:
-            return "a whole number beyond all floats"
+            return "a whole number too large for a float"
     return type(found).__name__
 
 
