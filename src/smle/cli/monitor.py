@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, counted, data_named, out, print_json, print_rows, reported
+from smle.cli.app import MODELS, Json, app, counted, data_named, print_json, print_rows, reported, say, warn
 from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
         shares += [(_TITLES["missing"].format(name), count / now.rows) for name, count in now.missing.items()]
         shares += [(_TITLES["rule"].format(name), count / now.rows) for name, count in now.rules.items()]
         print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
-        out.print("The model says nothing about its training rows: there is nothing to compare with.", soft_wrap=True)
+        say("The model says nothing about its training rows: there is nothing to compare with.")
         _warn(now)
         return
     # Bins and cells are many: those that changed are shown, the rest is in the JSON. So are rules that are always on.
@@ -127,7 +127,7 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
             f"{c.training:.2%}",
             f"{c.now:.2%}",
             f"{c.low:+.2%} to {c.high:+.2%}",
-            c.verdict,
+            "unclear" if c.verdict == "open" else c.verdict,
         )
         for c in shown
     ]
@@ -137,13 +137,10 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
     unsure = sum(c.verdict == "open" for c in changes)
     for name, count in now.outside.items():
         if count:
-            out.print(
-                f"Outside the range of {name}: {count} {'row' if count == 1 else 'rows'}.", markup=False, soft_wrap=True
-            )
-    out.print(
+            say(f"Outside the range of {name}: {count} {'row' if count == 1 else 'rows'}.")
+    say(
         f"{changed} of {len(changes)} shares changed by more than {tolerance:.1%}; for {unsure} the rows are too few "
-        "to tell. Intervals hold together with 99 %, for independent rows.",
-        soft_wrap=True,
+        "to tell. Intervals hold together with 99 %, for independent rows."
     )
     _warn(now)
 
@@ -151,9 +148,6 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
 def _warn(now: Usage) -> None:
     for name, count in now.missing.items():
         if count == now.rows:
-            out.print(
-                f"WARNING: '{name}' is missing in every row; its stand-in took its place.", style="bold red",
-                soft_wrap=True, markup=False,
-            )  # fmt: skip
+            warn(f"'{name}' is missing in every row; its stand-in took its place.")
     if now.head is not None and now.head.concern:
-        out.print(f"WARNING: {now.head.concern}", style="bold red", soft_wrap=True, markup=False)
+        warn(now.head.concern)

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, data_named, err, print_json, reported
+from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, data_named, note, print_json, reported
 
 
 @app.command(rich_help_panel=RULES)
 def rules(
     files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
-    data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to hold the rules against.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to check against the rules.")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write a page to look at: rules.html.")
     ] = None,
@@ -24,8 +24,8 @@ def rules(
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
 
-    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3: a
-    question stayed open.
+    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3:
+    undecided.
 
     Example: smle rules braking.yaml --data drives.csv
 
@@ -68,7 +68,7 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
 
         kept = {"the rules file itself": path} | ({} if data is None else {"the table itself": data})
         place = write_rules_page(result, output, table=table, name=path.stem, kept=kept)
-        err.print(f"page: {place}", markup=False, soft_wrap=True)
+        note(f"page: {place}")
     if result.contradictory:
         raise typer.Exit(REFUTED)
     if result.undecided:
@@ -92,7 +92,7 @@ def _check_each(paths: list[Path]) -> None:
             severe = [finding.text for finding in result.findings if finding.severe]
             if result.contradictory or result.undecided:
                 code = REFUTED if result.contradictory else UNDECIDED
-                text = severe[0] if severe else "a question stayed open; `smle rules FILE` says which"
+                text = severe[0] if severe else "undecided; `smle rules FILE` says what"
         codes.add(code)
         print(f"{path}: {text}")
     worst = next((code for code in (WRONG, REFUTED, UNDECIDED) if code in codes), 0)

@@ -171,7 +171,7 @@ def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.i
     clauses = _absorbed(list(dict.fromkeys(clauses)))
     found = np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int32)
     if not clauses and not len(found):
-        raise RuleError(f"{quote(then)} asks nothing: it is always true.")
+        raise RuleError(f"{quote(then)} is always true, so it has no effect.")
     return clauses, found
 
 

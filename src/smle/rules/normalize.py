@@ -274,7 +274,7 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
     if operator == "==" and difference.has_outputs:
         example = Compare((Call("abs", (add(left, [(-1, right)]),)), Num(Fraction(1, 100))), ("<=",))
         raise RuleError(
-            f"{quote(node)} asks outputs for an equality, which no float can promise. "
+            f"{quote(node)} requires exact equality of outputs, which floats cannot guarantee. "
             f"State a tolerance, for example {quote(example)}."
         )
     if operator in ("==", "!="):
