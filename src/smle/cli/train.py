@@ -102,10 +102,6 @@ def train(
     test_share: Annotated[
         float | None, typer.Option(help=f"Share of all rows held out for the summary. {_default('test_share')}")
     ] = None,
-    baseline: Annotated[
-        bool | None,
-        typer.Option("--baseline/--no-baseline", help="Behind a learned box: also train an unconstrained network."),
-    ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write to after each epoch.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
     overwrite: Overwrite = False,
@@ -177,17 +173,16 @@ class _Run:
         table = self._without_ignored(table, spec, data)
         kept, self.test = split(table, self.settings.test_share, self.settings.seed)
         kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
-        parameters = self.settings.parameters()
-        self.model: SafeEstimator = self._chosen(kind, spec, parameters, kept)
+        self.model: SafeEstimator = self._chosen(kind, spec, kept)
         with warnings.catch_warnings(), self._progress():
             warnings.simplefilter("ignore", AccuracyWarning)  # the summary says it
             self.model.fit(kept, kept[self.targets])
         self.rows = {"training": len(kept), "test": len(self.test)}
         if len(self.test):
-            self._compare(kept, kind, parameters)
+            self._compare(kept)
         self.model.save(output, overwrite=self.overwrite)
-        for file in self._checkpoints():
-            file.unlink(missing_ok=True)
+        if self.checkpoint is not None:
+            self.checkpoint.unlink(missing_ok=True)
 
     def _progress(self) -> AbstractContextManager[object]:
         """Tell what takes long, on a terminal; networks show their epochs."""
@@ -202,15 +197,13 @@ class _Run:
             raise DataError(f"{data}: --ignore: there is no column '{unknown[0]}'.")
         return table.drop(columns=list(self.ignored))
 
-    def _chosen(
-        self, kind: type[SafeEstimator], spec: Specification, parameters: dict[str, Any], rows: pd.DataFrame
-    ) -> SafeEstimator:
-        """Return the unfitted model that was asked for, or that does best."""
+    def _chosen(self, kind: type[SafeEstimator], spec: Specification, rows: pd.DataFrame) -> SafeEstimator:
+        """Return the unfitted model of that name, or the one that does best."""
         from smle.estimators.catalog import AUTO, NETWORK, named_estimator, tried_models
 
         def made(name: str) -> SafeEstimator:
             if name == NETWORK:
-                return kind(spec, **parameters, checkpoint=self.checkpoint)
+                return kind(spec, **self.settings.parameters(), checkpoint=self.checkpoint)
             return kind(spec, estimator=named_estimator(name, spec, rows, seed=self.settings.seed))
 
         name = self.settings.model
@@ -225,21 +218,15 @@ class _Run:
         self.name = name
         return made(name)
 
-    def _compare(self, kept: pd.DataFrame, kind: type[SafeEstimator], parameters: dict[str, Any]) -> None:
-        """Measure on the test rows, beside a baseline or, where none is asked for, a quick plain model."""
-        from smle.estimators import compare_models, quick_baseline, without_rules
+    def _compare(self, kept: pd.DataFrame) -> None:
+        """Measure on the test rows: beside the model inside, or behind a learned box, beside a quick plain model."""
+        from smle.estimators import compare_models, quick_baseline
 
-        spec = self.model.specification_
-        plain: Any = None
-        if self.model.has_head_of_rules:
-            pass  # what the estimator or network inside answers stands beside
-        elif spec.rules and self.settings.baseline:
-            beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
-            plain = kind(without_rules(spec), **parameters, checkpoint=beside).fit(kept, kept[self.targets])
-        elif spec.rules:
+        spec, plain = self.model.specification_, None
+        if spec.rules and not self.model.has_head_of_rules:
             plain = quick_baseline(spec, kept, kept[self.targets], seed=self.settings.seed)
         scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
-        # A baseline may be as bad as the model; the quick plain model of `fit` then tells.
+        # The network inside may be as bad as the model; the quick plain model of `fit` then tells.
         scores["concern"] = scores["concern"] or self.scores.get("concern", "")
         self.model.set_scores(scores)
 
@@ -248,10 +235,6 @@ class _Run:
         """What is recorded in the model."""
         found: dict[str, Any] = self.model.description_["scores"]
         return found
-
-    def _checkpoints(self) -> list[Path]:
-        file = self.checkpoint
-        return [] if file is None else [file, file.with_name(file.name + ".plain")]
 
     def _require_checkpoint(self, output: Path) -> None:
         if self.checkpoint is None:
@@ -265,17 +248,16 @@ class _Run:
             raise ValueError(f"--checkpoint: expected a file. Got the folder '{self.checkpoint}'.")
         if output.resolve() in (place := self.checkpoint.resolve(), *place.parents):
             raise ValueError(f"--checkpoint: '{self.checkpoint}' is in the place of the model. Name another file.")
-        there = [file for file in self._checkpoints() if file.exists()]
-        for file in there:
-            if not is_checkpoint(file):
-                raise ValueError(
-                    f"--checkpoint: '{file}' is there, and is not a checkpoint of smle (or a damaged one). "
-                    "Name another file."
-                )
-        if there and not self.resume:
-            raise ValueError(f"'{there[0]}' is there from an earlier run. Add --resume to continue it, or delete it.")
-        if self.resume and self.checkpoint not in there:
-            raise ValueError(f"--resume: there is no checkpoint '{self.checkpoint}'. Leave --resume out to begin.")
+        if self.checkpoint.exists() and not is_checkpoint(self.checkpoint):
+            raise ValueError(
+                f"--checkpoint: '{self.checkpoint}' is not a checkpoint of smle, or a damaged one. Name another file."
+            )
+        if self.checkpoint.exists() and not self.resume:
+            raise ValueError(
+                f"'{self.checkpoint}' is there from an earlier run. Add --resume to continue it, or delete it."
+            )
+        if self.resume and not self.checkpoint.exists():
+            raise ValueError(f"--resume: there is no checkpoint '{self.checkpoint}'. Omit --resume to start.")
         require_writable(self.checkpoint)
 
     @property
