@@ -32,7 +32,7 @@ _COUPLED = {
         4,
         (
             "when: a <= {share}, then: p + q <= 1 and p - q <= 0.5 + 0.1 * b and r + s <= 1 and q + r <= 1",
-            "when: a <= {share}, then: p + r <= 1 or p + r >= 40",
+            "when: a <= {share}, then: p + r <= 0.2 or p + r >= 1",
             "when: a <= {share}, then: p + q + r + s <= 2 and r - s <= 0.6 and s - r <= 0.6 and p - s <= 1",
         ),
     ),

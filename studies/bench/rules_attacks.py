@@ -94,7 +94,7 @@ class Subject:
         onnx = require("onnx", "ONNX export")
         value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", len(self.spec.targets)])
         face = interface_of(self.spec, monitor=False)
-        nodes, count = proposals_of(self.certificate) if "check.range" in self.certificate.tensors else (None, 1)
+        nodes, count = proposals_of(self.certificate) if "check.range" in self.certificate.tensors else ([], 1)
         program = certified_program(face, self.certificate, self.certificate.tensors, proposals=count)
         titles = [rule.name for rule in self.spec.rules]
         data: bytes = graph_model(face, program, Backbone([], [], [value]), titles, nodes).SerializeToString()

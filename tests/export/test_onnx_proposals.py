@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smle.certificates.rules import certify_rules
-from smle.export import nearest
+from smle.export import faces, nearest
 from smle.programs import Candidates
 from smle.rules import Specification
 from support.exported import columns_of, session
@@ -22,20 +22,16 @@ rules:
 """
 
 
-@pytest.mark.parametrize("way", ["all sets", "climbing", "splitting", "likely pieces"])
+@pytest.mark.parametrize("way", ["sets that can be tight", "splitting", "likely pieces"])
 def test_every_way_finds_the_nearest_point(monkeypatch, way):
-    if way == "climbing":
-        monkeypatch.setattr(nearest, "_AT_ONCE", 0)
-        monkeypatch.setattr(nearest, "_SMALL", 0)
-    elif way == "splitting":
-        monkeypatch.setattr(nearest, "_SETS", 0)
+    if way == "splitting":
+        monkeypatch.setattr(faces, "_SETS", 0)
     elif way == "likely pieces":
         monkeypatch.setattr(nearest, "_PIECES", 1)
     spec = Specification.from_yaml(POLYHEDRON)
     certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
     made = joined(spec, certificate)
-    operators = {"climbing": b"Loop", "splitting": b"Loop"}
-    assert operators.get(way, b"") in made.onnx
+    assert (b"Loop" in made.onnx) == (way != "sets that can be tight")
     rng = np.random.default_rng(0)
     X = rng.random((700, 2), dtype=np.float32)
     Y = rng.normal(size=(len(X), 3)).astype(np.float32)

@@ -16,7 +16,7 @@ from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone
 from smle.programs import Candidates
 from smle.rules import Specification
-from smle_check.onnx.program import EMBEDDING, PROPOSALS
+from smle_check.onnx.program import EMBEDDING, FURTHER, PROPOSAL
 from support.exported import Exported, accepted, columns_of, resealed, session
 from support.joined import asked, flushing, joined
 from support.random_rules import random_rules
@@ -133,22 +133,21 @@ def test_more_random_rules_hold(seed):
 # --- hostile proposals ----------------------------------------------------------------------------------------------
 
 
-def proposed(*nodes: onnx.NodeProto, constants=(), count: int = 1) -> tuple[Backbone, int]:
-    return Backbone(list(nodes), list(constants)), count
+def made(op: str, source: str, output: str, value: float = 0.0) -> Backbone:
+    """One node that makes a proposal of something and a number."""
+    number = numpy_helper.from_array(np.float32(value), f"{output}/number")
+    return Backbone([helper.make_node(op, [source, f"{output}/number"], [output])], [number])
 
 
+THE_ANSWERS = made("Add", "repair/answers", PROPOSAL)
 HOSTILE = {
-    "the answers": proposed(helper.make_node("Identity", ["repair/answers"], [PROPOSALS])),
-    "nan": proposed(helper.make_node("Div", ["zero", "zero"], ["nan"]), helper.make_node(
-        "Add", ["repair/answers", "nan"], [PROPOSALS]), constants=[numpy_helper.from_array(np.float32(0), "zero")]),
-    "huge": proposed(helper.make_node("Add", ["safe/single", "huge"], [PROPOSALS]),
-                     constants=[numpy_helper.from_array(np.float32(3e38), "huge")]),
-    "tiny": proposed(helper.make_node("Mul", ["repair/answers", "tiny"], [PROPOSALS]),
-                     constants=[numpy_helper.from_array(np.float32(1e-42), "tiny")]),
-    "next to the safe answer": proposed(helper.make_node("Mul", ["safe/single", "near"], [PROPOSALS]),
-                                        constants=[numpy_helper.from_array(np.float32(1 + 2e-7), "near")]),
-    "three": proposed(helper.make_node("Neg", ["safe/single"], ["n"]), helper.make_node(
-        "Concat", ["n", "repair/answers", "safe/single"], [PROPOSALS], axis=1), count=3),
+    "the answers": ([THE_ANSWERS, made("Add", "repair/answers", FURTHER)], 1),
+    "nan": ([made("Add", "repair/answers", PROPOSAL, np.nan), made("Add", "repair/answers", FURTHER, np.nan)], 1),
+    "huge": ([made("Add", "repair/answers", PROPOSAL, 3e38), made("Add", "safe/single", FURTHER, 3e38)], 1),
+    "tiny": ([made("Mul", "repair/answers", PROPOSAL, 1e-42), made("Mul", "repair/answers", FURTHER, 1e-42)], 1),
+    "next to the safe answer": ([THE_ANSWERS, made("Mul", "safe/single", FURTHER, 1 + 2e-7)], 1),
+    "three": ([THE_ANSWERS, Backbone([helper.make_node("Neg", ["safe/single"], ["n"]), helper.make_node(
+        "Concat", ["n", "repair/answers", "safe/single"], [FURTHER], axis=1)], [])], 3),
 }  # fmt: skip
 
 
@@ -156,23 +155,25 @@ HOSTILE = {
 @pytest.mark.parametrize("name", ["coupled", "labels", "budget", "leaves"])
 def test_whatever_is_proposed_the_rules_hold(name, hostile):
     spec, certificate = certified(name)
-    made = joined(spec, certificate, proposals=HOSTILE[hostile])
-    assert accepted(made.onnx, made.companion) is not None
+    file = joined(spec, certificate, proposals=HOSTILE[hostile])
+    assert accepted(file.onnx, file.companion) is not None
     rng = np.random.default_rng(2)
     X = points(spec, rng, 800)
     Y = answers(spec, len(X), rng)
-    for running in (session(made.onnx), flushing(made.onnx)):
+    for running in (session(file.onnx), flushing(file.onnx)):
         assert Judge(spec).violations(X, columns_of(spec, asked(running, spec, X, Y))) == []
 
 
+@pytest.mark.parametrize("output", [PROPOSAL, FURTHER])
 @pytest.mark.parametrize("columns", [0, 1, 2, 7])
-def test_proposals_of_another_number_are_never_served(columns):
+def test_proposals_of_another_number_are_never_served(columns, output):
     spec, certificate = certified("budget")
-    fixed = numpy_helper.from_array(np.zeros((2, columns), dtype=np.float32), "fixed")
-    made = joined(spec, certificate, proposals=proposed(
-        helper.make_node("Identity", ["fixed"], [PROPOSALS]), constants=[fixed]))  # fmt: skip
-    assert accepted(made.onnx, made.companion) is not None
-    running, X = session(made.onnx), np.zeros((5, 2), dtype=np.float32)
+    fixed = numpy_helper.from_array(np.full((2, columns), 9, dtype=np.float32), "fixed")
+    parts = [Backbone([helper.make_node("Identity", ["fixed"], [output])], [fixed])]
+    parts += [made("Add", "repair/answers", other) for other in {PROPOSAL, FURTHER} - {output}]
+    file = joined(spec, certificate, proposals=(parts, 1))
+    assert accepted(file.onnx, file.companion) is not None
+    running, X = session(file.onnx), np.zeros((5, 2), dtype=np.float32)
     for failing in (1, 2, 3, 5):
         Y = np.zeros((5, 2), dtype=np.float32)
         Y[:failing] = 5
@@ -188,9 +189,16 @@ def test_proposals_of_another_number_are_never_served(columns):
 KINDS = ("operator", "input order", "input", "attribute", "removed")
 
 
+BRANCHES = ("then", "else", "then then", "then else")
+
+
 def branch(model: onnx.ModelProto, which: str = "then") -> onnx.GraphProto:
-    (node,) = (n for n in model.graph.node if n.op_type == "If")
-    return next(a.g for a in node.attribute if a.name == f"{which}_branch")
+    """Return a branch, or the branch of a branch."""
+    graph = model.graph
+    for part in which.split():
+        (node,) = (n for n in graph.node if n.op_type == "If")
+        graph = next(a.g for a in node.attribute if a.name == f"{part}_branch")
+    return graph
 
 
 @pytest.mark.parametrize("monitor", LAYOUTS.values(), ids=LAYOUTS)
@@ -198,7 +206,7 @@ def test_leaves_and_clips_read_the_same_bits(monitor):
     # Taken again, for fewer rows, a sum may round otherwise: a clip would move the answer of a leaf without it.
     made = exported("border", monitor)
     assert made.record.certificate.document["program"]["tree"] == [0, None, None]
-    nodes = {node.output[0]: node for node in branch(onnx.load_from_string(made.onnx)).node}
+    nodes = {node.output[0]: node for node in branch(onnx.load_from_string(made.onnx), "then then").node}
     assert nodes["safe/own"].input[0] == "gate/active"
     assert "safe/sums" not in nodes
 
@@ -221,7 +229,7 @@ def damaged(graph: onnx.GraphProto, place: int, kind: str) -> None:
 def every_node_counts(made: Exported, at_once: int) -> None:
     """Damage each node of the head, those in branches too, in so many ways, and make the digests new."""
     tried = 0
-    for which in ("", "then", "else"):
+    for which in ("", *BRANCHES):
         model = onnx.load_from_string(made.onnx)
         nodes = (branch(model, which) if which else model.graph).node
         for place, node in enumerate(nodes):
@@ -275,7 +283,15 @@ def test_every_constant_counts(name):
 
 
 def swap_branches(model):
-    (node,) = (n for n in model.graph.node if n.op_type == "If")
+    _swap(model.graph)
+
+
+def swap_inner_branches(model):
+    _swap(branch(model))
+
+
+def _swap(graph):
+    (node,) = (n for n in graph.node if n.op_type == "If")
     for attribute in node.attribute:
         attribute.name = "else_branch" if attribute.name == "then_branch" else "then_branch"
 
@@ -283,6 +299,11 @@ def swap_branches(model):
 def keep_always(model):
     """Both branches hand on the answers as they are."""
     branch(model).CopyFrom(branch(model, "else"))
+
+
+def first_proposal_always(model):
+    """Both inner branches hand on the first proposal."""
+    branch(model, "then then").CopyFrom(branch(model, "then else"))
 
 
 def other_output(model):
@@ -339,8 +360,9 @@ def no_proposals(model):
 
 
 ATTACKS = [
-    swap_branches, keep_always, other_output, two_outputs, stated_shape, stated_type, constant_in_the_branch,
-    input_of_the_branch, condition, proposals_behind_the_check, shadow_in_the_branch, read_in_a_loop, no_proposals,
+    swap_branches, swap_inner_branches, keep_always, first_proposal_always, other_output, two_outputs,
+    stated_shape, stated_type, constant_in_the_branch, input_of_the_branch, condition,
+    proposals_behind_the_check, shadow_in_the_branch, read_in_a_loop, no_proposals,
 ]  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def joined(
     *,
     monitor: bool = True,
     model: Backbone | None = None,
-    proposals: tuple[Backbone, int] | None = None,
+    proposals: tuple[list[Backbone], int] | None = None,
 ) -> Exported:
     """Return the head of rules as ONNX, with its certificate; `proposals` in place of the nearest allowed answers."""
     if certificate is None:
@@ -42,7 +42,7 @@ def joined(
     interface = interface_of(spec, monitor=monitor)
     if proposals is None and "check.range" in certificate.tensors:
         proposals = proposals_of(certificate)
-    nodes, count = proposals or (None, 1)
+    nodes, count = proposals or ([], 1)
     program = certified_program(interface, certificate, certificate.tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
     graph = graph_model(interface, program, model or handed(len(spec.targets)), titles, nodes)

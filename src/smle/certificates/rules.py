@@ -20,19 +20,7 @@ from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import ExactOptimal, domain_box, guard_rows, maximize, point_text, regions_of, room_at
 from smle.rules import Specification, label_columns, number_text
-from smle_check.floats import (
-    BINARY32,
-    BINARY64,
-    FORMATS,
-    TINY,
-    Binary,
-    U,
-    above,
-    error64,
-    nearest,
-    round_down,
-    round_up,
-)
+from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, error64, nearest, round_down, round_up
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import Checked, check_tensors, checked_of, gated_regions
 from smle_check.heads.clips import STAGES, WIDE, Clip, Limit, Pairs, gaps, limits_of
@@ -73,11 +61,7 @@ def certify_rules(
     stated = smle_check.Specification(document_spec, bytes(block))
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits_of(stated)]
-    limit_proofs = [
-        {"limit": k, "clip": j, "mu": [[r, str(mu)] for r, mu in sorted(found.items())]}
-        for k, j, found in _proofs(spec, Pairs(boxes, clips))
-        if found
-    ]
+    limit_proofs = [{"limit": k, "clip": j, "mu": mu} for k, j, mu in _proofs(spec, Pairs(boxes, clips)) if mu]
     checked, labels = checked_of(stated), label_columns(spec)
     typical = np.where(labels, -1.0, 0.0) if default is None else np.asarray(default, dtype=np.float64)
     gated = gated_regions(stated)
@@ -244,53 +228,35 @@ def _arrays(clips: list[Clip], d: int, default: npt.NDArray[np.float64]) -> dict
 # --- Proofs ----------------------------------------------------------------------------------------------------
 
 
-def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, dict[int, Fraction]]]:
+def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, list[list[Any]]]]:
     """Yield (limit, clip, multipliers) for every pair that the checker will ask for."""
     for k in range(len(pairs.clips)):
         for j in pairs.against(k):
             yield k, j, _multipliers(spec, pairs, k, j)
 
 
-def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> dict[int, Fraction]:
+def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> list[list[Any]]:
     """Return multipliers with which the checker accepts a pair; none are needed where a box is enough."""
-    if _accepted(pairs, k, j, {}):
-        return {}
+    if _accepted(pairs, k, j, []):
+        return []
     limit, clip = pairs.clips[k].limit, pairs.clips[j]
-    worst: tuple[Fraction, tuple[Fraction, ...]] | None = None
-    for fmt in FORMATS:
-        for multipliers, solution in _programs(pairs.boxes, clip, limit, fmt):
-            if _accepted(pairs, k, j, multipliers):
-                return multipliers
-            if solution is not None and (worst is None or solution.value > worst[0]):
-                worst = solution.value, solution.x
-    raise _refusal(spec, pairs.boxes.spec, clip, limit, None if worst is None else worst[1])
+    worst: ExactOptimal | None = None
+    for slope, constant in gaps(clip, limit):
+        form = {i: -v for i, v in slope.items()}
+        for mu, optimum in best_multipliers(pairs.facts, form, -constant, stated=limit.region, seen=clip.limit.region):
+            if _accepted(pairs, k, j, mu):
+                return mu
+            if optimum is not None and (worst is None or optimum.value > worst.value):
+                worst = optimum
+    raise _refusal(spec, pairs.boxes.spec, clip, limit, None if worst is None else worst.x)
 
 
-def _accepted(pairs: Pairs, k: int, j: int, multipliers: dict[int, Fraction]) -> bool:
+def _accepted(pairs: Pairs, k: int, j: int, mu: list[list[Any]]) -> bool:
     try:
-        pairs.margin(k, j, [[r, str(mu)] for r, mu in sorted(multipliers.items())])
+        pairs.margin(k, j, mu)
     except smle_check.Rejected:
         return False
     return True
-
-
-def _programs(
-    boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
-) -> Iterator[tuple[dict[int, Fraction], ExactOptimal | None]]:
-    """Maximize what is missing over the inputs where both bind; yield multipliers, and the optimum if there is any."""
-    stated, ends = boxes.spec, boxes.meeting((limit.region, clip.limit.region), fmt)
-    if ends is None:
-        return
-    low, high = ([side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt))
-    own = stated.regions[limit.region]
-    numbers = sorted({*own, *stated.regions[clip.limit.region], *range(stated.stated, len(stated.rows))})
-    rows = {
-        r: (stated.rows[r].terms, stated.rows[r].bound if r in own else stated.rows[r].compared[fmt][0])
-        for r in numbers
-        if len(stated.rows[r].terms) > 1
-    }
-    for slope, constant in gaps(clip, limit):
-        yield best_multipliers({k: -v for k, v in slope.items()}, -constant, rows, low, high)
 
 
 def _refusal(
@@ -385,11 +351,9 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False)
     generator = np.random.default_rng(0)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
-        found = maximize(
-            tuple((k, w) for k, w in enumerate(weights) if w), [tuple(terms.items()) for terms, _ in rows],
-            row_lower=[None] * len(rows), row_upper=[bound for _, bound in rows],
-            lower=[low[k] for k in range(d)], upper=[high[k] for k in range(d)],
-        )  # fmt: skip
+        objective = tuple((k, w) for k, w in enumerate(weights) if w)
+        sides = ([side[k] for k in range(d)] for side in (low, high))
+        found = maximize(objective, [(tuple(terms.items()), bound) for terms, bound in rows], *sides)
         if isinstance(found, ExactOptimal):
             yield found.x
 

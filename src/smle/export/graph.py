@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from smle_check.onnx.head import program_of
 from smle_check.onnx.interface import encode, in_domain
 from smle_check.onnx.interface import outputs as named_outputs
 from smle_check.onnx.operations import Printer
-from smle_check.onnx.program import EMBEDDING, FEATURES, PROPOSALS, Input, Interface, Output, Program, output_types
+from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types
 from smle_check.program import Op
 
 __all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
@@ -94,11 +94,11 @@ def plain_program(interface: Interface, tensors: dict[str, smle_check.Tensor]) -
 
 
 def graph_model(
-    interface: Interface, program: Program, backbone: Backbone, rules: Sequence[str], proposals: Backbone | None = None
+    interface: Interface, program: Program, backbone: Backbone, rules: Sequence[str], proposals: Sequence[Backbone] = ()
 ) -> Any:
     """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
 
-    `proposals` make PROPOSALS in the branch for rows whose answers break a rule.
+    `proposals` make what the branches for rows whose answers break a rule check.
 
     Raises:
         RuleError: If names of the rules are needed for something else in the graph.
@@ -113,13 +113,12 @@ def graph_model(
         helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
         for name, (kind, shape) in output_types(interface, len(rules)).items()
     ]
-    further = proposals or Backbone([], [])
-    ours = _nodes(program.nodes, further.nodes)
+    ours = _nodes(program.nodes, {part.nodes[-1].output[0]: part.nodes for part in proposals})
     # The backbone comes where its input is made: a graph lists what is needed before what needs it.
     at = next(i for i, node in enumerate(program.nodes) if FEATURES in node.outputs) + 1
     nodes = [*ours[:at], *backbone.nodes, *ours[at:]]
     constants = [_tensor(name, value) for name, value in program.constants.items()]
-    initializers = [*backbone.initializers, *further.initializers, *constants]
+    initializers = [*backbone.initializers, *(v for part in proposals for v in part.initializers), *constants]
     _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
     opsets = [helper.make_opsetid(domain, version) for domain, version in backbone.opsets.items()]
@@ -131,13 +130,13 @@ def graph_model(
     return model
 
 
-def _nodes(nodes: Sequence[Node], proposals: list[Any]) -> list[Any]:
+def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
     """Return nodes of ONNX; proposals come in front of the node that reads them."""
     helper = require("onnx", "ONNX export").helper
-    result = []
+    result: list[Any] = []
     for node in nodes:
-        if PROPOSALS in node.inputs:
-            result += proposals
+        for name in node.inputs:
+            result += proposals.get(name, ())
         graphs = {
             name: helper.make_graph(
                 _nodes(branch.nodes, proposals),

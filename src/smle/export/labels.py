@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.export.gates import Gates
 from smle.export.writer import Writer
 from smle.programs.label_sets import Labels, allowed_sets
 from smle_check.onnx.graph import DOUBLE, FLOAT
@@ -20,8 +21,9 @@ _OFF, _FAR = -1e15, 1e200  # the score of a label that is not to be kept; what a
 _ALL_SETS = 12  # labels whose sets are all listed
 
 
-def label_points(w: Writer, labels: Labels, given: str, on: str | None, rules: Array) -> str:
-    """Return logits (k, rows) of the allowed set of labels that gives up the least log-likelihood, if it is found."""
+def label_points(w: Writer, labels: Labels, given: str, gates: Gates) -> Callable[[str], str]:
+    """Return what puts the likeliest allowed set of labels, if it is found, into answers."""
+    on, rules = gates.on(), gates.rules
     logits, k = w.rows(given, labels.outputs.tolist()), len(labels.outputs)
     clauses, pairs, parts = labels.words, labels.pairs, labels.parts
     both = [[[(int(a), False), (int(b), False)] for a, b in own] for own in pairs]
@@ -48,7 +50,7 @@ def label_points(w: Writer, labels: Labels, given: str, on: str | None, rules: A
         best = w.shaped(w.add("ArgMax", [score], axis=0, keepdims=0), -1)
         turned = w.add("Transpose", [w.add("Gather", [w.constant(sets), best], axis=0)], perm=[1, 0])
     up, down = w.add("Max", [logits, w.column(labels.least)]), w.add("Min", [logits, w.column(labels.most)])
-    return w.add("Where", [turned, up, down])
+    return w.placed(labels.outputs, w.add("Where", [turned, up, down]))
 
 
 def _from_the_top(w: Writer, logits: str, labels: Labels, on: str | None, rules: Array) -> str:

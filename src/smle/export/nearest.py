@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations, product
-from math import comb, prod
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.export.faces import Piece, pieces_of
+from smle.export.gates import Gates
 from smle.export.writer import Writer
-from smle.programs.alternatives import AT, KEPT, Block
-from smle_check.onnx.graph import DOUBLE, FLOAT, INT64
+from smle.programs.alternatives import AT, Block
+from smle_check.onnx.graph import DOUBLE, FLOAT
 
 __all__ = ["number_points"]
 
 Array = npt.NDArray[Any]
 _OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_PIECES, _SETS, _NUMBERS = 16, 1000, 300_000  # what is prepared: pieces, sets of rows, their tables
-_AT_ONCE, _SMALL = 64, 1 << 21  # up to so many sets, or so many numbers in all, every set is tried
-_DEPENDENT, _CLOSE = 1e-9, 1e-11  # rows that depend on others; what is no excess
+_PIECES = 16  # so many choices of a literal per clause are all tried
+_SHORT = 1e-5  # what is no excess, in float32
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 
 
-def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Array, d: int) -> list[str]:
-    """Return allowed points (k, rows) near the given answers (m, rows), nearest first, in the outputs' own units.
-
-    `on` (rules, rows): which rules are on; None: all are, always. `rules`: the rule of each part of the rules. `d`: how
-    many inputs there are.
-    """
-    J, k = block.N.shape
+def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int) -> list[Callable[[str], str]]:
+    """Return what puts allowed points near the given answers (m, rows) into answers, nearest first."""
+    k = block.N.shape[1]
+    clauses = [block.members(c) for c in range(len(block.parts))]
+    several = [clause for clause in clauses if len(clause) > 1]
+    every = prod(map(len, several[:_PIECES])) <= _PIECES
+    pieces = pieces_of(block, gates) if every and not block.is_box else None
+    if pieces:
+        return _polyhedra(w, block, given, gates, pieces, ranks)
     z = w.rows(given, block.outputs.tolist())
     z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b = _bounds(w, block, d)
-    clauses = [block.members(c) for c in range(len(block.parts))]
-    switch = np.zeros((len(clauses), int(rules.max()) + 1), dtype=np.float32)
-    switch[np.arange(len(clauses)), rules[block.parts]] = 1
-    several = [clause for clause in clauses if len(clause) > 1]
-    tried = sum(comb(J, i) for i in range(min(J, k) + 1)) if J < 64 else _SETS + 1
-    few = tried <= _SETS and tried * J * J <= _NUMBERS
-    nearest = _box if block.is_box else _polyhedron if few else _split
-    if prod(map(len, several[:_PIECES])) <= _PIECES:
-        imposed, P = _every_piece(w, clauses, switch, on, J)
+    b, on, switch = _bounds(w, block, len(gates.lower)), gates.on(), gates.switch(block)
+    nearest = _box if block.is_box else _split
+    if every:
+        imposed, P = _every_piece(w, clauses, switch, on, len(block.N))
         points, cost = nearest(w, block, z, b, imposed, P)
     else:
         imposed, P = _likely_pieces(w, block, clauses, switch, on, z, b)
@@ -51,23 +48,25 @@ def number_points(w: Writer, block: Block, given: str, on: str | None, rules: Ar
         # Literals that look best from the answer may not go together: choose again from the point that was found.
         (found,) = _ranked(w, points, cost, 1, k)
         # onnxruntime before 1.31 joins a transposition and a product in float64 to an operator that it lacks.
-        found = w.add("Max", [found, w.number(-_FAR)])
+        found = w.add("Max", [w.add("Transpose", [found]), w.number(-_FAR)])
         imposed, P = _likely_pieces(w, block, clauses, switch, on, found, b)
         more = nearest(w, block, z, b, imposed, P)
         points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))
         P = 2 * P
-    alone = [w.add("Transpose", [w.shaped(points, -1, k)])] if P == 1 else []
-    ranked = alone or _ranked(w, points, cost, min(P, KEPT), k)
-    if block.is_box:
-        return ranked
-    return [_pinned(w, block, w.add("Mul", [point, w.column(block.unit)])) for point in ranked]
+    ranked = [w.shaped(points, -1, k)] if P == 1 else _ranked(w, points, cost, min(P, ranks), k)
+    turned = [w.add("Transpose", [point]) for point in ranked]
+    if not block.is_box:
+        turned = [_pinned(w, block, w.add("Mul", [point, w.column(block.unit)])) for point in turned]
+    return [w.placed(block.outputs, point) for point in turned]
 
 
-def _pinned(w: Writer, block: Block, point: str) -> str:
-    """Return points with numbers in the place of what is nearly one where no other is allowed."""
+def _pinned(w: Writer, block: Block, point: str, m: int | None = None) -> str:
+    """Return points (k, rows), or (m, rows), with the number itself where a single one is allowed and it is near."""
+    unit, places = (block.unit, np.arange(len(block.unit))) if m is None else (np.full(m, np.inf), block.outputs)
+    unit[places] = block.unit
     for _, column, value in block.pins:
-        own = np.arange(len(block.unit))[:, None] == column
-        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / block.unit)])]), 0, keep=True)
+        own = np.arange(len(unit))[:, None] == places[column]
+        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / unit)])]), 0, keep=True)
         noise = w.add("Mul", [w.add("Add", [largest, w.number(AT * abs(value))]), w.number(block.unit[column])])
         away = w.add("Abs", [w.add("Sub", [point, w.number(value)])])
         near = w.add("And", [w.constant(own), w.add("LessOrEqual", [away, noise])])
@@ -137,149 +136,89 @@ def _bounds(w: Writer, block: Block, d: int) -> str:
 
 
 def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
-    """Return the points of least cost (k, rows), from points (P, rows, k) and costs (P, rows)."""
-    best = w.several("TopK", [cost, w.constant(np.array([count], dtype=np.int64))], 2, axis=0, largest=0)[1]
+    """Return the points of least cost (rows, k), from points (P, rows, k) and costs (P, rows)."""
+    if count == 1:
+        best = w.add("ArgMin", [cost], axis=0, keepdims=1)
+    else:
+        best = w.several("TopK", [cost, w.constant(np.array([count], dtype=np.int64))], 2, axis=0, largest=0)[1]
     index = w.add("Add", [w.shaped(best, count, -1, 1), w.constant(np.zeros((1, 1, k), dtype=np.int64))])
     chosen = w.add("GatherElements", [points, index], axis=0)
     listed = [chosen] if count == 1 else [w.rows(chosen, [rank]) for rank in range(count)]
-    return [w.add("Transpose", [w.shaped(point, -1, k)]) for point in listed]
+    return [w.shaped(point, -1, k) for point in listed]
 
 
-def _polyhedron(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Try every set of tight rows in every piece; of each piece the set with multipliers >= 0 and no row broken.
+def _polyhedra(
+    w: Writer, block: Block, given: str, gates: Gates, pieces: list[Piece], ranks: int
+) -> list[Callable[[str], str]]:
+    """Try the sets of rows that can be tight in every piece; of each piece the one that the nearest point has.
 
-    Which set it is, is found in float32. Points are moved inward by what a cast to float32 may do. Returns points
-    (P, rows, k) and their costs (P, rows), as do the functions below; of one piece the cost is not asked for.
+    Which set it is, is found in float32, the point in float64. Rows are moved inward by what a cast to float32 may do.
     """
-    N, (J, k) = block.N, block.N.shape
-    sets, tables, pulls = _sets(N)
-    excess = w.add("Sub", [w.add("MatMul", [w.constant(N), z]), b])
-    masked = w.add("Where", [imposed, excess, w.number(_OFF)])  # (P, J, rows)
-
-    def tried(inner: Writer) -> str:
-        stacked = w.constant(tables.reshape(-1, J).astype(np.float32))
-        trial = inner.add("MatMul", [stacked, inner.add("Cast", [masked], to=FLOAT)])
-        least = inner.reduced("ReduceMin", inner.shaped(trial, P, len(sets), J, -1), 2)  # (P, sets, rows)
-        return inner.add("ArgMax", [least], axis=1, keepdims=0)
-
-    def climbed(inner: Writer) -> str:
-        left = inner.shaped(inner.add("Transpose", [masked], perm=[0, 2, 1]), -1, J)
-        return inner.shaped(_climbed(w, inner, N, sets, left), P, -1)
-
-    if len(sets) <= _AT_ONCE:
-        number = tried(w)
-    else:
-        size = w.add("Size", [masked])
-        many = w.add("Greater", [size, w.constant(np.int64(_SMALL // len(sets)))])
-        number = w.either(many, climbed, tried, INT64)
-    sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
-    floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
-    floor = w.add("Add", [floor, w.column(np.abs(N) @ (_TINY / block.unit))])
-    if block.pins:
-        floor = w.add("Mul", [floor, w.column(block.unpinned)])
-    left = w.add("Transpose", [w.add("Add", [masked, floor])], perm=[0, 2, 1])
-    pull = w.add("Gather", [w.constant(pulls), number], axis=0)  # (P, rows, k, J)
-    shift = w.shaped(w.add("MatMul", [pull, w.shaped(left, P, -1, J, 1)]), P, -1, k)
-    points = w.add("Sub", [w.add("Transpose", [z]), shift])
+    N, (J, k), P, m = block.N, block.N.shape, len(pieces), len(gates.reach)
+    # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
+    bound, slope = block.affine_bounds(len(gates.lower))
+    rows = np.zeros((J, m))
+    rows[:, block.outputs] = N / block.unit
+    values, matrix = [given], [rows]
+    if slope.any():
+        values, matrix = [given, "repair/wide"], [rows, slope]
+    room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
+    weights = np.concatenate([*matrix, *(room * np.abs(part) for part in matrix)], axis=1)
+    sizes = [w.add("Abs", [value]) for value in values]
+    joined = w.add("Concat", [*values, *sizes], axis=0)
+    constant = room[:, 0] * np.abs(bound) - bound + block.unpinned * (np.abs(N) @ (_TINY / block.unit))
+    excess = w.add("Gemm", [w.constant(weights), joined, w.column(constant)])
+    masked = gates.imposed(w.add("Cast", [excess], to=FLOAT), block)
+    # Sets and rows of all pieces, as many of each as the longest has.
+    S, R = (max(len(own) for own in listed) for listed in ([p.sets for p in pieces], [p.rows for p in pieces]))
+    tables, pulls = np.zeros((P, S, R, J), dtype=np.float32), np.zeros((P, S, k, J))
+    for i, piece in enumerate(pieces):
+        for j in range(S):
+            own = piece.rows + piece.rows[:1] * (R - len(piece.rows))
+            table, pulls[i, j] = _solution(N, piece.sets[j] if j < len(piece.sets) else piece.sets[0])
+            tables[i, j] = table[own]
+    trial = w.shaped(w.add("MatMul", [w.constant(tables.reshape(-1, J)), masked]), P * S, R, -1)
+    least = w.reduced("ReduceMin", trial, 1)
     if P == 1:
-        return points, ""
-    cost = w.reduced("ReduceSum", w.add("Mul", [shift, shift]), 2)
-    over = w.add("Sub", [left, w.add("MatMul", [shift, w.constant(np.ascontiguousarray(N.T))])])
-    fine = w.add("Less", [w.reduced("ReduceMax", over, 2), w.number(1e-6)])
-    return points, w.add("Where", [fine, cost, w.number(_FAR)])
+        number = w.add("ArgMax", [least], axis=0, keepdims=0)
+    else:
+        least = w.shaped(least, P, S, -1)
+        starts = w.constant(S * np.arange(P, dtype=np.int64)[:, None])
+        number = w.add("Add", [w.add("ArgMax", [least], axis=1, keepdims=0), starts])
+    pull = w.add("Gather", [w.constant(pulls.reshape(P * S, k * J)), number], axis=0)
+    repeated = w.constant(np.tile(weights, (k, 1)).T), w.constant(np.tile(constant, k))
+    shares = w.add("Mul", [pull, w.add("Gemm", [joined, *repeated], transA=1)])  # (P, rows, k x J)
+    back = np.zeros((m, k))
+    back[block.outputs, np.arange(k)] = -block.unit
+    if P == 1:
+        moves, back = [shares], np.repeat(back, J, axis=1)
+    else:
+        move = w.add("MatMul", [shares, w.constant(np.repeat(np.eye(k), J, axis=0))])
+        cost = w.reduced("ReduceSum", w.add("Mul", [move, move]), 2)
+        fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-_SHORT))])
+        moves = _ranked(w, move, w.add("Where", [fine, cost, w.number(_FAR)]), min(P, ranks), k)
+
+    def added(move: str) -> Callable[[str], str]:
+        return lambda answers: _pinned(w, block, w.add("Gemm", [w.constant(back), move, answers], transB=1), m)
+
+    return [added(move) for move in moves]
 
 
-def _sets(N: Array) -> tuple[list[tuple[int, ...]], Array, Array]:
-    """Return the sets of independent rows, and for each a table (J, J) and its pulls (k, J), from what rows exceed.
+def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return for a set of tight rows a table (J, J) and its pull (k, J), from what rows exceed.
 
     The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
     are >= 0.
     """
     J, k = N.shape
-    gram = N @ N.T
-    sets: list[tuple[int, ...]] = [()]
-    tables, pulls = [-np.eye(J)], [np.zeros((k, J))]
-    for size in range(1, min(J, k) + 1):
-        for rows in combinations(range(J), size):
-            own = gram[np.ix_(rows, rows)]
-            if np.linalg.eigvalsh(own)[0] <= _DEPENDENT:
-                continue
-            inverse, tight = np.linalg.inv(own), list(rows)
-            table, pull = -np.eye(J), np.zeros((k, J))
-            table[:, tight] += gram[:, tight] @ inverse
-            table[tight] = 0.0
-            table[np.ix_(tight, tight)] = inverse
-            pull[:, tight] = N[tight].T @ inverse
-            sets.append(rows)
-            tables.append(table)
-            pulls.append(pull)
-    return sets, np.stack(tables), np.stack(pulls)
-
-
-def _climbed(w: Writer, inner: Writer, N: Array, sets: list[tuple[int, ...]], left: str) -> str:
-    """Find the sets of tight rows one row at a time, from what rows exceed (n, J): the method of Goldfarb and Idnani.
-
-    The row that is broken most joins; a row whose multiplier would become negative leaves first. Returns (n, 1).
-    """
-    J, gram = len(N), N @ N.T
-    numbers = {rows: i for i, rows in enumerate(sets)}
-    steps, turned = np.zeros((len(sets), J, J)), np.full((len(sets), J), -1.0)
-    for i, rows in enumerate(sets):
-        for r in range(J):
-            turned[i, r] = numbers.get(tuple(sorted({*rows} ^ {r})), -1)
-            if r not in rows:
-                steps[i, r, r] = 1.0
-                steps[i, r, list(rows)] = -np.linalg.solve(gram[np.ix_(rows, rows)], gram[list(rows), r])
-    directions, turns, products = w.constant(steps.reshape(-1, J)), w.constant(turned.reshape(-1)), w.constant(gram)
-    span, off, far, zero = (
-        w.constant(np.arange(J, dtype=np.float64)[None]),
-        w.number(_OFF),
-        w.number(_FAR),
-        w.number(0.0),
-    )
-
-    def highest(part: Writer, values: str) -> str:
-        return part.add("Cast", [part.add("ArgMax", [values], axis=1, keepdims=1)], to=DOUBLE)
-
-    def body(part: Writer, names: list[str]) -> tuple[list[str], str]:
-        u, rest, number, row = names
-        own = part.add("Equal", [span, row])  # the row that is to join
-        most = part.reduced("ReduceMax", part.add("Where", [own, rest, off]), 1, keep=True)
-        goes = part.add("Greater", [most, w.number(_CLOSE)])
-        place = part.add("Add", [part.add("Mul", [number, w.number(J)]), row])
-        way = part.add("Gather", [directions, part.shaped(part.add("Cast", [place], to=INT64), -1)], axis=0)
-        change = part.add("MatMul", [way, products])
-        slope = part.reduced("ReduceMax", part.add("Where", [own, change, off]), 1, keep=True)
-        steep = part.add("Greater", [slope, w.number(_DEPENDENT)])
-        whole = part.add("Where", [steep, part.add("Div", [most, slope]), far])
-        falls = part.add("Less", [way, w.number(-1e-12)])
-        ratio = part.add("Where", [falls, part.add("Div", [u, part.add("Neg", [way])]), far])
-        least = part.reduced("ReduceMin", ratio, 1, keep=True)
-        blocking = part.add("Cast", [part.add("ArgMin", [ratio], axis=1, keepdims=1)], to=DOUBLE)
-        joins = part.add("LessOrEqual", [whole, least])
-        step = part.add("Min", [whole, least])
-        place = part.add("Add", [part.add("Mul", [number, w.number(J)]), part.add("Where", [joins, row, blocking])])
-        following = part.add("Gather", [turns, part.shaped(part.add("Cast", [place], to=INT64), -1)], axis=0)
-        following = part.shaped(following, -1, 1)
-        known = part.add("GreaterOrEqual", [following, zero])
-        fine = part.add("And", [goes, part.add("And", [known, part.add("Less", [step, w.number(_FAR / 2)])])])
-        step = part.add("Where", [fine, step, zero])
-        u = part.add("Add", [u, part.add("Mul", [step, way])])
-        leaves = part.add("And", [part.add("Equal", [span, blocking]), part.add("Not", [joins])])
-        u = part.add("Where", [part.add("And", [leaves, fine]), zero, u])
-        rest = part.add("Sub", [rest, part.add("Mul", [step, change])])
-        rest = part.add(
-            "Where", [part.add("And", [goes, part.add("Not", [fine])]), off, rest]
-        )  # no point satisfies all
-        number = part.add("Where", [fine, following, number])
-        row = part.add("Where", [part.add("And", [joins, fine]), highest(part, rest), row])
-        more = part.add("Greater", [part.add("ReduceMax", [rest], keepdims=0), w.number(_CLOSE)])
-        return [u, rest, number, row], more
-
-    none = inner.add("Sub", [left, left])
-    start = inner.reduced("ReduceMin", none, 1, keep=True)
-    found = inner.loop(5 * J + 10, [none, left, start, highest(inner, left)], body)[2]
-    return inner.add("Cast", [found], to=INT64)
+    own, gram = list(tight), N @ N.T
+    inverse = np.linalg.inv(gram[np.ix_(own, own)])
+    table, pull = -np.eye(J), np.zeros((k, J))
+    table[:, own] += gram[:, own] @ inverse
+    table[own] = 0.0
+    table[np.ix_(own, own)] = inverse
+    pull[:, own] = N[own].T @ inverse
+    return table, pull
 
 
 def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,14 @@ _PREFIX = "proposals/"
 
 
 class Writer:
-    """Nodes and constants under names of their own."""
+    """Nodes and constants under names of their own; `inside`: the writer of the graph around, whose constants serve."""
 
-    def __init__(self, prefix: str = _PREFIX) -> None:
+    def __init__(self, prefix: str = _PREFIX, inside: Writer | None = None) -> None:
         self._onnx = require("onnx", "ONNX export")
         self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
         self._prefix = prefix
-        self._known: dict[tuple[Any, ...], str] = {}
+        self.initializers: list[Any] = inside.initializers if inside else []
+        self._known: dict[tuple[Any, ...], str] = inside._known if inside else {}
 
     def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
         """Append a node with one output; return its name."""
@@ -46,7 +46,7 @@ class Writer:
         array = np.ascontiguousarray(values)
         key = (array.dtype.str, np.shape(values), array.tobytes())
         if key not in self._known:
-            self._known[key] = f"{self._prefix}constant/{len(self._known)}"
+            self._known[key] = f"{_PREFIX}constant/{len(self._known)}"
             stored = self._onnx.numpy_helper.from_array(array.reshape(np.shape(values)), self._known[key])
             self.initializers.append(stored)
         return self._known[key]
@@ -71,10 +71,19 @@ class Writer:
         """Reduce one axis."""
         return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
 
+    def placed(self, outputs: npt.NDArray[np.intp], values: str) -> Callable[[str], str]:
+        """Return what puts values (k, rows) in the place of some outputs of answers (m, rows)."""
+
+        def put(answers: str) -> str:
+            places = self.constant(np.asarray(outputs, dtype=np.int64)[:, None])
+            return self.add("ScatterND", [answers, places, values])
+
+        return put
+
     def loop(self, steps: int, carried: Sequence[str], body: Any) -> list[str]:
         """Run a body so many times: it returns the next values, and whether to go on (None: always)."""
         helper = self._onnx.helper
-        inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/")
+        inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/", self)
         names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
         following, going = body(inner, names)
         going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
@@ -82,18 +91,6 @@ class Writer:
         values = [value(f"{inner._prefix}step", INT64, []), value(f"{inner._prefix}going", BOOL, [])]
         values += [value(name, DOUBLE, None) for name in names]
         outputs = [value(going, BOOL, []), *(value(name, DOUBLE, None) for name in following)]
-        self.initializers += inner.initializers
         graph = helper.make_graph(inner.nodes, "step", values, outputs)
         start = self.constant(np.array(True))
         return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)
-
-    def either(self, condition: str, first: Any, second: Any, kind: int) -> str:
-        """Run one of two bodies, which return a value of this type; the first where the condition holds."""
-        helper, graphs = self._onnx.helper, []
-        for number, body in enumerate((first, second)):
-            inner = Writer(f"{self._prefix}{len(self.nodes)}/branch{number}/")
-            output = body(inner)
-            self.initializers += inner.initializers
-            value = helper.make_tensor_value_info(output, kind, None)
-            graphs.append(helper.make_graph(inner.nodes, "branch", [], [value]))
-        return self.add("If", [condition], then_branch=graphs[0], else_branch=graphs[1])

@@ -10,6 +10,7 @@ from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text
+from smle.guarantees.answers.literals import Node, branch_and_bound, choose_literals
 from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.guarantees.box import (
@@ -17,10 +18,12 @@ from smle.guarantees.box import (
     Counterexample,
     Finder,
     HeadProblem,
+    Layout,
     LocalLoss,
     Loss,
     Memory,
     Pdcg,
+    RobustRow,
     Samples,
     Search,
     find_center,
@@ -28,6 +31,7 @@ from smle.guarantees.box import (
     nearest_safe_head,
     project,
     refit,
+    roomy_center,
     run_pdcg,
     softmax_loss,
     squared_error,
@@ -35,7 +39,6 @@ from smle.guarantees.box import (
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
     ExclusionVerdicts,
@@ -56,6 +59,7 @@ from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.guarantees.regions.guard import domain_box, guard_rows
 from smle.guarantees.regions.obligations import binding_rules
 from smle.guarantees.regions.search import find_cells
+from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 
 __all__ = [
     "COMPLEMENT",
@@ -76,17 +80,20 @@ __all__ = [
     "HeadNumbers",
     "HeadProblem",
     "Holds",
+    "Layout",
     "Leaf",
     "LocalLoss",
     "Loss",
     "Memory",
     "NetworkBounds",
+    "Node",
     "NotProved",
     "Obligation",
     "PairValues",
     "Pdcg",
     "Region",
     "RegionMaximum",
+    "RobustRow",
     "RuleCost",
     "Samples",
     "Search",
@@ -97,7 +104,9 @@ __all__ = [
     "WidenedBox",
     "active",
     "binding_rules",
+    "branch_and_bound",
     "broken",
+    "choose_literals",
     "clause_holds",
     "compare",
     "conflicts_explained",
@@ -116,6 +125,7 @@ __all__ = [
     "regions_of",
     "require_units",
     "room_at",
+    "roomy_center",
     "run_pdcg",
     "score_text",
     "slopes_and_offsets",

@@ -82,7 +82,7 @@ class BoxNetwork(Float32Only):
         cells: The cells, if already known.
 
     Raises:
-        ContradictionError: If the rules of some cell leave no room.
+        NotCertifiedError: If no affine answer is found for the rules of some cell.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> li
     `prefer` (cells, m): outputs to stay near; NaN rows: none.
 
     Raises:
-        ContradictionError: If there is none.
+        NotCertifiedError: If none is found.
     """
     result = []
     for index in range(len(cells) - cells.free_cell):

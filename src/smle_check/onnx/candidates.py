@@ -3,7 +3,8 @@
 What is checked is a list of rows over outputs and inputs, each compared with a threshold in float64, and conditions on
 the bits that come out. A first check of the answers themselves asks slightly more than the program (all outputs that
 literals read are inside of their ranges), so that one product serves; a batch in which every row passes is answered at
-once. Rows that fail go through the program as it is stated, with all candidates, the answer itself first.
+once. For rows that fail, the first proposal is checked in the same way. Where one of these fails, the program runs as
+it is stated, with all candidates, the answer itself first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from smle_check.heads.clips import WIDE, limits_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import Limits
 from smle_check.onnx.operations import Tensors, active, half_spaces
-from smle_check.onnx.program import PROPOSALS, Interface, Program, Value, floats_of
+from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of
 from smle_check.program import Op, clip_list, gate_of
 from smle_check.reading import require
 from smle_check.specification import Specification
@@ -104,7 +105,7 @@ class Table:
 
 
 class Checked(Limits):
-    """Operations of the clip list, then the check. `count`: how many proposals the graph has for each row."""
+    """Operations of the clip list, then the check. `count`: how many further proposals the graph has for each row."""
 
     def __init__(
         self, program: Program, interface: Interface, tensors: Tensors, spec: Specification, gated: list[int],
@@ -137,7 +138,7 @@ class Checked(Limits):
         p, q = self.program, self.value(op.args[0]).node
         y = self.settled(p.add("Cast", [q], "clips/single", to=FLOAT) if self.stages else q, "check")
         bits = self.compared(y, self.widened() if self.table.moves else None, "check")
-        short = self.unmet(bits, self.table.strict, "check")
+        short = p.add("Relu", [self.short(bits, self.table.strict, "check")], "check/unmet")
         total = p.add("ReduceSum", [short], "check/total", keepdims=0)
         fails = p.add("Cast", [total], "check/fails", to=BOOL)
         outer, p.nodes = p.nodes, []
@@ -171,13 +172,11 @@ class Checked(Limits):
         limits = p.doubles("check.thresholds", table.thresholds, (len(table.rows), 1))
         return p.cast(p.add("LessOrEqual", [sums, limits], f"{name}/bits"))
 
-    def unmet(self, bits: str, conditions: list[Condition], name: str) -> str:
-        """Return by how much each condition is not met, 0 where it is: (conditions, n)."""
-        p = self.program
-        weights, needs = self.matrix(
-            conditions, "check.strict" if conditions is self.table.strict else "check.exact", -1
-        )
-        return p.add("Relu", [p.add("Gemm", [weights, bits, needs], f"{name}/short")], f"{name}/unmet")
+    def short(self, bits: str, conditions: list[Condition], name: str) -> str:
+        """Return by how much each condition is not met, at most 0 where it is: (conditions, n)."""
+        stored = "check.strict" if conditions is self.table.strict else "check.exact"
+        weights, needs = self.matrix(conditions, stored, -1)
+        return self.program.add("Gemm", [weights, bits, needs], f"{name}/short")
 
     def matrix(self, conditions: list[Condition], name: str, sign: int) -> tuple[str, str]:
         """Note sign * weights and -sign * needs of conditions."""
@@ -191,63 +190,85 @@ class Checked(Limits):
     # --- rows that fail
 
     def repaired(self, y: str, short: str) -> str:
-        """Return what is served to all rows (batch, m), where those that fail are seen to."""
-        p, m = self.program, self.m
+        """Return what is served to all rows (batch, m), where those that fail are seen to.
+
+        If the first proposal passes the check everywhere, it serves. Otherwise all candidates are tried.
+        """
+        p = self.program
         first = p.integers("constants/first", [0], (1,))
         failing = p.add("NonZero", [p.add("ReduceSum", [short, first], "repair/unmet", keepdims=0)], "repair/rows")
         places = p.add("Transpose", [failing], "repair/places")
         chosen = p.add("Squeeze", [failing, first], "repair/chosen")
-        count = p.add("Shape", [chosen], "repair/count")
-        wide = p.add("Gather", [self.widened_always(), chosen], "repair/wide", axis=1)
         answers = p.add("Gather", [self.answers(), chosen], "repair/answers", axis=1)
-        safe = self.safe(wide, chosen)
-        number = p.integers("repair.proposals", [self.count], (1,))
-        size = p.add("Mul", [count, number], "repair/size")
-        shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "repair/shape", axis=0)
-        proposals = p.add("Reshape", [PROPOSALS, shape], "repair/proposals", allowzero=1)
-        candidates = p.add("Concat", [answers, proposals, safe], "repair/candidates", axis=1)
-        served = self.clipped(candidates, chosen)
-        tiled = p.add("Concat", [wide] * (self.count + 2), "repair/tiled", axis=1) if self.table.moves else None
-        bits = self.compared(served, tiled, "again")
-        weights, needs = self.matrix(self.table.inside, "check.inside", 1)
-        exact = p.add("Relu", [p.add("Gemm", [weights, bits, needs], "repair/inside")], "repair/exact")
-        unmet = p.add("ReduceSum", [self.unmet(exact, self.table.exact, "again"), first], "repair/broken", keepdims=0)
-        both = p.integers("repair.table", [self.count + 2, -1], (2,))
-        broken = p.add("Reshape", [unmet, both], "repair/all")
-        good = p.cast(p.add("Equal", [broken, p.floats("constants/none", [0], ())], "repair/good"))
-        # The safe answer, which comes last, serves where no other passes: the first of the largest is taken.
-        last = p.floats("repair.last", [0] * (self.count + 1) + [0.5], (self.count + 2, 1))
-        best = p.add("ArgMax", [p.add("Max", [good, last], "repair/score")], "repair/best", axis=0, keepdims=1)
-        index = p.add("Add", [best, p.integers("repair.zeros", [0] * m, (m, 1, 1))], "repair/index")
-        split = p.integers("repair.split", [m, self.count + 2, -1], (3,))
-        table = p.add("Reshape", [served, split], "repair/table")
-        picked = p.add("Transpose", [p.add("GatherElements", [table, index], "repair/picked", axis=1)], "repair/turned")
-        update = p.add("Reshape", [picked, p.integers("repair.rows", [-1, m], (2,))], "repair/update")
+        wide = self.chosen_inputs(chosen) if self.table.moves else None
+        # Whatever is proposed, there is one answer for each row.
+        shape = p.add("Shape", [answers], "repair/shape")
+        proposal = p.add("Reshape", [PROPOSAL, shape], "first/proposal", allowzero=1)
+        # Without clips there is nothing that NaN would have to be replaced for: the check refuses it.
+        served = self.clipped(proposal, chosen, 1, "first") if self.stages else self.settled(proposal, "first")
+        short = self.short(self.compared(served, wide, "first"), self.table.strict, "first")
+        worst = p.add("ReduceMax", [short], "first/worst", keepdims=0)
+        fails = p.add("Greater", [worst, p.floats("constants/none", [0], ())], "first/fails")
+        outer, p.nodes = p.nodes, []
+        passes = Branch(p.nodes, [p.add("Transpose", [served], "first/passed")])
+        p.nodes = []
+        searched = Branch(p.nodes, [self.searched(answers, proposal, wide, chosen)])
+        p.nodes = outer
+        update = p.branch(fails, "repair/update", {"then_branch": searched, "else_branch": passes})
         kept = p.add("Transpose", [y], "repair/kept")
         return p.add("ScatterND", [kept, places, update], "repair/served")
 
-    def widened_always(self) -> str:
-        """Return features in float64; where the check does not read them, they are made here."""
+    def searched(self, answers: str, proposal: str, wide: str | None, chosen: str) -> str:
+        """Return the first candidates that pass (rows, m): the answer, proposals, the safe answer."""
+        p, m, all_ = self.program, self.m, self.count + 3
+        wide = self.chosen_inputs(chosen) if wide is None else wide
+        safe = self.safe(wide, chosen)
+        number = p.integers("repair.proposals", [self.count], (1,))
+        size = p.add("Mul", [p.add("Shape", [chosen], "search/count"), number], "search/number")
+        shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "search/shape", axis=0)
+        further = p.add("Reshape", [FURTHER, shape], "search/further", allowzero=1)
+        candidates = p.add("Concat", [answers, proposal, further, safe], "search/candidates", axis=1)
+        served = self.clipped(candidates, chosen, all_, "search")
+        tiled = p.add("Concat", [wide] * all_, "search/tiled", axis=1) if self.table.moves else None
+        bits = self.compared(served, tiled, "search")
+        weights, needs = self.matrix(self.table.inside, "check.inside", 1)
+        exact = p.add("Relu", [p.add("Gemm", [weights, bits, needs], "search/inside")], "search/exact")
+        short = p.add("Relu", [self.short(exact, self.table.exact, "search")], "search/unmet")
+        unmet = p.add("ReduceSum", [short, "constants/first"], "search/broken", keepdims=0)
+        broken = p.add("Reshape", [unmet, p.integers("repair.table", [all_, -1], (2,))], "search/all")
+        good = p.cast(p.add("Equal", [broken, p.floats("constants/none", [0], ())], "search/good"))
+        # The safe answer, which comes last, serves where no other passes: the first of the largest is taken.
+        last = p.floats("repair.last", [0] * (all_ - 1) + [0.5], (all_, 1))
+        best = p.add("ArgMax", [p.add("Max", [good, last], "search/score")], "search/best", axis=0, keepdims=1)
+        index = p.add("Add", [best, p.integers("repair.zeros", [0] * m, (m, 1, 1))], "search/index")
+        table = p.add("Reshape", [served, p.integers("repair.split", [m, all_, -1], (3,))], "search/table")
+        picked = p.add("Transpose", [p.add("GatherElements", [table, index], "search/picked", axis=1)], "search/turned")
+        return p.add("Reshape", [picked, p.integers("repair.rows", [-1, m], (2,))], "search/found")
+
+    def chosen_inputs(self, chosen: str) -> str:
+        """Return the features of rows that fail, in float64; they are made here if the check does not read them."""
         if "head/x" not in self.program.made:
             self.clamp(next(op for op in self.ops if op.kind == "clamp"))
-        return self.widened()
+        return self.program.add("Gather", [self.widened(), chosen], "repair/wide", axis=1)
 
     def answers(self) -> str:
         """Return the model's answers (m, batch) in float32, as they came."""
         return "head/answer" if "head/answer" in self.program.made else "head/embedding"
 
-    def clipped(self, candidates: str, chosen: str) -> str:
-        """Candidates in float32 (m, n) -> through the clip list, settled."""
+    def clipped(self, candidates: str, chosen: str, count: int, name: str) -> str:
+        """Candidates in float32 (m, n), `count` for each row -> through the clip list, settled."""
         p = self.program
-        q = self.bounded(candidates, "repair/q")
+        q = self.bounded(candidates, f"{name}/q")
         for op in self.ops:
             if op.out in self.limit_of:
                 limit, moves = self.limit_of[op.out]
                 if moves:
-                    own = p.add("Gather", [limit, chosen], f"repair/{op.out}/own", axis=1)
-                    limit = p.add("Concat", [own] * (self.count + 2), f"repair/{op.out}/limits", axis=1)
-                q = p.add("Max" if op.kind == "raise_to" else "Min", [q, limit], f"repair/{op.out}")
-        return self.settled(p.add("Cast", [q], "repair/single", to=FLOAT), "again")
+                    own = f"repair/{op.out}/own"
+                    limit = own if own in p.made else p.add("Gather", [limit, chosen], own, axis=1)
+                    if count > 1:
+                        limit = p.add("Concat", [limit] * count, f"{name}/{op.out}/limits", axis=1)
+                q = p.add("Max" if op.kind == "raise_to" else "Min", [q, limit], f"{name}/{op.out}")
+        return self.settled(p.add("Cast", [q], f"{name}/single", to=FLOAT), name)
 
     def safe(self, wide: str, chosen: str) -> str:
         """Return the stored safe answers (m, rows) in float32, before the clips."""

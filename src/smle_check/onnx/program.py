@@ -7,7 +7,8 @@ from smle_check.onnx.graph import BOOL, FLOAT, STRING, Branch, Constant, Node
 from smle_check.reading import Tensor, require
 
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n), or the model's answer
-PROPOSALS = "proposals/candidates"  # (m, proposals x rows): all first ones, then all second ones, ...
+PROPOSAL = "proposals/first"  # (m, rows that fail)
+FURTHER = "proposals/further"  # (m, proposals x rows): all second ones, then all third ones, ...
 
 
 class Input(NamedTuple):

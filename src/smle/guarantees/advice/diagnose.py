@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import ContradictionError
+from smle.errors import ContradictionError, NotCertifiedError
 from smle.guarantees.advice.consistency import EXPANDED_PAIRS, Consistency
 from smle.guarantees.advice.data_check import DataCheck, check_data
 from smle.guarantees.advice.decide import HalfSpace, Undecided
@@ -68,12 +68,14 @@ def diagnose_arrays(
 
 @contextmanager
 def conflicts_explained(spec: Specification) -> Iterator[None]:
-    """Say of contradictory rules which are the fewest that clash, and where."""
+    """If no model was found because rules contradict each other, name the fewest that do, and an input."""
     try:
         yield
-    except ContradictionError as error:
-        severe = [finding.text for finding in diagnose_arrays(spec).findings if finding.severe]
-        raise ContradictionError(severe[0] if severe else str(error)) from error
+    except (ContradictionError, NotCertifiedError) as error:
+        clashes = [finding.text for finding in diagnose_arrays(spec).findings if finding.kind == "contradiction"]
+        if not clashes:
+            raise
+        raise ContradictionError(clashes[0]) from error
 
 
 def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untested]]:

@@ -12,6 +12,7 @@ from smle.guarantees.box.pdcg import COSTS as PDCG_COSTS
 from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, run_pdcg, strongest_counterexample
 from smle.guarantees.box.projection import HeadResult, nearest_safe_head, project
 from smle.guarantees.box.refitting import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
+from smle.guarantees.box.robust import Layout, RobustRow, roomy_center
 
 __all__ = [
     "PDCG_COSTS",
@@ -19,10 +20,12 @@ __all__ = [
     "Finder",
     "HeadProblem",
     "HeadResult",
+    "Layout",
     "LocalLoss",
     "Loss",
     "Memory",
     "Pdcg",
+    "RobustRow",
     "Samples",
     "Search",
     "find_center",
@@ -30,6 +33,7 @@ __all__ = [
     "nearest_safe_head",
     "project",
     "refit",
+    "roomy_center",
     "run_pdcg",
     "softmax_loss",
     "squared_error",

@@ -336,6 +336,6 @@ def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None
         return None
     if near is not None:
         target = near.reshape(layout.outputs, -1)[:, layout.width :].reshape(-1)
-        found = roomy_center(rows, small, room=(0.5 * found[1], most), near=target) or found
+        found = roomy_center(rows, small, room=(0.5 * found[1], most), gain=0.0, near=target) or found
     table = found[0].reshape(layout.outputs, -1)
     return np.hstack([np.zeros((layout.outputs, layout.width)), table]).reshape(-1)
