@@ -122,7 +122,8 @@ def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> lis
         if not any(p.outside or sum(p.served) == p.on for _, p in there):
             continue
         rows = []
-        for k, name in enumerate([*(_part(literal, spec) for literal in clause.literals), "in none of them"]):
+        names = [_part(literal, spec) for literal in clause.literals]
+        for k, name in enumerate([*names, "in none of them"]):
             cells: list[tuple[Markup | str, str]] = []
             for p in counted:
                 if p is None:
@@ -134,11 +135,10 @@ def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> lis
             rows.append({"name": name, "cells": cells})
         overlap = " A row may lie in several parts." if any(sum(p.served) > p.on for _, p in there) else ""
         on = ", ".join(f"{p.on:,} {where}" for where, p in there)
-        text = " or ".join(row["name"] for row in rows[:-1])
         result.append(
             {
                 "rule": visible(spec.rules[rule].name),
-                "text": text,
+                "text": " or ".join(names),
                 "on": f"The rule is active in {on}.{overlap}",
                 "rows": rows,
             }
