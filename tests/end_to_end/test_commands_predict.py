@@ -202,7 +202,7 @@ NONSENSE = {
     "text": ("distance,speed,friction\n1,fast,0.5\n", "Got 'fast'"),
     "decimal comma": ("distance;speed;friction\n1;2;0,5\n", "Got '0,5'"),
     "empty": ("", "empty first line"),
-    "two of a name": ("distance,speed,friction,speed\n1,2,0.5,3\n", "several columns are named 'speed'"),
+    "two of a name": ("distance,speed,friction,speed\n1,2,0.5,3\n", "several columns named 'speed'"),
 }
 
 

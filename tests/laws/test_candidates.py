@@ -57,6 +57,7 @@ rules:
   - {name: j, when: x > 0.5, then: not dog or animal}
   - {name: k, then: animal or car}
 """,
+    "exclusions": "inputs: {x: [0, 1]}\nlabels: [a, b, c]\nrules:\n  - {name: e, then: not (a and b)}\n",
     "choice": """
 inputs: {x: [0, 10], y: [0, 10]}
 choices: {act: [a, b, c]}

@@ -84,7 +84,7 @@ class Certificate:
         if different:
             raise CertificateError(
                 f"The network was changed after it was certified ({shortened(different)}): the certificate does not "
-                "speak of it as it is now. Load or fit the model again."
+                "cover it as it is now. Load or fit the model again."
             )
         try:
             return tuple(smle_check.check_certificate(self.text, self.tensors, self.block, self.files))

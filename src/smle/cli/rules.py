@@ -85,7 +85,7 @@ def _check_each(paths: list[Path]) -> None:
     for path in paths:
         code, text = 0, "fine"
         try:
-            result = diagnose(Specification.from_yaml(path))
+            result = diagnose(Specification.from_file(path))
         except RuleError as error:
             code, text = WRONG, str(error)
         else:

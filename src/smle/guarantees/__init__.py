@@ -9,7 +9,7 @@ from smle.guarantees.advice.costs import RuleCost, score_text
 from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.units import require_units
-from smle.guarantees.advice.wording import point_text
+from smle.guarantees.advice.wording import point_text, quoted
 from smle.guarantees.answers.literals import Node, branch_and_bound, choose_literals
 from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import nearest_outputs, to_scores
@@ -53,11 +53,10 @@ from smle.guarantees.proof.verdict import (
 )
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
-from smle.guarantees.regions.cells import Cells, regions_of
+from smle.guarantees.regions.cells import Cells, binding_rules, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.guarantees.regions.guard import domain_box, guard_rows
-from smle.guarantees.regions.obligations import binding_rules
 from smle.guarantees.regions.search import find_cells
 from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 
@@ -121,6 +120,7 @@ __all__ = [
     "nearest_safe_head",
     "point_text",
     "project",
+    "quoted",
     "refit",
     "regions_of",
     "require_units",
