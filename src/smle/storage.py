@@ -284,7 +284,7 @@ def _read_files(target: Path) -> dict[str, bytes]:
             time.sleep(0.05)
         except smle_check.Rejected as reason:
             raise ModelFormatError(f"'{target}': {reason}. Expected a model folder of regular files.") from None
-    raise ModelFormatError(f"'{target}' is replaced again and again by another program. Try again later.")
+    raise ModelFormatError(f"'{target}' keeps being replaced by another process. Try again later.")
 
 
 def _snapshot(target: Path) -> dict[str, bytes]:
@@ -399,6 +399,7 @@ def _description(data: bytes, target: Path) -> dict[str, Any]:
         raise ModelFormatError(f"{target / 'model.json'}: not the description of an smle model.")
     if description.get("version") != VERSION:
         raise ModelFormatError(
-            f"{target / 'model.json'}: format version {description.get('version')!r}; this smle reads {VERSION}."
+            f"{target / 'model.json'}: format version {description.get('version')!r}; this version of smle supports "
+            f"format {VERSION}."
         )
     return description
