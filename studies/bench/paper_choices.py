@@ -154,12 +154,11 @@ def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) ->
 
 def jobs_of(*, quick: bool = False) -> list[ChoiceJob]:
     """Return all jobs: cheaper training of all benchmarks first, then the choices one at a time."""
-    rest = {benchmark: variants[len(CHEAPER) :] for benchmark, variants in VARIANTS.items()}
-    parts = [dict.fromkeys(VARIANTS, ("base", *CHEAPER)), *([] if quick else [rest])]
+    first = dict.fromkeys(VARIANTS, ("base", *CHEAPER))
+    rest = {} if quick else {benchmark: variants[len(CHEAPER) :] for benchmark, variants in VARIANTS.items()}
     return [
         ChoiceJob(benchmark, task, variant, quick=quick)
-        for part in parts
-        for benchmark, variants in part.items()
+        for benchmark, variants in (*first.items(), *rest.items())
         for variant in variants
         for task in _tasks(benchmark, quick)
     ]
