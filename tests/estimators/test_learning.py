@@ -228,6 +228,43 @@ def test_rules_about_quantiles_may_say_more_and_keep_their_order():
         at_quantile(Ridge(), 0.5)
 
 
+def test_training_goes_on_from_the_weights_as_they_are(skewed, tmp_path):
+    X, y = skewed
+    model = SafeRegressor(CAPPED, warm_start=True, **{**QUICK, "max_epochs": 30, "final_epochs": 0}).fit(X, y)
+    first, before = model.history_.best, model.predict(X)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model").set_params(max_epochs=1, learning_rate=1e-6, verbose=False, compare=False)
+    np.testing.assert_allclose(again.fit(X, y).predict(X), before, atol=1e-3)  # an epoch of steps that are nothing
+    assert again.history_.validation_loss[0] == pytest.approx(first, rel=1e-3)
+    assert again.certificate_.check()
+    assert again.certificate_.document["digest"] != model.certificate_.document["digest"]
+    with pytest.raises(ValueError, match="warm_start=False"):
+        again.set_params(hidden_layer_sizes=(8, 8)).fit(X, y)
+    assert again.certificate_.check()  # it is what it was
+    with pytest.raises(ValueError, match="enforcement='correct'"):
+        again.set_params(enforcement="pdcg").fit(X, y)
+
+
+def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
+    X, y = skewed[0], np.minimum(skewed[0][:, 0], 8)
+    model = SafeRegressor(CAPPED, learning_rate=0.03, **QUICK)
+    losses = []
+    for _ in range(5):
+        for part in np.array_split(np.arange(len(X)), 2):
+            model.partial_fit(X[part], y[part])
+            assert model.certificate_.check()
+            assert model.predict(X).max() <= 9
+        losses.append(((model.predict(X) - y) ** 2).mean())
+    assert losses[-1] < 0.5 * losses[0]
+    with pytest.raises(ValueError, match="only networks"):
+        SafeRegressor(CAPPED, estimator=Ridge()).partial_fit(X, y)
+    labels = SafeClassifier(PAIR, thresholds=0.3, **QUICK)
+    for _ in range(3):
+        chance = labels.partial_fit(*noisy_labels).predict_proba(noisy_labels[0])
+    assert np.array_equal(chance >= 0.3, labels.predict(noisy_labels[0]) == 1)
+    assert chance[:, 0].mean() == pytest.approx(noisy_labels[1][:, 0].mean(), abs=0.15)
+
+
 @pytest.mark.parametrize("module", [smle.estimators.regressor, smle.estimators.classifier, smle.estimators.quantiles])
 def test_examples_of_docstrings_run(module):
     found = doctest.testmod(module)

@@ -293,6 +293,8 @@ class _Literals:
             own = [pair for pair in pairs.tolist() if wanted.issuperset(pair)][:_MOST_PAIRS]
             clauses += [self.exclusion(part, pair) for pair in own]
         needs = [need for own in clauses for need in own]
+        if not needs:  # exclusions alone
+            return None
         chosen = choose_literals(
             np.stack([need.row.g for need in needs]),
             np.array([need.row.h - float(need.support(need.row.s[None])[0][0]) for need in needs]),

@@ -52,7 +52,7 @@ def thresholds_of(given: Any, task: Labels, logits: Array | None, targets: Array
         return np.asarray(by_name("thresholds", known, names, 0.5))
     if logits is None:
         raise ValueError(
-            f"Expected thresholds as numbers with an estimator: no rows are held out. Got {given!r}. Tune them on "
+            f"Expected thresholds as numbers here: no rows are held out. Got {given!r}. Tune them on "
             "rows of your own, or with TunedThresholdClassifierCV around the estimator."
         )
     weight = np.ones(len(targets)) if weight is None else weight

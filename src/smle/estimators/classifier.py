@@ -140,6 +140,14 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         kind = Options if spec.output_kind == "choice" else Labels
         return kind(spec, y, class_weight=self.class_weight)
 
+    def _start(self) -> Any:
+        """Return the perceptron to go on from, without thresholds."""
+        front = super()._start()
+        if front is None or self.thresholds_ is None:
+            return front
+        least = np.array(list(self.thresholds_.values()))
+        return rescaled(front, 1.0, np.log(least / (1 - least)))
+
     def _finished(self, front: Any, rows: Rows, held: npt.NDArray[np.int64] | None) -> Any:
         """Fold a temperature and thresholds into the model in front of the head."""
         task, learned = rows.task, self.enforcement != "correct" and self.estimator is None

@@ -16,7 +16,6 @@ from sklearn.utils.metadata_routing import process_routing
 from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel, program_of, stored_form
 from smle.errors import DataError
-from smle.estimators.parameters import require_parameters
 from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         ConversionError: If the fitted estimator cannot be stored, or the stored form does not agree with it.
         Other errors: As of `SafeEstimator.fit`, and whatever the estimator raises.
     """
-    require_parameters({"estimator": model.estimator, "out_of_domain": model.out_of_domain})
     _require_no_training(model)
     rows = model._read_rows(X, y)
     spec = rows.spec

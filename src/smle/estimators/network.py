@@ -7,6 +7,7 @@ import smle.nn  # noqa: F401  # first: where torch is missing it says what to in
 # isort: split
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from smle.estimators.inputs import spread
 from smle.guarantees import Cells, find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.box_network import BoxNetwork, moves_with_inputs
-from smle.nn.gate import Gate
+from smle.nn.head import gate_program
+from smle.nn.network import Answers
 from smle.nn.precision import float32_by_default
 from smle.nn.units import DataScale
 from smle.training.batches import split_rows
@@ -33,6 +35,7 @@ from smle_check.reading import BACKBONE
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
     from smle.estimators.tasks import Task
+    from smle.programs import Perceptron
 
 __all__ = ["Trained", "train_network"]
 
@@ -61,7 +64,9 @@ def train_network(
     weight: Array | None,
     seed: int,
     *,
-    further: Callable[[BoxNetwork, History], None] | None = None,
+    start: Perceptron | None = None,
+    once: bool = False,
+    further: Callable[[BoxNetwork | Answers, History], None] | None = None,
 ) -> Trained:
     """Return a trained network: with a box that obeys the rules, or plain where there are none.
 
@@ -72,6 +77,8 @@ def train_network(
         targets: What the loss compares with (n, m).
         weight: Weight of each row (n,), or None.
         seed: Of everything that is random.
+        start: A perceptron to go on from, where there are no rules; None: random weights.
+        once: Take one epoch and hold out no rows.
         further: Called with the network and its history when it is trained, to train it further.
 
     Raises:
@@ -81,31 +88,45 @@ def train_network(
     with float32_by_default():
         enforcement = enforcement_of(model.enforcement) if spec.rules else None
         network = _network(model, task, X, targets, seed)
-        history = _train(model, task, network, torch.tensor(X), targets, weight, enforcement, seed)
+        if start is not None:
+            assert isinstance(network, Answers)
+            _continue(network, start)
+        rows = torch.tensor(X, dtype=None if spec.rules else torch.float32)  # a gate reads numbers as they are
+        history = _train(model, task, network, rows, targets, weight, enforcement, seed, once)
         if further is not None:
             further(network, history)
-        certificate = certify(network) if spec.rules else None
-        backbone = _folded(network) if certificate is None else network.backbone
-    held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
+        certificate, backbone = None, network.backbone
+        if isinstance(network, BoxNetwork):
+            certificate = certify(network)
+        else:
+            backbone = _folded(network)
+    held = np.zeros(0, dtype=np.int64)
+    if not once:
+        held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
     state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
     return Trained(tensors_of(state), certificate, history, held)
 
 
-def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork:
-    spec, cells = task.spec, find_cells(task.spec)
+def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork | Answers:
+    """Return a network to train: a perceptron in the units of the data, with a box behind it if there are rules."""
+    spec = task.spec
     shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
-    bounds = model.bounds
-    if bounds == "auto":
-        bounds = "affine" if moves_with_inputs(spec) else "fixed"
+    frame = DataScale(shift, scale, *task.units(targets))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        backbone = MLP(model.hidden_layer_sizes, model.embedding, shift=shift, scale=scale)
+        if not spec.rules:
+            return Answers(backbone, model.embedding, frame)
+        bounds, cells = model.bounds, find_cells(spec)
+        if bounds == "auto":
+            bounds = "affine" if moves_with_inputs(spec) else "fixed"
         return BoxNetwork(
-            MLP(model.hidden_layer_sizes, model.embedding, shift=shift, scale=scale),
+            backbone,
             spec,
             embedding=model.embedding,
             bounds=bounds,
             gate=model.gate,
-            frame=DataScale(shift, scale, *task.units(targets)),
+            frame=frame,
             prefer=_preferred(task, cells, X, targets),
             cells=cells,
         )
@@ -113,8 +134,7 @@ def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Arr
 
 def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
     """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-    gate = Gate(task.spec, cells)
-    cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
+    cell = gate_program(task.spec, cells).cell_of(X)
     typical = np.tile(task.typical(targets), (len(cells), 1))
     for c in np.unique(cell):
         typical[c] = task.typical(targets[cell == c])
@@ -124,12 +144,13 @@ def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) ->
 def _train(
     model: SafeEstimator,
     task: Task,
-    network: BoxNetwork,
+    network: BoxNetwork | Answers,
     X: torch.Tensor,
     targets: Array,
     weight: Array | None,
     enforcement: Enforcement | None,
     seed: int,
+    once: bool,
 ) -> History:
     """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
     options = TrainingOptions(
@@ -139,26 +160,30 @@ def _train(
         batch_size=model.batch_size,
         max_epochs=model.max_epochs,
         patience=model.patience,
-        validation_share=model.validation_fraction,
+        validation_fraction=model.validation_fraction,
         schedule=model.schedule,
         final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
         final_below=task.small_loss(targets) if model.final_epochs is None else math.inf,
-        progress=model.verbose,
+        verbose=model.verbose,
     )
+    wanted = torch.tensor(targets, dtype=torch.float32)
+    if once:
+        options = replace(options, max_epochs=1, final_epochs=0, patience=None, schedule=None, keep="last")
     history = train(
         network,
         X,
-        torch.tensor(targets, dtype=torch.float32),
+        wanted,
+        validation=(X, wanted) if once else None,
         loss=task.loss(targets),
         options=options,
         seed=seed,
-        title="training" if network.spec.rules or model.enforcement == "correct" else "baseline",
+        title="training" if isinstance(network, BoxNetwork) or model.enforcement == "correct" else "baseline",
         enforcement=enforcement,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
         callbacks=model.callbacks,
     )
-    if model.refit_heads and network.spec.rules and task.refit_loss is not None:
+    if model.refit_heads and isinstance(network, BoxNetwork) and task.refit_loss is not None:
         wanted = torch.tensor(targets)
         kept, held = split_rows(len(X), share=model.validation_fraction, seed=seed)
         refit_network(
@@ -173,18 +198,51 @@ def _train(
 
 
 @torch.no_grad()
-def _folded(network: BoxNetwork) -> MLP:
-    """Return a trained network without rules as one perceptron: its head is folded into the last layer."""
-    free = network.eval().deployed.free
-    standardize, *others, last = network.backbone.children()
-    assert free is not None
+def _continue(network: Answers, start: Perceptron) -> None:
+    """Give a network the weights of a folded one; its last layer becomes two again.
+
+    Raises:
+        ValueError: If it has other inputs, hidden layers or outputs.
+    """
+    standardize, *others, inner = network.backbone.children()
+    layers = [layer for layer in others if isinstance(layer, nn.Linear)]
     assert isinstance(standardize, Standardize)
-    assert isinstance(last, nn.Linear)
+    assert isinstance(inner, nn.Linear)
+    widths = [len(standardize.shift), *(layer.out_features for layer in layers), network.last.out_features]
+    if widths != start.widths:
+        raise ValueError(
+            f"Expected a network with layers of {start.widths}, as before, to go on from its weights. Got {widths}. "
+            "Set warm_start=False to start anew."
+        )
+    for buffer, value in zip((standardize.shift, standardize.scale), start.scaling, strict=True):
+        buffer.copy_(torch.tensor(value))
+    for layer, (weight, bias) in zip(layers, start.layers[:-1], strict=True):
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    last, offset = (torch.tensor(part, dtype=torch.float64) for part in start.layers[-1])
+    left, sizes, right = torch.linalg.svd(last / network.scale.unsqueeze(1), full_matrices=False)
+    used = min(len(sizes), inner.out_features)
+    root = sizes[:used].sqrt()
+    inner.weight[:used] = (root.unsqueeze(1) * right[:used]).to(torch.float32)
+    inner.bias[:used] = 0.0
+    network.last.weight.zero_()
+    network.last.weight[:, :used] = (left[:, :used] * root).to(torch.float32)
+    network.last.bias.copy_((offset - network.shift) / network.scale)
+
+
+@torch.no_grad()
+def _folded(network: Answers) -> MLP:
+    """Return a trained network without rules as one perceptron: its last two layers and the units become one."""
+    standardize, *others, inner = network.backbone.children()
+    assert isinstance(standardize, Standardize)
+    assert isinstance(inner, nn.Linear)
     hidden = [layer.out_features for layer in others if isinstance(layer, nn.Linear)]
-    result = MLP(hidden, len(free.bias), shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
-    weight, bias = (part.to(torch.float64) for part in (free.weight, free.bias))
-    state = {k: v for k, v in network.backbone.state_dict().items() if not k.startswith(f"{len(others) + 1}.")}
-    state[f"{len(others) + 1}.weight"] = weight @ last.weight.to(torch.float64)
-    state[f"{len(others) + 1}.bias"] = weight @ last.bias.to(torch.float64) + bias
+    last, scale = network.last, network.scale.to(torch.float64)
+    result = MLP(hidden, last.out_features, shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
+    weight = scale.unsqueeze(1) * last.weight.to(torch.float64)
+    name = f"{len(others) + 1}."
+    state = {k: v for k, v in network.backbone.state_dict().items() if not k.startswith(name)}
+    state[f"{name}weight"] = weight @ inner.weight.to(torch.float64)
+    state[f"{name}bias"] = weight @ inner.bias.to(torch.float64) + scale * last.bias + network.shift
     result.load_state_dict(state)
     return result

@@ -174,8 +174,8 @@ def nearest_in_union(choices: Choices, Y: Array) -> Array:
         unsure += not found.ended
     if unsure:
         warnings.warn(
-            f"The search for the nearest allowed outputs did not end for {unsure:,} of {len(Y):,} rows: what is "
-            "returned for them is allowed but may not be the nearest (or NaN, if no allowed outputs were found).",
+            f"The search for the nearest allowed outputs was cut off for {unsure:,} of {len(Y):,} rows. Their outputs "
+            "are allowed but may not be the nearest; they are NaN where no allowed ones were found.",
             stacklevel=2,
         )
     return best

@@ -17,8 +17,7 @@ from smle.guarantees.answers.label_map import most_likely_labels
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.projection import safe_center
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import Cells
-from smle.guarantees.regions.obligations import binding_rules
+from smle.guarantees.regions.cells import Cells, binding_rules
 from smle.rules import CNF, Specification, label_columns
 from smle.rules.formula import unique_pairs
 

@@ -18,9 +18,8 @@ from smle.guarantees.proof.network_boxes import cut_region
 from smle.guarantees.proof.verdict import Holds
 from smle.guarantees.proof.verify import ClauseVerifier, fallback_room
 from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
-from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
-from smle.guarantees.regions.obligations import obligation_regions
 from smle.rules import Clause, Literals, Specification, exclusion
 
 __all__ = ["HeadProblem", "RegionObligations"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -132,7 +132,7 @@ def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, 
     Rounding is included: a point counts if the deployed program might break a rule there.
     """
     numbers = problem.numbers(head)
-    plain = HeadNumbers(numbers.W, numbers.V, numbers.b, np.zeros(len(numbers.b)), np.zeros(len(numbers.b)))
+    plain = HeadNumbers.exact(numbers)
     best: tuple[Counterexample, int] | None = None
     for p, part in enumerate(problem.parts):
         for search in _searches(part, problem, numbers, plain):
@@ -161,7 +161,7 @@ def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumber
             elif optimum.value >= 0:
                 searches.append(Search(Counterexample(optimum.x, optimum.z, optimum.value, ()), Status.OPTIMAL))
     if len(part.exclusions):
-        shifted = HeadNumbers(plain.W, plain.V, numbers.b + numbers.errors, plain.errors, plain.sizes)
+        shifted = replace(plain, b=numbers.b + numbers.errors)
         searches.append(exclusion_counterexample(part.exclusions, shifted, problem.envelope, problem.whole))
     return searches
 

@@ -295,7 +295,7 @@ def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) 
     problem = QuadraticProgram(P, q, safe.A, *ends)
     found = solve(problem)
     if found.status is not Status.OPTIMAL:
-        second = solve(problem, backend="clarabel", time_limit=30.0)
+        second = solve(problem, backend="highs", time_limit=30.0)
         found = second if second.status is Status.OPTIMAL else found
     return found if found.x is None else replace(found, x=unit * found.x)
 
