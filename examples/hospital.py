@@ -66,7 +66,7 @@ def patients(rows: int, *, seed: int = 0) -> pd.DataFrame:
 
 def main(*, rows: int = 6000, max_epochs: int = 100) -> dict[str, float]:
     """Fit, look at single patients; return the shares of new rows on which a rule is broken."""
-    spec, table = Specification.from_yaml(RULES), patients(rows)
+    spec, table = Specification.from_file(RULES), patients(rows)
     orders = [item.name for item in spec.outputs]
     inputs, truth = table.drop(columns=orders), table[orders]
     half = rows // 2
