@@ -73,7 +73,7 @@ def main(*, rows: int = 6000, max_epochs: int = 100) -> dict[str, float]:
     model = SafeClassifier(spec, max_epochs=max_epochs, random_state=0).fit(inputs[:half], truth[:half])
     model.certificate_.check()
     new = inputs[half:]
-    print(f"share of right orders: {model.score(new, truth[half:]):.4f}")
+    print(f"share of right orders: {model.label_accuracy(new, truth[half:]):.4f}")
     answers, info = model.predict(new[:3], return_info=True)
     for answer, rules in zip(answers, info["active_rules"], strict=True):
         wanted = [name for name, value in zip(orders, answer, strict=True) if value]

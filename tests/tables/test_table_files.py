@@ -110,9 +110,9 @@ def test_names_of_columns_have_one_unicode_form(tmp_path):
 @pytest.mark.parametrize("value", ["1,5", "1.234,56", " 1 234,5 "])
 def test_decimal_commas_are_named(value):
     spec = Specification.from_yaml("inputs: {x: [0, 3]}\noutputs: [y]\nrules: []\n")
-    with pytest.raises(DataError, match=r"Decimals are written with a point\. .* decimal=','"):
+    with pytest.raises(DataError, match=r"Save the table with decimal points, .* decimal=','"):
         encode_inputs(spec, pd.DataFrame({"x": [value]}))
-    with pytest.raises(DataError, match=r"Decimals are written with a point\."):
+    with pytest.raises(DataError, match=r"Save the table with decimal points"):
         encode_numbers(spec, [value])
 
 

@@ -346,7 +346,7 @@ def _comma(value: Any) -> str:
     if not isinstance(value, str) or re.fullmatch(r"\s*[+-]?[\d.\s]*\d,\d+\s*", value) is None:
         return ""
     return (
-        " Decimals are written with a point. Save the table so, or read it with pandas.read_csv(..., sep=';', "
+        " Save the table with decimal points, or read it with pandas.read_csv(..., sep=';', "
         "decimal=',') and pass it in Python."
     )
 
