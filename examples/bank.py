@@ -55,7 +55,7 @@ def customers(rows: int, *, seed: int = 0) -> pd.DataFrame:
 
 def main(*, rows: int = 5000, max_iter: int = 100, folder: str = "bank") -> dict[str, float]:
     """Fit, store, report, export; return the shares of rows that break a rule, plain and safe."""
-    spec = Specification.from_yaml(RULES)
+    spec = Specification.from_file(RULES)
     table = customers(rows)
     inputs, granted = table.drop(columns=ANSWERS), table[ANSWERS]
     half = rows // 2

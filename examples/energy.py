@@ -68,7 +68,7 @@ def boosting(max_iter: int) -> object:
 
 def main(*, rows: int = 6000, max_epochs: int = 200, max_iter: int = 100) -> dict[str, float]:
     """Fit both; return the shares of later rows on which a rule is broken."""
-    spec, table = Specification.from_yaml(RULES), plan(rows)
+    spec, table = Specification.from_file(RULES), plan(rows)
     inputs, truth = table.drop(columns=ANSWERS), table[ANSWERS]
     known = rows * 3 // 4
     X, y, new, later = inputs[:known], truth[:known], inputs[known:], truth[known:]

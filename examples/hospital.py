@@ -66,14 +66,14 @@ def patients(rows: int, *, seed: int = 0) -> pd.DataFrame:
 
 def main(*, rows: int = 6000, max_epochs: int = 100) -> dict[str, float]:
     """Fit, look at single patients; return the shares of new rows on which a rule is broken."""
-    spec, table = Specification.from_yaml(RULES), patients(rows)
+    spec, table = Specification.from_file(RULES), patients(rows)
     orders = [item.name for item in spec.outputs]
     inputs, truth = table.drop(columns=orders), table[orders]
     half = rows // 2
     model = SafeClassifier(spec, max_epochs=max_epochs, random_state=0).fit(inputs[:half], truth[:half])
     model.certificate_.check()
     new = inputs[half:]
-    print(f"share of right orders: {model.score(new, truth[half:]):.4f}")
+    print(f"share of right orders: {model.label_accuracy(new, truth[half:]):.4f}")
     answers, info = model.predict(new[:3], return_info=True)
     for answer, rules in zip(answers, info["active_rules"], strict=True):
         wanted = [name for name, value in zip(orders, answer, strict=True) if value]

@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["Environment", "Table", "environment"]
 
 _PACKAGES = (
-    "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "clarabel", "pyscipopt", "onnxruntime",
+    "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "pyscipopt", "onnxruntime",
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from smle.export.backbone import layers_of
 from smle.extras import require
 from smle.guarantees import Cells
 from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
+from studies.vnnlib import write_vnnlib
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
@@ -46,7 +47,7 @@ def write_cell(record: ModelRecord, cell: int, path: str | PathLike[str]) -> Non
         ValueError: If there is no such cell.
     """
     required = _required(record, cell)
-    _write(head_layers(record.weights, cell), required.to_vnnlib(), Path(path))
+    _write(head_layers(record.weights, cell), write_vnnlib(required), Path(path))
 
 
 def write_plain_cell(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
@@ -107,7 +108,7 @@ def _required(record: ModelRecord, cell: int) -> Specification:
     if cell == count - cells.free_cell:
         raise NotCertifiedError(f"Cell {cell} is free: no rule is on there. Expected one of 0 .. {count - 2}.")
     required = cell_specification(spec, cells, cell)
-    required.to_vnnlib()  # refuses categorical and integer inputs
+    write_vnnlib(required)  # refuses categorical and integer inputs
     return required
 
 

@@ -102,7 +102,7 @@ def test_a_rule_that_no_input_switches_on_is_named():
     )
     found = attack(lambda t: np.zeros(len(t)), spec, tries=300)
     assert found.unreached == ("never",)
-    assert "at which these rules bind: never" in repr(found)
+    assert "These rules apply at none of them: never" in repr(found)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_ties_of_scores_break_a_choice():
     found = attack(lambda t: np.zeros((len(t), 2)), spec)
     assert found.violation.answer == {"c": "x = y"}
     assert found.violation.excess == 0
-    assert "a limit that is excluded is reached" in repr(found)
+    assert "it reaches a limit that the rule excludes" in repr(found)
 
 
 def test_nan_is_a_violation_and_a_number_tells_more():
     found = attack(lambda t: np.full(len(t), np.nan), BRAKES)
     assert found.violation.excess is None
-    assert "no finite number" in repr(found)
+    assert "not a finite number" in repr(found)
     mixed = attack(lambda t: np.where(t["speed"] > 20, np.nan, 7.0), BRAKES)
     assert mixed.violation.excess == 6
 
@@ -292,7 +292,7 @@ def test_the_order_of_random_numbers_is_the_callers():
 def test_what_is_wrong_is_said():
     with pytest.raises(TypeError, match="the model has none"):
         attack(lambda t: t)
-    with pytest.raises(RuleError, match="nothing to break"):
+    with pytest.raises(RuleError, match="rules to attack"):
         attack(lambda t: t, Specification.build(inputs={"a": (0, 1)}, outputs=["y"]))
     with pytest.raises(RuleError, match=r"Got \['no'\]"):
         attack(lambda t: t, BRAKES, rules=["no"])
@@ -313,7 +313,7 @@ def test_the_excess_of_a_rule_is_that_of_its_worst_clause():
         labels=["p", "q"],
         rules={"r": "y <= 1 and (z <= 2 or y <= z) and not (p and q)"},
     )
-    rule = spec.rules[0]
+    rule = spec.rules[0].requirement
     assert excess_of(rule, np.array([0.5]), np.array([1.5, 3.0, -1.0, 1.0])) == (Fraction(1, 2), (0,))
     assert excess_of(rule, np.array([0.5]), np.array([5.0, 3.0, -1.0, 1.0])) == (Fraction(4), (0,))
     assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, 7.0, 6.0])) == (Fraction(6), (2, 3))

@@ -92,7 +92,7 @@ def test_alternatives_and_exclusions_have_counterexamples():
 
 def test_behind_a_head_of_rules_there_is_none_to_search():
     corrected = smle.correct(lambda t: np.zeros((len(t), 2)), SPEC)
-    with pytest.raises(TypeError, match=r"each answer is checked before it is served.*smle.attack\(model\)"):
+    with pytest.raises(TypeError, match=r"checks each answer before it is served.*smle.attack\(model\)"):
         smle.counterexample(corrected)
     with pytest.raises(TypeError, match=r"Got DataFrame.*smle.attack\(model, specification\)"):
         smle.counterexample(pd.DataFrame())

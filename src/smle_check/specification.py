@@ -10,6 +10,7 @@ from smle_check.floats import (
     Binary,
     cast_error,
     constant,
+    error64,
     guard_slack,
     nearest,
     threshold_above,
@@ -101,6 +102,14 @@ class Specification:
         require(all(sorted(set(r)) == r for r in self.regions), "region: rows must increase")
         self.rules = [self.rule(entry, d, m, block) for entry in items(rules, "rules")]
         require_distinct((entry["name"] for entry in rules), "rule name")
+
+    def largest(self, slope: dict[int, Fraction], offset: Fraction) -> Fraction:
+        """Bound |slope.x + offset| for x as passed."""
+        return abs(offset) + sum((abs(v) * self.sizes[k] for k, v in slope.items()), Fraction(0))
+
+    def error(self, slope: dict[int, Fraction], offset: Fraction, what: str) -> Fraction:
+        """Bound the error of slope.x + offset in float64, for x as passed."""
+        return error64(list(slope.values()), [self.sizes[k] for k in slope], offset, what)
 
     def row(self, entry: Any, d: int) -> Row:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""

@@ -6,7 +6,7 @@ Only training rows are handed over; test rows of the paper's tasks are left alon
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -143,48 +143,43 @@ def _ranges(count: int) -> Problem:
 # --- small data
 
 
+def _stated(X: Array, columns: Sequence[str], rest: str) -> Specification:
+    """Return rules over columns whose ranges are those of the data, to the next integers."""
+    ends = zip(columns, np.floor(X.min(axis=0)), np.ceil(X.max(axis=0)), strict=True)
+    return Specification.from_yaml(f"inputs: {{{', '.join(f'{n}: [{low}, {high}]' for n, low, high in ends)}}}\n{rest}")
+
+
 def _diabetes() -> Problem:
     found = load_diabetes(scaled=False)
-    X, y = found.data, found.target
-    inputs = ", ".join(f"{n}: [{_below(c)}, {_above(c)}]" for n, c in zip(found.feature_names, X.T, strict=True))
-    spec = Specification.from_yaml(
-        f"inputs: {{{inputs}}}\noutputs: [progression]\nrules:\n"
-        "  - {name: range, then: 25 <= progression <= 346}\n"
+    rules = (
+        "outputs: [progression]\nrules:\n  - {name: range, then: 25 <= progression <= 346}\n"
         "  - {name: heavy, when: bmi >= 32, then: progression >= 120}\n"
     )
-    return Problem("", spec, X, y[:, None])
+    return Problem("", _stated(found.data, found.feature_names, rules), found.data, found.target[:, None])
+
+
+def _options(found: Any, rules: str) -> Problem:
+    """Return a data set of scikit-learn whose targets are names; its columns are x0, x1, ..."""
+    columns = [f"x{k}" for k in range(found.data.shape[1])]
+    return Problem("", _stated(found.data, columns, rules), found.data, np.asarray(found.target_names)[found.target])
 
 
 def _breast_cancer() -> Problem:
-    found = load_breast_cancer()
-    X, columns = found.data, [f"x{k}" for k in range(found.data.shape[1])]
-    inputs = ", ".join(f"{n}: [{_below(c)}, {_above(c)}]" for n, c in zip(columns, X.T, strict=True))
-    spec = Specification.from_yaml(
-        f"inputs: {{{inputs}}}\nchoices: {{finding: [malignant, benign]}}\nrules:\n"
+    return _options(
+        load_breast_cancer(),
+        "choices: {finding: [malignant, benign]}\nrules:\n"
         "  - {name: large, when: x0 >= 18, then: finding == malignant}\n"
-        "  - {name: large and uneven, when: x0 + 0.1 * x1 >= 19, then: finding == malignant}\n"
+        "  - {name: large and uneven, when: x0 + 0.1 * x1 >= 19, then: finding == malignant}\n",
     )
-    return Problem("", spec, X, np.asarray(found.target_names)[found.target])
 
 
 def _wine() -> Problem:
-    found = load_wine()
-    X, columns = found.data, [f"x{k}" for k in range(found.data.shape[1])]
-    inputs = ", ".join(f"{n}: [{_below(c)}, {_above(c)}]" for n, c in zip(columns, X.T, strict=True))
-    spec = Specification.from_yaml(
-        f"inputs: {{{inputs}}}\nchoices: {{grower: [class_0, class_1, class_2]}}\nrules:\n"
+    return _options(
+        load_wine(),
+        "choices: {grower: [class_0, class_1, class_2]}\nrules:\n"
         "  - {name: much proline, when: x12 >= 1000, then: grower != class_2}\n"
-        "  - {name: few flavanoids, when: x6 <= 1 and x12 < 1000, then: grower == class_2}\n"
+        "  - {name: few flavanoids, when: x6 <= 1 and x12 < 1000, then: grower == class_2}\n",
     )
-    return Problem("", spec, X, np.asarray(found.target_names)[found.target])
-
-
-def _below(values: Array) -> float:
-    return float(np.floor(values.min()))
-
-
-def _above(values: Array) -> float:
-    return float(np.ceil(values.max()))
 
 
 _OWN: dict[str, Callable[[], Problem]] = {

@@ -71,7 +71,7 @@ def run(quick: bool = False) -> BenchResult:
 
 
 def _industry(name: str, quick: bool, passed: dict[str, bool]) -> Table:
-    spec = Specification.from_yaml(EXAMPLES / f"{name}.yaml")
+    spec = Specification.from_file(EXAMPLES / f"{name}.yaml")
     simulate = getattr(_example(name), SIMULATIONS[name])
     count, seeds, points = (600, 1, 300) if quick else (4000, 3, 5_000)
     found: dict[str, list[tuple[float, float, float]]] = {}

@@ -49,7 +49,6 @@ def run(quick: bool = False) -> BenchResult:
             _steps(quick, compiled=False, passed=passed),
             _steps(quick, compiled=True, passed=passed),
             _projections(quick, passed),
-            _threads(quick),
         )
     finally:
         torch.set_num_threads(threads)
@@ -243,33 +242,3 @@ def _memory_qp(head: Head, points: Memory, problem: HeadProblem) -> Solution:
             np.concatenate([right for *_, right in required]), np.full(size, -np.inf), np.full(size, np.inf),
         )
     )  # fmt: skip
-
-
-# --- threads
-
-
-def _threads(quick: bool) -> Table:
-    rows: list[tuple[object, ...]] = []
-    for width in (64, 512) if quick else (64, 256, 512, 1024):
-        network = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
-        X, y = torch.rand(_BATCH, 8), torch.rand(_BATCH, 4)
-        step = _trainer(network, X, y, 5)
-
-        def with_threads(count: int, step: Callable[[], None] = step) -> Callable[[], None]:
-            def train() -> None:
-                torch.set_num_threads(count)
-                step()
-
-            return train
-
-        times = interleaved({"1": with_threads(1), "2": with_threads(2)}, rounds=5 if quick else 15, budget=10.0)
-        size = sum(p.numel() for p in network.parameters())
-        one, two = (undisturbed(times[which]) / 5 * 1e3 for which in ("1", "2"))
-        rows.append((width, size, one, two, two / one))
-    torch.set_num_threads(1)
-    return Table(
-        "Threads: a plain step with one and with two",
-        ("hidden width", "parameters", "1 thread (ms)", "2 threads (ms)", "2 / 1"),
-        tuple(rows),
-        "Two hidden layers, batch 128. Above 1 a second thread does not pay; on a busy machine it costs a multiple.",
-    )

@@ -150,27 +150,31 @@ def write_pages(
         ]
         if outcomes:
             Store(target).pack(benchmark, outcomes)
+            shown, notes = _whole(outcomes, benchmark, quick)
             summary[benchmark] = write_page(
-                target,
-                benchmark,
-                outcomes,
-                studies=ABLATIONS.get(benchmark, {}),
-                runs=Store(target).runs(),
-                notes=_missing(outcomes, benchmark, quick),
+                target, benchmark, shown, studies=ABLATIONS.get(benchmark, {}), runs=Store(target).runs(), notes=notes
             )
     (target / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return summary
 
 
-def _missing(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> list[str]:
-    """Say which parts of the results are not complete: medians over some of the tasks are not those of all."""
+def _whole(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> tuple[list[Outcome], list[str]]:
+    """Return what a page shows, and what it says about the rest: medians over some of the tasks are not those of all.
+
+    A seed that is not complete is left out where another one of the same preset and study is.
+    """
     counts = Counter((outcome.job["preset"], outcome.job["study"], outcome.job["seed"]) for outcome in outcomes)
-    notes = []
-    for (preset, study, seed), count in sorted(counts.items()):
-        expected = len(methods.jobs([benchmark], preset=preset, seeds=[seed], study=study, quick=quick))
-        if count < expected:
-            where = f"preset {preset}, {study}, seed {seed}"
-            notes.append(
-                f"NOT COMPLETE: {count} of {expected} jobs of {where} have ended. Numbers below are of these only."
-            )
-    return notes
+    full = {
+        key: len(methods.jobs([benchmark], preset=key[0], seeds=[key[2]], study=key[1], quick=quick)) for key in counts
+    }
+    complete = {key[:2] for key, count in counts.items() if count == full[key]}
+    notes, left = [], set()
+    for key in sorted(key for key, count in counts.items() if count < full[key]):
+        preset, study, seed = key
+        text = f"{counts[key]} of {full[key]} jobs of preset {preset}, {study}, seed {seed} have ended."
+        if key[:2] in complete:
+            left.add(key)
+            notes.append(f"LEFT OUT: {text} They are in `{benchmark}.csv`.")
+        else:
+            notes.append(f"NOT COMPLETE: {text} Numbers below are of these only.")
+    return [o for o in outcomes if (o.job["preset"], o.job["study"], o.job["seed"]) not in left], notes

@@ -27,9 +27,21 @@ _log = logging.getLogger(__name__)
 
 FORMAT = 1
 _ORIGINS = "origins.json"
-_JOB = ("benchmark", "task", "preset", "study", "seed", "quick")
-_ABOUT = ("key", "quick", "job_seconds", "job_cpu", "origin")
-_TEXT = {"benchmark", "task", "group", "preset", "study", "method", "metric", "key", "origin"}
+_ABOUT = ("job", "job_seconds", "job_cpu", "origin")
+_TEXT = {
+    "benchmark",
+    "task",
+    "group",
+    "preset",
+    "study",
+    "method",
+    "metric",
+    "variant",
+    "stopped",
+    "key",
+    "job",
+    "origin",
+}
 
 
 @dataclass(frozen=True)
@@ -103,8 +115,8 @@ class Store:
             text = json.dumps(source, sort_keys=True)
             short = hashlib.sha256(text.encode()).hexdigest()[:8]
             origins[short] = source
-            about = (outcome.key, outcome.job["quick"], outcome.seconds, outcome.cpu, short)
-            rows += [dict(zip(_ABOUT, about, strict=True)) | row for row in outcome.rows]
+            about = dict(zip(_ABOUT, (json.dumps(outcome.job), outcome.seconds, outcome.cpu, short), strict=True))
+            rows += [{"key": outcome.key, **(about if not n else {}), **row} for n, row in enumerate(outcome.rows)]
         columns = list(dict.fromkeys(column for row in rows for column in row))
         with (self.folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, columns, lineterminator="\n")
@@ -125,14 +137,13 @@ class Store:
         for path in sorted(source.glob("*.csv")):
             with path.open(encoding="utf-8", newline="") as stream:
                 for line in csv.DictReader(stream):
-                    if "key" in line:
+                    if key := line.pop("key", ""):
                         row = {name: _value(name, text) for name, text in line.items() if text or name == "score"}
-                        found.setdefault(row["key"], []).append(row)
+                        found.setdefault(key, []).append(row)
         for key in found.keys() - here.keys():
-            _, _, seconds, cpu, short = (found[key][0][name] for name in _ABOUT)
-            job = {name: found[key][0][name] for name in _JOB}
+            job, seconds, cpu, short = (found[key][0][name] for name in _ABOUT)
             rows = tuple({name: value for name, value in row.items() if name not in _ABOUT} for row in found[key])
-            self.write(Outcome(key, job, rows, seconds, cpu=cpu, origin=origins.get(short, {})))
+            self.write(Outcome(key, json.loads(job), rows, seconds, cpu=cpu, origin=origins.get(short, {})))
         return len(found.keys() - here.keys())
 
     def note_run(self, entry: Mapping[str, Any]) -> None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules import Specification
-from smle.rules.helpers import linear
+from smle.rules import Specification, linear_rule
 from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
 
 __all__ = [
@@ -74,7 +73,7 @@ class SyntheticProperty:
         """Return the property as rules over x0.., y0..; the domain is the box |x_j| <= 2 of the paper."""
         names = [f"x{j}" for j in range(self.inputs)]
         outputs = [f"y{j}" for j in range(self.R.shape[1])]
-        rule = linear(self.Q, self.q, self.R, self.r, inputs=names, outputs=outputs, name=self.name)
+        rule = linear_rule(self.Q, self.q, self.R, self.r, inputs=names, outputs=outputs, name=self.name)
         return Specification.build(inputs=dict.fromkeys(names, (-2, 2)), outputs=outputs, rules=[rule])
 
     def broken(self, X: Array, outputs: Array) -> Flags:

@@ -21,7 +21,7 @@ import torch
 from safetensors.numpy import save as serialize
 
 import smle_check
-from smle.assurance import DeployedNetwork, certify, project, state_of
+from smle.assurance import certify, project, weights_of
 from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.rules import certify_rules
@@ -38,6 +38,7 @@ from studies.bench.sampling import Judge, hard_points
 from studies.bench.soundness_programs import HeadProgram, columns_of, feed
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
+from studies.vnnlib import write_vnnlib
 
 __all__ = ["TARGETS", "Defect", "Target"]
 
@@ -99,7 +100,7 @@ def _vnnlib(data: bytes) -> None:
         try:
             with _only(RuleError):
                 spec = Specification.from_vnnlib(first)
-                text = spec.to_vnnlib()
+                text = write_vnnlib(spec)
         except RuleError:
             return
         second.write_text(text, encoding="utf-8")
@@ -117,7 +118,7 @@ def _vnnlib(data: bytes) -> None:
 def _vnnlib_seeds() -> dict[str, bytes]:
     found = {}
     for name, text in (("braking", BRAKING), ("dose", DOSE), ("zero", AROUND_ZERO)):
-        found[name] = Specification.from_yaml(text).to_vnnlib().encode()
+        found[name] = write_vnnlib(Specification.from_yaml(text)).encode()
     lines = ["(declare-const X_0 Real)", "(declare-const Y_0 Real)", "(declare-const Y_1 Real)", "(assert (>= X_0 -1))",
              "(assert (<= X_0 1e3))", "(assert (or (and (<= Y_0 Y_1)) (and (>= Y_0 0.5) (<= X_0 0))))"]  # fmt: skip
     return found | {"small": "\n".join(lines).encode()}
@@ -271,7 +272,7 @@ def _records() -> dict[str, ModelRecord]:
             torch.manual_seed(0)
             backbone = MLP((3,), 3, shift=np.zeros(len(spec.columns)), scale=np.ones(len(spec.columns)))
             network = project(BoxNetwork(backbone, spec, embedding=3, bounds=bounds, gate=gate))
-        weights = state_of(DeployedNetwork.of(network))
+        weights = weights_of(network)
         files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({})}
         certificate = certify(network, tensors=tensors_of(weights), files=files)
         made[name] = ModelRecord(weights, {}, spec.to_yaml(), certificate)

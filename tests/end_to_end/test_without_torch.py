@@ -35,7 +35,7 @@ print(json.dumps(results))
 
 WORKS = [
     ["rules", "braking.yaml"],
-    ["rules", "braking.yaml", "--data", "data.csv"],
+    ["rules", "braking.yaml", "--data", "data.csv", "-o", "rules.html"],
     ["rules", "diff", "braking.yaml", "braking.yaml"],
     ["verify", "model"],
     ["verify", "m.onnx"],

@@ -150,7 +150,7 @@ def test_bad_tables_are_refused_with_names_and_counts(table):
     _refused("finite targets.*'v' 1", X, y.assign(v=y["v"].where(y.index > 0)))
     _refused("Missing: 'u'", X, y[["v"]])
     _refused("as many rows", X, y.head(10))
-    _refused("several columns named a", pd.concat([X, X[["a"]]], axis=1), y)
+    _refused("several columns named 'a'", pd.concat([X, X[["a"]]], axis=1), y)
     _refused(
         "predicts numbers",
         X,

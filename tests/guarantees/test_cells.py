@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.errors import ContradictionError, RuleError
+from smle.errors import NotCertifiedError, RuleError
 from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
 from smle.guarantees.box.center import find_center
 from smle.guarantees.regions.guard import guard_row
@@ -146,7 +146,7 @@ def test_above_the_cap_rules_that_cannot_be_always_on_are_named():
     find_center(spec, find_cells(spec), 0)
     capped = find_cells(spec, max_cells=2)
     assert len(capped.gated) == 1
-    with pytest.raises(ContradictionError, match="every head obeys 'opposite', 'wide': merge or relax"):
+    with pytest.raises(NotCertifiedError, match="every head obeys 'opposite', 'wide': merge or relax"):
         find_center(spec, capped, len(capped) - 1)
     assert not any(finding.severe for finding in diagnose(spec).findings)
     # The head of rules serves them: that a learned box cannot is no finding.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from smle.errors import ContradictionError, RuleError
+from smle.errors import NotCertifiedError, RuleError
 from smle.guarantees.box.center import find_center
 from smle.guarantees.regions.search import find_cells
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
@@ -86,7 +86,7 @@ def test_labels_prefer_what_the_data_prefers():
 )
 def test_what_has_no_center_is_refused(rules):
     spec = spec_of("outputs: [u, v]", *rules)
-    with pytest.raises(ContradictionError, match="under the rules 'r0', 'r1' where they are active together"):
+    with pytest.raises(NotCertifiedError, match="under the rules 'r0', 'r1' where they are active together"):
         find_center(spec, find_cells(spec), 0)
 
 
@@ -151,6 +151,6 @@ def test_centers_satisfy_the_rules(parts, seed):
     for cell in range(len(cells)):
         try:
             center = find_center(spec, cells, cell, prefer=generator.normal(0, 3, 2))
-        except ContradictionError:
+        except NotCertifiedError:
             continue
         holds_everywhere(spec, cells, cell, center, generator, count=60)

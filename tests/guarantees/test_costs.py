@@ -81,7 +81,7 @@ def test_targets_in_the_units_of_the_rules_raise_no_doubt(table: pd.DataFrame) -
 CHANGES = {
     "looks scaled": lambda y: (y - y.mean()) / y.std(),
     "0.3 % of what the rules allow": lambda y: y / 400,
-    "lie beyond the limits on it": lambda y: y * 1000 + 1,
+    "lie far beyond the limits on it": lambda y: y * 1000 + 1,
     "1e+30 in row 8": lambda y: y.where(y.index != 7, 1e30),
 }
 

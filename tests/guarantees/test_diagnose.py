@@ -205,9 +205,9 @@ rules:
 @pytest.mark.parametrize(
     ("income", "expected"),
     [
-        ((0.3, 9.9), ["'income' lies in 0.3 to 9.9, 0.08 % of [0, 12000]: other units?"]),
-        ((7, 7), ["'income' is 7 in all rows, one value of [0, 12000]: is that meant?"]),
-        ((0, 119.9), ["'income' lies in 0 to 119.9, 1 % of [0, 12000]: other units?"]),
+        ((0.3, 9.9), ["'income' ranges from 0.3 to 9.9, 0.08 % of [0, 12000]: different units?"]),
+        ((7, 7), ["'income' is 7 in all rows, one value of [0, 12000]: is this intended?"]),
+        ((0, 119.9), ["'income' ranges from 0 to 119.9, 1 % of [0, 12000]: different units?"]),
         ((0, 120), []),
         ((300, 9900), []),
     ],

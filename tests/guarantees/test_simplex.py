@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, ExactUnbounded, maximize, priced_bound
+from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, ExactUnbounded, maximize, point_or_proof
 from smle.solvers import LinearProgram, Status, solve
+from smle_check.kernel import bounded
 
 F = Fraction
 small = st.integers(-6, 6).map(F)
@@ -42,7 +43,7 @@ def in_floats(objective, rows, bounds, lower, upper):
 
 
 def run(objective, rows, bounds, lower, upper):
-    return maximize(objective, rows, row_lower=[None] * len(rows), row_upper=bounds, lower=lower, upper=upper)
+    return maximize(objective, list(zip(rows, bounds, strict=True)), lower, upper)
 
 
 @settings(max_examples=150, deadline=None)
@@ -50,17 +51,17 @@ def run(objective, rows, bounds, lower, upper):
 def test_agrees_with_highs_and_proves_it(program):
     objective, rows, bounds, lower, upper = program
     outcome, claim = run(*program), in_floats(*program)
-    proof = [(row, a, m) for row, a, m in zip(rows, bounds, outcome.multipliers, strict=True)]
+    spaces = [(dict(row), a) for row, a in zip(rows, bounds, strict=True)]
     if isinstance(outcome, ExactInfeasible):
         assert claim.status is Status.INFEASIBLE
-        assert priced_bound(proof, lower, upper) < 0
+        assert bounded({}, spaces, outcome.multipliers, lower, upper) < 0
         return
     assert isinstance(outcome, ExactOptimal)
     assert claim.status is Status.OPTIMAL
     assert float(outcome.value) == pytest.approx(-claim.objective, abs=1e-6)
     assert all(sum(v * outcome.x[i] for i, v in row) <= a for row, a in zip(rows, bounds, strict=True))
     assert all(lo <= x <= hi for lo, x, hi in zip(lower, outcome.x, upper, strict=True))
-    assert priced_bound(proof, lower, upper, objective) == outcome.value
+    assert bounded(dict(objective), spaces, outcome.multipliers, lower, upper) == outcome.value
 
 
 @settings(max_examples=100, deadline=None)
@@ -78,17 +79,19 @@ def test_free_variables(program):
         assert float(outcome.value) == pytest.approx(-claim.objective, abs=1e-6)
 
 
-def test_rows_with_lower_ends_and_equalities():
-    outcome = maximize(
-        [(0, F(1))],
-        [[(0, F(1)), (1, F(1))], [(0, F(1)), (1, F(-1))]],
-        row_lower=[F(1), F(0)],
-        row_upper=[F(1), None],
-        lower=[F(0), F(1, 3)],
-        upper=[None, None],
-    )
-    assert isinstance(outcome, ExactOptimal)
-    assert outcome.x == (F(2, 3), F(1, 3))
+@settings(max_examples=100, deadline=None)
+@given(programs(), st.lists(st.booleans(), min_size=8, max_size=8))
+def test_a_point_or_a_proof_that_there_is_none(program, strict):
+    _, forms, bounds, lower, upper = program
+    rows = [(form, a, s) for form, a, s in zip(forms, bounds, strict, strict=False)]
+    found = point_or_proof(rows, lower, upper)
+    if isinstance(found, dict):
+        values = [(sum(v * found[i] for i, v in form), a, s) for form, a, s in rows]
+        assert all(value < a if s else value <= a for value, a, s in values)
+        assert all(lower[i] <= v <= upper[i] for i, v in found.items())
+        return
+    total = bounded({}, [(dict(form), a) for form, a, _ in rows], found, lower, upper)
+    assert total < 0 or (total == 0 and any(m > 0 and s for m, (*_, s) in zip(found, rows, strict=True)))
 
 
 def test_degenerate_program_ends():
@@ -100,22 +103,16 @@ def test_degenerate_program_ends():
     ]
     outcome = maximize(
         [(0, F(3, 4)), (1, F(-150)), (2, F(1, 50)), (3, F(-6))],
-        rows,
-        row_lower=[None] * 3,
-        row_upper=[F(0), F(0), F(1)],
-        lower=[F(0)] * 4,
-        upper=[None] * 4,
+        list(zip(rows, [F(0), F(0), F(1)], strict=True)),
+        [F(0)] * 4,
+        [None] * 4,
     )
     assert isinstance(outcome, ExactOptimal)
     assert outcome.value == F(1, 20)
 
 
 def test_bad_shapes_are_refused():
-    with pytest.raises(ValueError, match="one end per variable"):
-        maximize([], [], row_lower=[], row_upper=[], lower=[F(0)], upper=[])
+    with pytest.raises(ValueError, match="as many lower as upper"):
+        maximize([], [], [F(0)], [])
     with pytest.raises(ValueError, match="empty range for variable 0"):
-        maximize([], [], row_lower=[], row_upper=[], lower=[F(1)], upper=[F(0)])
-    with pytest.raises(ValueError, match="empty range for a row"):
-        maximize([], [[(0, F(1))]], row_lower=[F(1)], row_upper=[F(0)], lower=[F(0)], upper=[F(0)])
-    with pytest.raises(ValueError, match="negative"):
-        priced_bound([([(0, F(1))], F(0), F(-1))], [F(0)], [F(1)])
+        maximize([], [], [F(1)], [F(0)])

@@ -136,12 +136,11 @@ def test_pair_weights_equal_the_lp_of_the_pair() -> None:
         head = instance.over.heads[0]
         assert head is not None
         _, margins = verify_exclusions(PAIRS, head, envelope, domain, best=True)
-        from smle.guarantees.box.counterexample import pair_literals
         from smle.guarantees.proof.worst_case import HeadNumbers
 
         numbers = HeadNumbers.of(head, envelope, domain)
         for (h, k), margin in zip(PAIRS, margins, strict=True):
-            optimum = clause_optimum(pair_literals(h, k, 3, 2), numbers, envelope, Region.whole(domain))
+            optimum = clause_optimum(Literals.of_pairs(np.array([h, k]), 3, 2), numbers, envelope, Region.whole(domain))
             assert -margin == pytest.approx(optimum.value, abs=2e-6)
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from smle.errors import RuleError
 from smle.rules import Specification
+from studies.vnnlib import write_vnnlib
 
 numbers = st.sampled_from(["0", "1", "-1", "0.5", "-0.25", "2.0", "1e-1"])
 variables = st.sampled_from(["X_0", "X_1", "Y_0", "Y_1"])
@@ -87,7 +88,7 @@ def test_a_counterexample_is_a_violation(assertions, numbers):
 @given(conditions, st.tuples(values, values, values, values))
 def test_writing_and_reading_again_violates_the_same_points(condition, numbers):
     specification = read(f"{DECLARED}\n(assert {text_of(condition)})", inputs=RANGES)
-    again = read(specification.to_vnnlib(), inputs=RANGES)
+    again = read(write_vnnlib(specification), inputs=RANGES)
     x, y = numbers[:2], numbers[2:]
     assert bool(again.violated(x, y)) == bool(specification.violated(x, y))
 

@@ -105,7 +105,7 @@ def test_the_page_shows_every_count(loan, tmp_path):
     for count in (*counts.parts[0].served, *counts.parts[0].own, counts.parts[0].outside):
         assert f"{count:,} (" in page
     assert "<b>two lists</b>: rate &lt;= 12 or rate &gt;= 14" in page
-    assert "model alone, then nearest allowed" in page
+    assert "model alone, nearest allowed" in page
     assert "by 3 clips" in page
     assert "by 1 check" in page
     assert "3 clips and 2 checks" in page
@@ -123,7 +123,7 @@ def test_answers_that_are_nan_are_replaced_and_have_no_score(loan, tmp_path, mon
     assert loan.usage(table).head.ways["replaced"] == 2
     page = page_of(loan, tmp_path, table)
     assert "2 replaced (NaN or infinite)" in page
-    assert "model alone, then nearest allowed" not in page
+    assert "model alone, nearest allowed" not in page
 
 
 def test_safe_answers_are_counted_and_warned_of(loan, tmp_path, monkeypatch):

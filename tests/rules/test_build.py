@@ -6,7 +6,7 @@ import time
 import pytest
 
 from smle.errors import RuleError
-from smle.rules import Choice, Literal, Number, NumericInput, Polytope, Row, Specification, rule
+from smle.rules import Choice, Clause, Literal, Number, NumericInput, Polytope, Row, Specification, rule
 
 GOOD = {"inputs": {"x": (0, 1)}, "outputs": ["y"], "labels": ["a", "b", "c"]}
 
@@ -130,7 +130,8 @@ def test_what_is_made_is_valid():
     for make in (
         lambda: NumericInput("x", 1, 1),
         lambda: Choice("c", ("a", "b"), "largest"),
-        lambda: Literal((), (), 0),
+        lambda: Clause(()),
+        lambda: Clause((Literal((), (), 0),)),
         lambda: Row((), 0),
     ):
         with pytest.raises(ValueError, match="xpected"):

@@ -59,7 +59,7 @@ def test_side_files_say_the_same(tmp_path):
     head = f"inputs: {{x: [0, 1]}}\noutputs: [y]\nlabels: [{', '.join(labels(50))}]\n"
     for name in ("pairs.npy", "names.csv", "numbers.csv"):
         (tmp_path / "r.yaml").write_text(f"{head}rules: [{{name: never, never_together: {name}}}]\n", encoding="utf-8")
-        assert Specification.from_yaml(tmp_path / "r.yaml") == expected
+        assert Specification.from_file(tmp_path / "r.yaml") == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_bad_side_files_are_refused(tmp_path, name, content):
     text = f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(labels(5))}]\nrules: [{{name: r, never_together: {name}}}]\n"
     (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(RuleError, match=r"r\.yaml"):
-        Specification.from_yaml(tmp_path / "r.yaml")
+        Specification.from_file(tmp_path / "r.yaml")
 
 
 def test_a_pickle_in_an_array_file_is_not_loaded(tmp_path):
@@ -92,7 +92,7 @@ def test_a_pickle_in_an_array_file_is_not_loaded(tmp_path):
         "inputs: {x: [0, 1]}\nlabels: [a, b]\nrules: [{name: r, never_together: pairs.npy}]\n", encoding="utf-8"
     )
     with pytest.raises(RuleError, match=r"pairs\.npy"):
-        Specification.from_yaml(tmp_path / "r.yaml")
+        Specification.from_file(tmp_path / "r.yaml")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_million_pairs_load_in_seconds(tmp_path):
     text = f"inputs: {{x: [0, 1]}}\noutputs: [y]\nlabels: [{', '.join(labels(2000))}]\n"
     (tmp_path / "r.yaml").write_text(text + "rules: [{name: never, never_together: pairs.npy}]\n", encoding="utf-8")
     start = time.process_time()
-    specification = Specification.from_yaml(tmp_path / "r.yaml")
+    specification = Specification.from_file(tmp_path / "r.yaml")
     assert time.process_time() - start < 40
     requirement = specification.rules[0].requirement
     assert requirement.clauses == ()

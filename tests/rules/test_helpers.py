@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from smle.errors import RuleError
-from smle.rules import (
-    Specification,
-    bounded_change,
-    forbidden_pairs_from_data,
-    label_implies,
-    linear_rule,
-    mutually_exclusive,
-    rule,
-)
+from smle.rules import Specification, bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
 
 
 def test_linear_rules_from_matrices():
@@ -42,14 +34,6 @@ def test_bounded_change():
     for wrong in (["t1"], "t1"):
         with pytest.raises(RuleError):
             bounded_change(1, wrong)
-
-
-def test_label_implies():
-    stated = {"inputs": {"x": (0, 1)}, "labels": ["dog", "animal", "pet"]}
-    made = Specification.build(**stated, rules={"r": label_implies("dog", "animal", "pet")})
-    assert made == Specification.build(**stated, rules={"r": "dog implies animal and pet"})
-    with pytest.raises(RuleError):
-        label_implies("dog")
 
 
 def test_forbidden_pairs_are_the_rare_ones():

@@ -223,21 +223,24 @@ def test_decimals_are_what_they_say():
 def test_a_file_on_disk(tmp_path):
     path = tmp_path / "braking.yaml"
     path.write_text(FILE, encoding="utf-8")
-    assert Specification.from_yaml(path) == Specification.from_yaml(str(path)) == Specification.from_yaml(FILE)
+    assert Specification.from_file(path) == Specification.from_file(str(path)) == Specification.from_yaml(FILE)
+    assert Specification.of(path) == Specification.of(FILE) == Specification.of(Specification.from_yaml(FILE))
     path.write_text(FILE + "rules: []\n", encoding="utf-8")
     with pytest.raises(RuleError, match=r"braking.yaml: line 15: the key 'rules' appears twice"):
-        Specification.from_yaml(path)
+        Specification.from_file(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RuleError, match="UTF-8"):
-        Specification.from_yaml(path)
-    with pytest.raises(RuleError, match="Cannot read"):
-        Specification.from_yaml(tmp_path)
-    with pytest.raises(RuleError):
-        Specification.from_yaml("no\0file")
-    with pytest.raises(RuleError, match="line break"):
-        Specification.from_yaml("inputs: {x: [0, 1]}")
-    with pytest.raises(RuleError, match="Expected a path"):
-        Specification.from_yaml(None)
+        Specification.from_file(path)
+    for place in (tmp_path, "no\0file", tmp_path / "none.yaml"):
+        with pytest.raises(RuleError, match="Cannot read"):
+            Specification.from_file(place)
+    for wrong in (None, path):
+        with pytest.raises(RuleError, match="from_file"):
+            Specification.from_yaml(wrong)
+    with pytest.raises(RuleError, match="from_file"):
+        Specification.from_yaml("braking.yaml")
+    with pytest.raises(RuleError, match="path of a rules file"):
+        Specification.from_file(None)
 
 
 def test_yaml_types_are_not_guessed():

@@ -97,7 +97,11 @@ def test_functions_get_numbers_terms_and_conditions():
         ({"ramp": lambda a: a / 0}, "ramp(a) <= 1", "function 'ramp' failed: RuleError|Division by zero"),
         ({"ramp": lambda a: {}["b"]}, "ramp(a) <= 1", "The function 'ramp' failed: KeyError"),
         ({"ramp": lambda a: a}, "ramp(a, b) <= 1", "The function 'ramp' failed: TypeError"),
-        ({"ramp": lambda a: [a]}, "ramp(a) <= 1", "In 'ramp(...)': Expected a number, a variable or a condition"),
+        (
+            {"ramp": lambda a: [a]},
+            "ramp(a) <= 1",
+            "In 'ramp(...)': Expected a finite number, a variable or a condition",
+        ),
         ({"ramp": lambda a: a * a}, "ramp(a) <= 1", "Not linear"),
         ({"ramp": ramp}, "rampe(1, a, b)", "Did you mean 'ramp'"),
         ({"max": ramp}, "a <= 1", "none of the names"),

@@ -8,7 +8,6 @@ import pytest
 from smle.errors import RuleError
 from smle.rules import (
     Specification,
-    absolute,
     at_least,
     at_least_one,
     at_most,
@@ -43,7 +42,6 @@ x, y, cat, dog, advice = variables("x y cat dog advice")
         (2 * x + y / 3 - 1 <= -y, "2 * x + y / 3 - 1 <= -y"),
         (1 - x <= 1 / Fraction(3) * y, "1 - x <= 1 / 3 * y"),
         (abs(x - y) <= 0.01, "abs(x - y) <= 0.01"),
-        (absolute(x) <= 1, "abs(x) <= 1"),
         (maximum(x, 2 * y, 3) <= minimum(y, 1), "max(x, 2 * y, 3) <= min(y, 1)"),
         (advice == "left", "advice == left"),
         (advice != "far left", "advice != `far left`"),

@@ -19,6 +19,7 @@ from studies.bench import available, run_bench
 from studies.bench.acasxu_attack import Effort, attack_answers, attack_rule
 from studies.bench.acasxu_data import ADVICE, Task, advice, read_tasks, rule_box, sample_box, stand_in
 from studies.bench.sampling import Judge
+from studies.vnnlib import write_vnnlib
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def write_data(folder: Path, task: Task) -> None:
     onnx.save(helper.make_model(graph), folder / "acasxu" / "ACASXU_run2a_1_1_batch_2000.onnx")
     names = [rule.name for rule in task.spec.rules]
     for number, name in zip((1, 2, 3, 4, 5), (*names, names[-1]), strict=True):
-        text = task.spec.to_vnnlib(name)
+        text = write_vnnlib(task.spec, rule=name)
         (folder / "acasxu" / f"prop_{number}.vnnlib").write_text(text, encoding="utf-8")
 
 

@@ -35,7 +35,7 @@ def test_a_second_of_plain_mutations(name, tmp_path):
 
 READS = {
     "rules": (Specification, "to_yaml"),
-    "vnnlib": (Specification, "to_vnnlib"),
+    "vnnlib": (targets, "write_vnnlib"),
     "table": (targets, "read_table"),
     "json": (smle_check, "read_json"),
     "weights": (smle_check, "read_weights"),

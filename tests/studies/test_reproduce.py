@@ -85,6 +85,16 @@ def test_a_page_of_an_unfinished_run_says_so(tmp_path, pretended):
     assert "NOT COMPLETE: 2 of 3 jobs of preset best, main, seed 0" in (tmp_path / "synthetic.md").read_text()
 
 
+def test_a_seed_that_is_not_complete_is_kept_but_not_shown(tmp_path, pretended):
+    reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True, seeds=2)
+    (tmp_path / "jobs" / "synthetic_n2-easy-P1_best_main_seed1_quick.json").unlink()
+    reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True, report_only=True)
+    page = (tmp_path / "synthetic.md").read_text()
+    assert "LEFT OUT: 2 of 3 jobs of preset best, main, seed 1" in page
+    assert "one seed" in page
+    assert "seed1" in (tmp_path / "synthetic.csv").read_text()
+
+
 def test_quick_results_do_not_mix_with_full_ones(tmp_path, pretended, monkeypatch):
     reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True)
     keys = methods._quick_keys("synthetic")

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
+from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 
 ZERO, ONE = Fraction(0), Fraction(1)
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)
@@ -101,11 +101,9 @@ class Program:
         """Return the exact optimum, None if there is no feasible point."""
         answer = maximize(
             sorted(self.objective.items()),
-            [sorted(form.items()) for form, _ in self.rows],
-            row_lower=[None] * len(self.rows),
-            row_upper=[bound for _, bound in self.rows],
-            lower=[low for low, _ in self.ends],
-            upper=[high for _, high in self.ends],
+            [(sorted(form.items()), bound) for form, bound in self.rows],
+            [low for low, _ in self.ends],
+            [high for _, high in self.ends],
         )
         if isinstance(answer, ExactInfeasible):
             return None

@@ -58,7 +58,7 @@ NONSENSE = {
     "empty": (b"", "empty first line"),
     "blank": (b"\n\n", "empty first line"),
     "header only": (b"a,b\n", "empty table"),
-    "twice the same name": (b"a,b,a\n1,2,3\n", "several columns are named 'a'"),
+    "twice the same name": (b"a,b,a\n1,2,3\n", "several columns named 'a'"),
     "too many fields": (b"a,b\n1,2\n1,2,3,4\n", "line 3"),
     "a field more in every row": (b"a,b\n1,2,3\n4,5,6\n", "header"),
     "binary": (b"\x89PNG\r\n\x1a\n\x00\x00\x00", "expected text"),
@@ -110,9 +110,9 @@ def test_names_of_columns_have_one_unicode_form(tmp_path):
 @pytest.mark.parametrize("value", ["1,5", "1.234,56", " 1 234,5 "])
 def test_decimal_commas_are_named(value):
     spec = Specification.from_yaml("inputs: {x: [0, 3]}\noutputs: [y]\nrules: []\n")
-    with pytest.raises(DataError, match=r"Decimals are written with a point\. .* decimal=','"):
+    with pytest.raises(DataError, match=r"Save the table with decimal points, .* decimal=','"):
         encode_inputs(spec, pd.DataFrame({"x": [value]}))
-    with pytest.raises(DataError, match=r"Decimals are written with a point\."):
+    with pytest.raises(DataError, match=r"Save the table with decimal points"):
         encode_numbers(spec, [value])
 
 
@@ -223,7 +223,7 @@ def test_blank_lines_of_a_single_column_are_missing_values(tmp_path):
 
 def test_a_name_in_quotes_may_go_over_lines(tmp_path):
     (tmp_path / "t.csv").write_text('"a\nb",c,c\n1,2,3\n')
-    with pytest.raises(DataError, match="several columns are named 'c'"):
+    with pytest.raises(DataError, match="several columns named 'c'"):
         read_table(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text('"a\nb",zip\n1,01\n')
     assert read_table(tmp_path / "t.csv", text={"zip": frozenset()}).to_dict("list") == {"a\nb": [1], "zip": ["01"]}

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.attacks.outputs import decisions
+from smle.attacks.found import Attack, Violation
 from smle.attacks.strongest import Counterexample, counterexample
 from smle.attacks.subjects import Table, subject_of, usable
 from smle.errors import RuleError
 from smle.guarantees import NotProved, broken
 from smle.guarantees import verify as verify_heads
-from smle.rules import Categorical, NumericInput, Specification
-from smle.violations import Attack, Broken, Violation, excess_of, hunt
+from smle.rules import Choice, Number, NumericInput, Specification
+from smle.violations import Broken, excess_of, hunt
 
 __all__ = ["Attack", "Counterexample", "Violation", "attack", "counterexample"]
 
@@ -34,12 +34,12 @@ def attack(
     tries: int = 50_000,
     seed: int = 0,
 ) -> Attack:
-    """Search for an input at which a model breaks a rule. What is found is real; that nothing is found proves nothing.
+    """Search for an input at which a model breaks a rule. What it finds is real; finding nothing proves nothing.
 
-    The model is asked at points inside and at the borders of every region, at corners and a few floats around them;
-    then the points that come nearest to break a rule are improved, by gradient for a torch module, and by steps of many
-    kinds. Categories, whole numbers and missing values are tried as they occur in tables. Whether a rule is broken is
-    decided in rational arithmetic, at the floats that were passed and answered.
+    The model is tried at points inside and at the borders of every region, at corners and a few floats around them.
+    Then the points that come nearest to breaking a rule are improved: by gradient for a torch module, and by steps of
+    many kinds. Categories, whole numbers and missing values are tried as they occur in tables. Whether a rule is broken
+    is decided in rational arithmetic, at the floats that were passed and answered.
 
     Args:
         model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
@@ -84,7 +84,7 @@ def _rules_of(model: Any, specification: Specification | None) -> Specification:
 
 def _chosen(spec: Specification, names: Sequence[str] | None) -> Specification:
     if not spec.rules:
-        raise RuleError("Expected rules: there are none, so there is nothing to break.")
+        raise RuleError("Expected rules to attack. Got none.")
     if names is None:
         return spec
     unknown = [name for name in names if name not in {rule.name for rule in spec.rules}]
@@ -118,39 +118,32 @@ def _evaluating(model: Any) -> Iterator[None]:
 def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:
     """Return a violation in the user's words; inputs that do not halve it when they are usual play no part."""
     rule = spec.rules[found.rule]
-    usual = _usual(spec, examples)
+    only, usual = replace(spec, rules=(rule,)), _usual(spec, examples)
     x, y = found.x, found.y
     needed = _read_by(spec, found.rule)
-    start = 0
-    for item in spec.inputs[:_SHRUNK]:
-        columns = slice(start, start + (len(item.categories) if isinstance(item, Categorical) else 1))
-        start = columns.stop
+    for item, columns in spec.input_slices[:_SHRUNK]:
         if item.name in needed or (x[columns] == usual[columns]).all():
             continue
         trial = x.copy()
         trial[columns] = usual[columns]
         X, Y = subject.ask(trial[None])
-        excess = excess_of(rule, X[0], Y[0])[0] if _breaks(spec, found.rule, X, Y) else None
+        excess = excess_of(rule.requirement, X[0], Y[0])[0] if broken(only, X, Y).any() else None
         if excess is not None and (found.excess is None or 2 * excess >= found.excess):
             x, y = X[0], Y[0]
         else:
             needed.add(item.name)
     needed.update(item.name for item in spec.inputs[_SHRUNK:])
-    excess, used = excess_of(rule, x, y)
+    excess, used = excess_of(rule.requirement, x, y)
     row = Table(spec).row(x)
     return Violation(
         rule=rule.name,
         asks=rule.then if rule.when is None else f"{rule.then}, where {rule.when}",
         inputs={name: value for name, value in row.items() if name in needed},
         row=row,
-        answer=decisions(spec, y, used),
+        answer=_decisions(spec, y, used),
         outputs={name: float(value) for name, value in zip(spec.targets, y, strict=True)},
         excess=excess,
     )
-
-
-def _breaks(spec: Specification, rule: int, X: FloatArray, Y: npt.NDArray[np.float64]) -> bool:
-    return bool(broken(replace(spec, rules=(spec.rules[rule],)), X, Y)[0, 0])
 
 
 def _read_by(spec: Specification, rule: int) -> set[str]:
@@ -159,26 +152,33 @@ def _read_by(spec: Specification, rule: int) -> set[str]:
     rows = [row.coefficients for region in stated.regions for row in region.rows]
     rows += [literal.inputs for clause in stated.requirement.clauses for literal in clause.literals]
     columns = {i for form in rows for i, _ in form}
-    names, start = set(), 0
-    for item in spec.inputs:
-        width = len(item.categories) if isinstance(item, Categorical) else 1
-        if any(start <= column < start + width for column in columns):
-            names.add(item.name)
-        start += width
-    return names
+    return {item.name for item, place in spec.input_slices if any(place.start <= i < place.stop for i in columns)}
 
 
 def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:
     """Return an ordinary input (d,): of the examples the median and the most frequent category, else the middle."""
     rows = np.array([[float(v) for v in spec.lower], [float(v) for v in spec.upper]])
     rows = rows if examples is None or not len(examples) else examples.astype(np.float64)
-    usual, start = [], 0
-    for item in spec.inputs:
-        width = len(item.categories) if isinstance(item, Categorical) else 1
+    usual: list[float] = []
+    for item, place in spec.input_slices:
         if isinstance(item, NumericInput):
-            middle = float(np.median(rows[:, start]))
+            middle = float(np.median(rows[:, place]))
             usual.append(float(np.rint(middle)) if item.integer else middle)
         else:
-            usual += np.eye(width)[int(rows[:, start : start + width].sum(axis=0).argmax())].tolist()
-        start += width
+            usual += np.eye(len(item.categories))[int(rows[:, place].sum(axis=0).argmax())].tolist()
     return np.array(usual)
+
+
+def _decisions(spec: Specification, y: npt.NDArray[np.float64], used: Sequence[int]) -> dict[str, Any]:
+    """Return the outputs that have one of the columns `used`, as a user reads them."""
+    result: dict[str, Any] = {}
+    for item, place in spec.output_slices:
+        values = y[place]
+        if not any(place.start <= column < place.stop for column in used):
+            continue
+        if isinstance(item, Choice):
+            best = values.max() if item.pick == "max" else values.min()
+            result[item.name] = " = ".join(o for o, v in zip(item.options, values, strict=True) if v == best)
+        else:
+            result[item.name] = float(values[0]) if isinstance(item, Number) else bool(values[0] >= 0)
+    return result

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.guarantees import Cells, FrozenHeads, Head, HeadProblem, binding_rules, strongest_counterexample
-from smle.rules import CNF, Clause, Specification
+from smle.rules import CNF, Specification
+from smle.violations import excess_of
 
 __all__ = ["Counterexample", "counterexample"]
 
@@ -23,7 +24,7 @@ Array = npt.NDArray[np.float64]
 class Counterexample:
     """A point (x, z) of a network's over-approximation at which a head breaks rules.
 
-    The clip lets it pass; whether the network itself gets there is another question, which `smle.attack` asks.
+    The clip lets it pass. Whether the network itself ever gets there is another question: see `smle.attack`.
 
     * `x`: the input by column, in the user's units; of a categorical input the shares of its categories.
     * `z` (n,): the clipped embedding.
@@ -58,16 +59,15 @@ class Counterexample:
 def counterexample(model: Any, rule: str | None = None) -> Counterexample | None:
     """Return the strongest counterexample of a network with the paper's box; None if there is none.
 
-    The paper searches by MILP; here closed forms and LPs find the same optimum (docs/reproduction.md). That none is
-    found is a solver's word: the proof is what `smle.certify` returns.
+    The paper searches by MILP; here closed forms and LPs find the same optimum (docs/reproduction.md). If none is
+    found, that is a solver's word; `smle.certify` returns a proof.
 
     Args:
         model: A network with a learned box (`enforcement="pdcg"`), or an estimator with such a network.
         rule: The name of a rule; None: all rules together.
 
     Raises:
-        TypeError: If there is no box: behind a head of rules whatever the model answers is checked as it is served, so
-            that there is nothing between model and rules that could be searched.
+        TypeError: If there is no box. A head of rules checks each answer, so there is nothing to search.
         RuleError: If there is no such rule.
         NotCertifiedError: If the search failed.
     """
@@ -99,7 +99,7 @@ def _told(
     if head.V is not None:
         y = y + head.V.astype(np.float64) @ x
     binding = dict.fromkeys(rule for rule, _ in binding_rules(cells, spec, number))
-    excess = {rule: _excess(spec.rules[rule].requirement, x, y) for rule in binding}
+    excess = {rule: excess_of(spec.rules[rule].requirement, x, y)[0] or 0 for rule in binding}
     worst = sorted(excess, key=lambda rule: -excess[rule])
     broken = [rule for rule in worst if excess[rule] > 0] or worst[:1]  # a touch, or a matter of rounding
     return Counterexample(
@@ -110,22 +110,6 @@ def _told(
         tuple(spec.rules[rule].name for rule in broken),
         number,
     )
-
-
-def _excess(requirement: CNF, x: Array, y: Array) -> float:
-    """Return the largest violation of a clause or pair, rows as stated."""
-    largest = max((_of_clause(clause, x, y) for clause in requirement.clauses), default=-np.inf)
-    pairs = requirement.exclusions
-    together = np.minimum(y[pairs[:, 0]], y[pairs[:, 1]]).max(initial=-np.inf)
-    return float(max(largest, together))
-
-
-def _of_clause(clause: Clause, x: Array, y: Array) -> float:
-    values: list[float] = []
-    for literal in clause.literals:
-        total = sum(float(v) * y[i] for i, v in literal.outputs) + sum(float(v) * x[i] for i, v in literal.inputs)
-        values.append(float(literal.scale) * float(total - float(literal.bound)))
-    return min(values)
 
 
 def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
@@ -144,8 +128,7 @@ def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
         )
     if certificate.document["program"]["head"] != "box":
         raise TypeError(
-            "This model has a head of rules: whatever is in front of it answers, each answer is checked before it is "
-            "served, so there is no box between them in which a counterexample could be searched. "
+            "This model has a head of rules, which checks each answer before it is served: there is no box to search. "
             "smle.attack(model) searches for a violation of what is served."
         )
     network = getattr(model, "network_", model)

@@ -42,16 +42,12 @@ class Table:
     def columns(self, X: FloatArray) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs (n,) by name: numbers, categories as text, None or NaN where missing."""
         result: dict[str, npt.NDArray[Any]] = {}
-        start = 0
-        for item in self.spec.inputs:
+        for item, place in self.spec.input_slices:
             if isinstance(item, Categorical):
                 names = np.array([None if c == item.missing else c for c in item.categories], dtype=object)
-                width = len(names)
-                result[item.name] = names[X[:, start : start + width].argmax(axis=1)]
+                result[item.name] = names[X[:, place].argmax(axis=1)]
             else:
-                width = 1
-                result[item.name] = _numbers(item, X[:, start])
-            start += width
+                result[item.name] = _numbers(item, X[:, place.start])
         return result
 
     def of(self, X: FloatArray) -> Any:

@@ -30,8 +30,7 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
         X: Table with the input columns, or None.
         y: Table with the output columns, or None.
     """
-    given = specification
-    spec = given if isinstance(given, Specification) else Specification.from_yaml(given)
+    spec = Specification.of(specification)
     inputs, targets = None if X is None else encode_inputs(spec, X), None if y is None else _targets(spec, y)
     found = diagnose_arrays(spec, inputs, targets)
     doubts = [finding for finding in found.findings if finding.kind == "no room"]

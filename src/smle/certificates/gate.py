@@ -1,18 +1,19 @@
-"""Domain and gate of rules as deployed programs see them: half-spaces and their constants, as arrays."""
+"""Domain and gate of rules as deployed programs see them: half-spaces, with the constants that the checker asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import Cells, domain_box, guard_rows
+import smle_check
+from smle.certificates.document import arrays_of
+from smle.certificates.issue import compiled
+from smle.guarantees import Cells, regions_of
 from smle.rules import Specification
-from smle_check.floats import FORMATS
-from smle_check.program import Comparison, Gate
+from smle_check.guard import guard_tensors
+from smle_check.program import Gate, gate_of
 
 __all__ = ["domain_arrays", "gate_and_arrays"]
 
@@ -21,32 +22,20 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def domain_arrays(spec: Specification) -> Arrays:
     """Return the ends of the domain in both formats, by their names in the model file."""
-    found = {}
-    for fmt in FORMATS:
-        for side, ends in zip(("lower", "upper"), domain_box(spec, fmt), strict=True):
-            found[f"domain.{side}_{fmt.name}"] = np.array([float(v) for v in ends], dtype=fmt.name)
-    return found
+    return _prescribed(_stated(spec, regions_of(spec)), [], "domain.")
 
 
-def gate_and_arrays(spec: Specification, cells: Cells, regions: Sequence[int] | None = None) -> tuple[Gate, Arrays]:
-    """Return the half-spaces of some regions, by default those that are gated, and their constants by name."""
-    regions = cells.gated if regions is None else regions
-    guard = guard_rows(cells, spec)
-    used = sorted({row for region in regions for row in cells.regions[region]})
-    comparisons = [row for row in used if guard[row].is_comparison]
-    oblique = [row for row in used if not guard[row].is_comparison]
-    arrays: Arrays = {}
-    for position, fmt in enumerate(FORMATS):
-        constants = [float(guard[row].constants[position]) for row in comparisons]
-        arrays[f"gate.constants_{fmt.name}"] = np.array(constants, dtype=fmt.name)
-    coefficients = np.zeros((len(oblique), len(spec.columns)))
-    for position, row in enumerate(oblique):
-        for (column, _), value in zip(guard[row].coefficients, guard[row].stored, strict=True):
-            coefficients[position, column] = float(value)
-    arrays["gate.coefficients"] = coefficients
-    arrays["gate.thresholds"] = np.array([float(guard[row].threshold or Fraction(0)) for row in oblique])
-    place = {row: i for i, row in enumerate(comparisons + oblique)}
-    single = [(guard[row].coefficients[0], guard[row].strict) for row in comparisons]
-    members = tuple(tuple(sorted(place[row] for row in cells.regions[region])) for region in regions)
-    rows = tuple(Comparison(column, sign < 0, strict) for (column, sign), strict in single)
-    return Gate(rows, len(oblique), members), arrays
+def gate_and_arrays(spec: Specification, cells: Cells) -> tuple[Gate, Arrays]:
+    """Return the half-spaces of the gated regions, and their constants by name."""
+    stated, regions = _stated(spec, cells), list(cells.gated)
+    return gate_of(stated, regions), _prescribed(stated, regions, "gate.")
+
+
+def _stated(spec: Specification, cells: Cells) -> smle_check.Specification:
+    """Return domain, half-spaces and regions as the checker reads them."""
+    return smle_check.Specification(compiled(spec, cells, bytearray()) | {"rules": []}, b"")
+
+
+def _prescribed(stated: smle_check.Specification, regions: list[int], room: str) -> Arrays:
+    arrays = arrays_of(guard_tensors(stated, regions))
+    return {name: np.array(array) for name, array in arrays.items() if name.startswith(room)}

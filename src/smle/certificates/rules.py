@@ -18,21 +18,9 @@ from smle.certificates.issue import compiled, sealed
 from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import ExactOptimal, domain_box, guard_rows, maximize, point_text, regions_of, room_at
+from smle.guarantees import ExactOptimal, domain_box, guard_rows, maximize, point_text, quoted, regions_of, room_at
 from smle.rules import Specification, label_columns, number_text
-from smle_check.floats import (
-    BINARY32,
-    BINARY64,
-    FORMATS,
-    TINY,
-    Binary,
-    U,
-    above,
-    error64,
-    nearest,
-    round_down,
-    round_up,
-)
+from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, nearest, round_down, round_up
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import Checked, check_tensors, checked_of, gated_regions
 from smle_check.heads.clips import STAGES, WIDE, Clip, Limit, Pairs, gaps, limits_of
@@ -73,11 +61,7 @@ def certify_rules(
     stated = smle_check.Specification(document_spec, bytes(block))
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits_of(stated)]
-    limit_proofs = [
-        {"limit": k, "clip": j, "mu": [[r, str(mu)] for r, mu in sorted(found.items())]}
-        for k, j, found in _proofs(spec, Pairs(boxes, clips))
-        if found
-    ]
+    limit_proofs = [{"limit": k, "clip": j, "mu": mu} for k, j, mu in _proofs(spec, Pairs(boxes, clips)) if mu]
     checked, labels = checked_of(stated), label_columns(spec)
     typical = np.where(labels, -1.0, 0.0) if default is None else np.asarray(default, dtype=np.float64)
     gated = gated_regions(stated)
@@ -127,11 +111,9 @@ def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked
     """Return, for each output, how large the limits are that rules state for it."""
     found: list[list[float]] = [[] for _ in stated.outputs]
     for clip in clips:
-        limit = clip.limit
-        reach = abs(limit.offset) + sum((abs(v) * stated.sizes[k] for k, v in limit.slope.items()), ZERO)
-        found[limit.output].append(float(reach))
+        found[clip.limit.output].append(float(stated.largest(clip.limit.slope, clip.limit.offset)))
     for literal in checked.literals:
-        reach = abs(literal.bound) + sum((abs(v) * stated.sizes[k] for k, v in literal.x.items()), ZERO)
+        reach = stated.largest(literal.x, literal.bound)
         for i, g in literal.y.items():
             found[i].append(float(min(reach / abs(g), WIDE)))
     return found
@@ -181,11 +163,10 @@ def _affine(boxes: Boxes, limit: Limit) -> Clip:
     offset = limit.offset
     for _ in range(3):  # the error depends on the offset a little
         grown = abs(nearest(offset, BINARY32)) * 2 + TINY
-        error = error64(list(slope.values()), [spec.sizes[k] for k in slope], grown, "limit")
+        error = spec.error(slope, grown, "limit")
         needed = max(_needed(limit, slope, error, factor, low, high) for factor in (1 - U, 1 + U))
         offset = limit.side * _inside(needed)
-    error = error64(list(slope.values()), [spec.sizes[k] for k in slope], offset, "limit")
-    return Clip(limit, slope, offset, error)
+    return Clip(limit, slope, offset, spec.error(slope, offset, "limit"))
 
 
 def _needed(
@@ -244,53 +225,35 @@ def _arrays(clips: list[Clip], d: int, default: npt.NDArray[np.float64]) -> dict
 # --- Proofs ----------------------------------------------------------------------------------------------------
 
 
-def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, dict[int, Fraction]]]:
+def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, list[list[Any]]]]:
     """Yield (limit, clip, multipliers) for every pair that the checker will ask for."""
     for k in range(len(pairs.clips)):
         for j in pairs.against(k):
             yield k, j, _multipliers(spec, pairs, k, j)
 
 
-def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> dict[int, Fraction]:
+def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> list[list[Any]]:
     """Return multipliers with which the checker accepts a pair; none are needed where a box is enough."""
-    if _accepted(pairs, k, j, {}):
-        return {}
+    if _accepted(pairs, k, j, []):
+        return []
     limit, clip = pairs.clips[k].limit, pairs.clips[j]
-    worst: tuple[Fraction, tuple[Fraction, ...]] | None = None
-    for fmt in FORMATS:
-        for multipliers, solution in _programs(pairs.boxes, clip, limit, fmt):
-            if _accepted(pairs, k, j, multipliers):
-                return multipliers
-            if solution is not None and (worst is None or solution.value > worst[0]):
-                worst = solution.value, solution.x
-    raise _refusal(spec, pairs.boxes.spec, clip, limit, None if worst is None else worst[1])
+    worst: ExactOptimal | None = None
+    for slope, constant in gaps(clip, limit):
+        form = {i: -v for i, v in slope.items()}
+        for mu, optimum in best_multipliers(pairs.facts, form, -constant, stated=limit.region, seen=clip.limit.region):
+            if _accepted(pairs, k, j, mu):
+                return mu
+            if optimum is not None and (worst is None or optimum.value > worst.value):
+                worst = optimum
+    raise _refusal(spec, pairs.boxes.spec, clip, limit, None if worst is None else worst.x)
 
 
-def _accepted(pairs: Pairs, k: int, j: int, multipliers: dict[int, Fraction]) -> bool:
+def _accepted(pairs: Pairs, k: int, j: int, mu: list[list[Any]]) -> bool:
     try:
-        pairs.margin(k, j, [[r, str(mu)] for r, mu in sorted(multipliers.items())])
+        pairs.margin(k, j, mu)
     except smle_check.Rejected:
         return False
     return True
-
-
-def _programs(
-    boxes: Boxes, clip: Clip, limit: Limit, fmt: Binary
-) -> Iterator[tuple[dict[int, Fraction], ExactOptimal | None]]:
-    """Maximize what is missing over the inputs where both bind; yield multipliers, and the optimum if there is any."""
-    stated, ends = boxes.spec, boxes.meeting((limit.region, clip.limit.region), fmt)
-    if ends is None:
-        return
-    low, high = ([side[k] for k in range(len(stated.inputs))] for side in boxes.sides(ends, fmt))
-    own = stated.regions[limit.region]
-    numbers = sorted({*own, *stated.regions[clip.limit.region], *range(stated.stated, len(stated.rows))})
-    rows = {
-        r: (stated.rows[r].terms, stated.rows[r].bound if r in own else stated.rows[r].compared[fmt][0])
-        for r in numbers
-        if len(stated.rows[r].terms) > 1
-    }
-    for slope, constant in gaps(clip, limit):
-        yield best_multipliers({k: -v for k, v in slope.items()}, -constant, rows, low, high)
 
 
 def _refusal(
@@ -310,17 +273,17 @@ def _refusal(
             "range that does not reach so close to 0, or another unit."
         )
     if room < 0 and not all(_applies(stated, item.region, x) for item in (limit, clip.limit)):
-        return _border(place, listed([f"'{name}'" for name in names]))
+        return _border(place, quoted(names))
     if room < 0:
         return ContradictionError(
             f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
             f"{'>=' if limit.side > 0 else '<='} {number_text(first)}, the other {output} "
             f"{'<=' if limit.side > 0 else '>='} {number_text(second)}. Relax one of them."
         )
-    what = "a single point, which need not be a float32 number" if room == 0 else f"only {number_text(room, 2)}"
+    what = "a single point" if room == 0 else f"only {number_text(room, 2)}"
     return NotCertifiedError(
-        f"{place[0].upper()}{place[1:]} rules '{names[0]}' and '{names[1]}' leave '{output}' {what}: rounded limits "
-        "find no room there. Give one of them a tolerance, or let the regions not meet there."
+        f"{place[0].upper()}{place[1:]} rules '{names[0]}' and '{names[1]}' leave '{output}' {what}: the band is "
+        "narrower than float32 rounding. Widen it, or separate the conditions of the rules."
     )
 
 
@@ -333,9 +296,9 @@ def _applies(stated: smle_check.Specification, region: int, x: tuple[Fraction, .
 
 def _border(place: str, names: str) -> NotCertifiedError:
     return NotCertifiedError(
-        f"{place[0].upper()}{place[1:]} conditions of rules {names} meet at a border of several inputs. Sums in floats "
-        "do not tell its sides apart, and no answer obeys the rules of both. Leave a gap between the conditions, or "
-        "let the rules have answers in common there."
+        f"{place[0].upper()}{place[1:]} conditions of rules {names} meet at a border over several inputs. Float sums "
+        "cannot tell its two sides apart, and no answer obeys the rules on both. Leave a gap between the conditions, "
+        "or allow a common answer there."
     )
 
 
@@ -351,7 +314,7 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
     if not points:  # nowhere as the conditions are stated, but the gate may see them hold
         points = list(_points(boxes, leaf, most=1, enlarged=True))
     for x, rules, kind in room_at(spec, points):
-        names = listed([f"'{spec.rules[r].name}'" for r in rules])
+        names = quoted([spec.rules[r].name for r in rules])
         place = point_text(spec, x, rules)
         if kind == "contradiction":
             return ContradictionError(
@@ -363,7 +326,7 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
                 "a gap or a tolerance."
             )
     active = [r for r, rule in enumerate(boxes.spec.rules) if any(g not in leaf.off for g in rule.regions)]
-    names = listed([f"'{boxes.spec.rules[r].name}'" for r in active])
+    names = quoted([boxes.spec.rules[r].name for r in active])
     where = f"near {point_text(spec, points[0], active)}" if points else "somewhere"
     if points and is_border:
         return _border(where, names)
@@ -385,17 +348,8 @@ def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False)
     generator = np.random.default_rng(0)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
-        found = maximize(
-            tuple((k, w) for k, w in enumerate(weights) if w), [tuple(terms.items()) for terms, _ in rows],
-            row_lower=[None] * len(rows), row_upper=[bound for _, bound in rows],
-            lower=[low[k] for k in range(d)], upper=[high[k] for k in range(d)],
-        )  # fmt: skip
+        objective = tuple((k, w) for k, w in enumerate(weights) if w)
+        sides = ([side[k] for k in range(d)] for side in (low, high))
+        found = maximize(objective, [(tuple(terms.items()), bound) for terms, bound in rows], *sides)
         if isinstance(found, ExactOptimal):
             yield found.x
-
-
-def listed(names: list[str], most: int = 5) -> str:
-    """Return names as in a sentence, the first few of many."""
-    if len(names) > most:
-        names = [*names[:most], f"{len(names) - most} more"]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

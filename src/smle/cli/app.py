@@ -26,31 +26,14 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from smle.certificates.document import Proved
+    from smle.report.recorded import Scores
     from smle.rules import Specification
 
 __all__ = [
-    "DEMO",
-    "MODELS",
-    "REFUTED",
-    "RULES",
-    "UNDECIDED",
-    "WRONG",
-    "Json",
-    "app",
-    "common",
-    "counted",
-    "data_named",
-    "err",
-    "float_below",
-    "out",
-    "print_json",
-    "print_proved",
-    "print_rows",
-    "print_statements",
-    "proved_json",
-    "quoted",
-    "reported",
-]
+    "DEMO", "MODELS", "REFUTED", "RULES", "UNDECIDED", "WRONG", "Json", "app", "common", "counted", "data_named", "err",
+    "float_below", "note", "out", "print_json", "print_proved", "print_rows", "print_scores", "print_statements",
+    "proved_json", "quoted", "reported", "say", "warn",
+]  # fmt: skip
 
 
 app = typer.Typer(
@@ -63,12 +46,12 @@ app = typer.Typer(
 
 
 class _Console(Console):
-    """A console that leaves it to `reported` what to do when nobody reads on; rich would end with exit code 1."""
+    """A console that leaves a closed pipe to `reported`; rich would end with exit code 1."""
 
     def on_broken_pipe(self) -> None:
         if not self.stderr:
             raise BrokenPipeError
-        _discard(sys.stderr)  # a message that nobody reads does not change the exit code
+        _discard(sys.stderr)  # an unread message does not change the exit code
 
 
 out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
@@ -111,13 +94,13 @@ def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
         _fail("does not hold", error, REFUTED) if error.refuted else _fail("not proved", error, UNDECIDED)
     except SmleError as error:
         _fail("error", error, WRONG)
-    except BrokenPipeError:  # `smle predict ... | head`: nobody reads on
+    except BrokenPipeError:  # `smle predict ... | head`
         _discard(sys.stdout)
         raise typer.Exit(141) from None
     except (OSError, ValueError) as error:
         _fail("error", error, WRONG)
     except KeyboardInterrupt:
-        err.print(f"interrupted: {interrupted}", markup=False, soft_wrap=True)
+        note(f"interrupted: {interrupted}")
         raise typer.Exit(130) from None
 
 
@@ -133,7 +116,7 @@ def _flushed() -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what a stream still holds, and all that follows, nowhere."""
+    """Redirect a stream to os.devnull."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -147,7 +130,7 @@ def _fail(kind: str, error: Exception, code: int) -> NoReturn:
     if _settings["debug"]:
         traceback.print_exc()
     message = " ".join(_words(error).split()) or type(error).__name__
-    err.print(f"{kind}: {message}", markup=False, soft_wrap=True)
+    note(f"{kind}: {message}")
     raise typer.Exit(code)
 
 
@@ -179,8 +162,23 @@ def counted(title: str, *, unit: str) -> Iterator[Callable[[int], None]]:
     if not err.is_terminal:
         yield lambda count: None
         return
-    with err.status(title) as status:
-        yield lambda count: status.update(f"{title}: {count:,} {unit}")
+    with err.status(escape(title)) as status:
+        yield lambda count: status.update(f"{escape(title)}: {count:,} {unit}")
+
+
+def say(text: str, *, style: str | None = None) -> None:
+    """Print a line as it is: nothing in it is read as markup, and it is not wrapped."""
+    out.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning that belongs to the result."""
+    say(f"WARNING: {text}", style="bold red")
+
+
+def note(text: str) -> None:
+    """Print a line on standard error."""
+    err.print(text, markup=False, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -219,6 +217,16 @@ def print_statements(proved: Sequence[Proved]) -> None:
 
 def _column(proved: Sequence[Proved]) -> str:
     return "enforced by" if any(item.by for item in proved) else "margin"
+
+
+def print_scores(scores: Scores, listed: int = 40) -> None:
+    """Print what was measured, method by method, and output by output where there are several."""
+    rows = [(line.title, line.score, line.broken, line.seconds) for line in scores.table()]
+    print_rows(f"On {scores.place}", ("", scores.metric, "rows that break a rule", "seconds"), rows)
+    titles, lines = scores.by_output()
+    if lines:
+        left = f" ({listed} of {len(lines)} lines)" if len(lines) > listed else ""
+        print_rows(f"By output{left}", titles, lines[:listed])
 
 
 def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:

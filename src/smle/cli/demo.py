@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import DEMO, Json, app, out, print_json, print_proved, print_rows, proved_json, quoted, reported
+from smle.cli.app import DEMO, Json, app, print_json, print_proved, print_scores, proved_json, quoted, reported, say
 
 
 @app.command(rich_help_panel=DEMO)
@@ -23,20 +23,18 @@ def demo(
     with reported():
         from smle.demo import run_demo
         from smle.extras import require
+        from smle.report.recorded import scores_of
 
         require("torch", "The demo, which trains networks,")
-        result = run_demo(output, seed=seed)
-        assert result.model.certificate_ is not None
-        proved = result.model.certificate_.proved
+        model = run_demo(output, seed=seed)
+        assert model.certificate_ is not None
+        proved, scores = model.certificate_.proved, model.description_["scores"]
         if as_json:
-            figures = {"rows": result.rows, "r2": result.r2, "violations": result.violations}
-            print_json({"model": f"{output}/model", **figures, "proved": proved_json(proved)})
+            print_json({"model": f"{output}/model", "scores": scores, "proved": proved_json(proved)})
             return
-        out.print(f"Braking demo: {result.rows} simulated rows, {result.data_violations:.1%} break a rule.\n")
-        print_proved(proved, result.model.specification_)
-        rows = [(name, f"{r2:.4f}", f"{result.violations[name]:.1%}") for name, r2 in result.r2.items()]
-        print_rows("On test data", ("network", "R2", "rows that break a rule"), rows)
-        out.print("Certificate: proved in exact arithmetic, for every input in the domain.")
-        out.print(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
-        out.print(f"Check again: smle verify {quoted(output / 'model')}", soft_wrap=True, markup=False)
-        out.print(f"Read: {result.report}")
+        print_proved(proved, model.specification_)
+        print_scores(scores_of(scores))
+        say("Certificate: proved in exact arithmetic, for every input in the domain.")
+        say(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
+        say(f"Check again: smle verify {quoted(output / 'model')}")
+        say(f"Read: {output / 'report.html'}")

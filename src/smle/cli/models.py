@@ -13,7 +13,6 @@ from smle.cli.app import (
     MODELS,
     Json,
     app,
-    out,
     print_json,
     print_proved,
     print_rows,
@@ -21,7 +20,8 @@ from smle.cli.app import (
     proved_json,
     quoted,
     reported,
-)
+    say,
+)  # fmt: skip
 from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model
 from smle.errors import CertificateError, NotCertifiedError
 from smle_check.digits import margin_text
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from smle.rules import Specification
 
 __all__ = ["export", "verify"]
+
+_HOLDS = "Holds: every rule is proved in exact arithmetic, for every input in the domain."
 
 
 @app.command(rich_help_panel=MODELS)
@@ -81,7 +83,7 @@ def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
     else:
         print_proved(proved, spec)
     _show_statement(statement)
-    out.print("Holds: every rule is proved in exact arithmetic, for every input in the domain.")
+    say(_HOLDS)
 
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
@@ -108,11 +110,11 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
             margins = [item.margin for item in result.proved if item.rule == rule]
             rows.append((rule, str(len(margins)), margin_text(min(margins))))
         print_rows("Proved rules", ("rule", "statements", "margin"), rows)
-    out.print(f"Matched with the certified head: {result.nodes} nodes, {result.constants} constants.")
+    say(f"Matched with the certified head: {result.nodes} nodes, {result.constants} constants.")
     for line in result.asserted:
-        out.print(f"Asserted by the exporter, not needed by the proof: {line}", markup=False, soft_wrap=True)
+        say(f"Asserted by the exporter, not needed by the proof: {line}")
     _show_statement(statement)
-    out.print("Holds: every rule is proved in exact arithmetic, for every input in the domain.")
+    say(_HOLDS)
 
 
 def _show_statement(statement: dict[str, Any]) -> None:
@@ -121,29 +123,29 @@ def _show_statement(statement: dict[str, Any]) -> None:
     lines += [f"assumed: {line}" for line in statement["assumptions"]]
     lines += [f"Not guaranteed: {line}" for line in statement["not_guaranteed"]]
     for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
-    from smle.certificates.agreement import assumptions_of, require_same_rules
-    from smle.errors import ModelFormatError, RuleError
-    from smle.rules import Specification
+    from smle.certificates.agreement import assumptions_of
+    from smle.errors import ModelFormatError
+    from smle.report.judge import REJECTED, judge
     from smle.storage import read_record
 
     try:
         record = read_record(folder)
-        if record.certificate is None:
-            raise NotCertifiedError("The folder has no certificate.json: nothing is proved about this model.")
-        proved = record.certificate.check()
-        spec = Specification.from_yaml((record.rules or "") + "\n")
-        require_same_rules(record.certificate, spec)
-    except (ModelFormatError, RuleError) as error:
+    except ModelFormatError as error:
         if not (folder / "certificate.json").is_file():
             raise
         raise CertificateError(str(error)) from error
     certificate = record.certificate
-    words = {"domain": certificate.domain, "head": certificate.head, "assumptions": assumptions_of(spec)}
-    return proved, spec, {**certificate.document["statement"], **words}
+    if certificate is None:
+        raise NotCertifiedError("The folder has no certificate.json: nothing is proved about this model.")
+    judgement = judge(record)
+    if judgement.verdict == REJECTED or judgement.spec is None:
+        raise CertificateError(judgement.reason)
+    words = {"domain": certificate.domain, "head": certificate.head, "assumptions": assumptions_of(judgement.spec)}
+    return judgement.proved, judgement.spec, {**certificate.document["statement"], **words}
 
 
 @app.command(rich_help_panel=MODELS)
@@ -178,8 +180,8 @@ def export(
         if as_json:
             print_json({"onnx": str(output), "certificate": None if certificate is None else str(certificate)})
             return
-        out.print(f"ONNX: {output}", soft_wrap=True, markup=False)
+        say(f"ONNX: {output}")
         if certificate is not None:
-            out.print(f"Certificate: {certificate}", soft_wrap=True, markup=False)
-            out.print(f"Check again: smle verify {quoted(output)}", soft_wrap=True, markup=False)
-            out.print(f"  or: smle-check {quoted(output)}", soft_wrap=True, markup=False)
+            say(f"Certificate: {certificate}")
+            say(f"Check again: smle verify {quoted(output)}")
+            say(f"  or: smle-check {quoted(output)}")

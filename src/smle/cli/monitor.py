@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, counted, data_named, out, print_json, print_rows, reported
+from smle.cli.app import MODELS, Json, app, counted, data_named, print_json, print_rows, reported, say, warn
 from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
 
 if TYPE_CHECKING:
@@ -106,54 +107,44 @@ def _finite(value: Any) -> Any:
 
 def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolerance: float) -> None:
     if training is None:
-        shares = [("rows outside the domain", now.outside_rows / now.rows)]
-        if now.cells:
-            shares.append(("units clipped", now.clipped_share))
-        if now.head is not None:
-            shares += [(_TITLES["served"].format(_WAYS[way]), k / now.rows) for way, k in now.head.ways.items()]
-            shares += [(_TITLES["broken"].format(name), k / now.rows) for name, k in now.head.broken.items()]
-        shares += [(_TITLES["missing"].format(name), count / now.rows) for name, count in now.missing.items()]
-        shares += [(_TITLES["rule"].format(name), count / now.rows) for name, count in now.rules.items()]
-        print_rows(f"{now.rows} rows", ("share of", "now"), [(name, f"{share:.2%}") for name, share in shares])
-        out.print("The model says nothing about its training rows: there is nothing to compare with.", soft_wrap=True)
-        _warn(now)
-        return
-    # Bins and cells are many: those that changed are shown, the rest is in the JSON. So are rules that are always on.
-    shown = [c for c in changes if c.kind not in ("cell", "input") or c.verdict == "changed"]
-    shown = [c for c in shown if not (c.kind == "rule" and c.training == c.now == 1)]
-    rows = [
-        (
-            _TITLES[c.kind].format(_WAYS.get(c.name, c.name) if c.kind == "served" else c.name),
-            f"{c.training:.2%}",
-            f"{c.now:.2%}",
-            f"{c.low:+.2%} to {c.high:+.2%}",
-            c.verdict,
+        rows = [(name, f"{count:.2%}") for name, count in _shares(now)]
+        print_rows(f"{now.rows} rows", ("share of", "now"), rows)
+        say("The model does not record its training rows, so there is nothing to compare with.")
+    else:
+        # Bins and cells are many: those that changed are shown, the rest is in the JSON. So are rules always on.
+        shown = [c for c in changes if c.kind not in ("cell", "input") or c.verdict == "changed"]
+        shown = [c for c in shown if not (c.kind == "rule" and c.training == c.now == 1)]
+        lines = []
+        for c in shown:
+            verdict = "unclear" if c.verdict == "open" else c.verdict
+            interval = f"{c.low:+.2%} to {c.high:+.2%}"
+            lines.append((_title(c.kind, c.name), f"{c.training:.2%}", f"{c.now:.2%}", interval, verdict))
+        title = f"{training.rows} training rows, {now.rows} rows now"
+        print_rows(title, ("share of", "training", "now", "difference", ""), lines)
+        for name, count in now.outside.items():
+            if count:
+                say(f"Outside the range of {name}: {count} {'row' if count == 1 else 'rows'}.")
+        changed, unsure = (sum(c.verdict == verdict for c in changes) for verdict in ("changed", "open"))
+        say(
+            f"{changed} of {len(changes)} shares changed by more than {tolerance:.1%}; for {unsure} there are too few "
+            "rows to tell. All intervals hold together with 99 % confidence, if rows are independent."
         )
-        for c in shown
-    ]
-    title = f"{training.rows} training rows, {now.rows} rows now"
-    print_rows(title, ("share of", "training", "now", "difference", ""), rows)
-    changed = sum(c.verdict == "changed" for c in changes)
-    unsure = sum(c.verdict == "open" for c in changes)
-    for name, count in now.outside.items():
-        if count:
-            out.print(
-                f"Outside the range of {name}: {count} {'row' if count == 1 else 'rows'}.", markup=False, soft_wrap=True
-            )
-    out.print(
-        f"{changed} of {len(changes)} shares changed by more than {tolerance:.1%}; for {unsure} the rows are too few "
-        "to tell. Intervals hold together with 99 %, for independent rows.",
-        soft_wrap=True,
-    )
-    _warn(now)
-
-
-def _warn(now: Usage) -> None:
     for name, count in now.missing.items():
         if count == now.rows:
-            out.print(
-                f"WARNING: '{name}' is missing in every row; its stand-in took its place.", style="bold red",
-                soft_wrap=True, markup=False,
-            )  # fmt: skip
+            warn(f"'{name}' is missing in every row; its stand-in was used.")
     if now.head is not None and now.head.concern:
-        out.print(f"WARNING: {now.head.concern}", style="bold red", soft_wrap=True, markup=False)
+        warn(now.head.concern)
+
+
+def _title(kind: str, name: str) -> str:
+    return _TITLES[kind].format(_WAYS.get(name, name) if kind == "served" else name)
+
+
+def _shares(now: Usage) -> list[tuple[str, float]]:
+    """Return all shares of one table."""
+    counts: list[tuple[str, Mapping[str, int]]] = [("missing", now.missing), ("rule", now.rules)]
+    if now.head is not None:
+        counts = [("served", now.head.ways), ("broken", now.head.broken), *counts]
+    shares = [("rows outside the domain", now.outside_rows / now.rows)]
+    shares += [("units clipped", now.clipped_share)] if now.cells else []
+    return shares + [(_title(kind, name), k / now.rows) for kind, found in counts for name, k in found.items()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smle.cli.app import err, quoted
+from smle.cli.app import note, quoted
 
 if TYPE_CHECKING:
     from smle.estimators import SafeEstimator
@@ -39,10 +39,8 @@ def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
     loaded = read_model(model)
     if not loaded.specification_.rules:
         if require_certificate:
-            raise NotCertifiedError(f"{nothing_proved(model)} --no-require-certificate takes it all the same.")
-        err.print(
-            f"warning: {nothing_proved(model)} --require-certificate refuses such models.", markup=False, soft_wrap=True
-        )
+            raise NotCertifiedError(f"{nothing_proved(model)} --no-require-certificate accepts it.")
+        note(f"warning: {nothing_proved(model)} --require-certificate refuses such models.")
     return loaded
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, counted, data_named, err, out, print_json, reported
+from smle.cli.app import MODELS, Json, app, counted, data_named, note, print_json, reported, say
 from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table, texts_of
 from smle.errors import DataError
 
@@ -23,7 +23,7 @@ __all__ = ["predict"]
 
 _LISTED = 5  # row numbers in a warning
 _COLUMNS = 20  # column names in a message
-_REMEDY = "Drop these rows, or let --out-of-domain warn clamp them to it."
+_REMEDY = "Drop these rows, or clamp them with --out-of-domain warn."
 _INFO = ("active_rules", "in_domain", "clipped_share", "served")
 
 
@@ -95,7 +95,7 @@ def predict(
                 rows += len(answers)
                 progress(rows)
         if out_of_domain == "warn" and outside.count:
-            err.print(f"warning: {outside.text(rows)}", markup=False, soft_wrap=True)
+            note(f"warning: {outside.text(rows)}")
         if as_json:
             print_json(
                 {
@@ -107,7 +107,7 @@ def predict(
             )
         elif output is not None:
             done = "1 row" if rows == 1 else f"{rows} rows"
-            out.print(f"Predictions: {output} ({done})", markup=False, soft_wrap=True)
+            say(f"Predictions: {output} ({done})")
 
 
 def _load(model: Path, require_certificate: bool) -> SafeEstimator | OnnxModel:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, float_below, out, print_json, print_rows, proved_json, reported
+from smle.cli.app import MODELS, Json, app, float_below, print_json, print_rows, proved_json, reported, say, warn
 from smle.cli.places import Overwrite, require_model, texts_of
-from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
+    from smle.certificates.document import Proved
     from smle.estimators import SafeEstimator
 
 __all__ = ["project"]
@@ -33,10 +31,8 @@ def project(
 ) -> None:
     """Prove a trained model under edited rules: the nearest safe heads, a new certificate, no training.
 
-    The backbone stays, and so does an estimator inside, whose head is made anew.
-
-    New combinations of rules start from the head that served there before. With --data the heads
-    are fitted to it as well; without, accuracy may suffer where much changed. Exit code 3: no proof was found.
+    The backbone or the estimator inside stays as it is. With --data the heads of a learned box are fitted to it;
+    without, accuracy may suffer where much changed. Exit code 3: no proof was found.
 
     Example: smle project model/ stricter.yaml -o stricter-model/
 
@@ -71,21 +67,20 @@ def project(
             scores = {"rows": len(test), "before": _score(old, test, truth), "after": _score(new, test, truth)}
             scores["warning"] = found["concern"] or None
         new.save(output, overwrite=overwrite)
-        margins = _margins(old, new)
+        before, now = _by_rule(old), _by_rule(new)
+        names = dict.fromkeys((*before, *now))
         if as_json:
-            assert new.certificate_ is not None
-            proved = proved_json(new.certificate_.proved)
-            print_json({"model": str(output), "margins": _plain(margins), "scores": scores, "proved": proved})
+            margins = {name: {"old": _margin(before.get(name)), "new": _margin(now.get(name))} for name in names}
+            proved = proved_json([item for items in now.values() for item in items])
+            print_json({"model": str(output), "margins": margins, "scores": scores, "proved": proved})
             return
-        rows = [(name, _text(m["old"]), _text(m["new"])) for name, m in margins.items()]
-        print_rows("Smallest margin of each rule", ("rule", "before", "now"), rows)
+        rows = [(name, _how(before.get(name)), _how(now.get(name))) for name in names]
+        print_rows("Rules: the smallest margin, or what enforces them", ("rule", "before", "now"), rows)
         if scores:
-            out.print(
-                f"Score on {scores['rows']} held-out rows: {scores['before']:.4f} before, {scores['after']:.4f} now."
-            )
+            say(f"Score on {scores['rows']} held-out rows: {scores['before']:.4f} before, {scores['after']:.4f} now.")
             if scores["warning"]:
-                out.print(f"WARNING: {scores['warning']}", style="bold red", soft_wrap=True, markup=False)
-        out.print(f"Holds: every rule of {rules} is proved. Model: {output}", soft_wrap=True, markup=False)
+                warn(scores["warning"])
+        say(f"Holds: every rule of {rules} is proved. Model: {output}")
 
 
 def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
@@ -98,27 +93,20 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
         return None
 
 
-def _margins(old: SafeEstimator, new: SafeEstimator) -> dict[str, dict[str, Fraction | str | None]]:
-    """Return the smallest margin of every rule before and now; None: the rule was not there."""
-    result: dict[str, dict[str, Fraction | str | None]] = {}
-    for key, model in (("old", old), ("new", new)):
-        proved = () if model.certificate_ is None else model.certificate_.proved
-        for index, rule in enumerate(model.specification_.rules):
-            found = [item.margin for item in proved if item.obligation.rule == index]
-            entry = result.setdefault(rule.name, {"old": None, "new": None})
-            entry[key] = min(found) if found else "never active"
-    return result
+def _by_rule(model: SafeEstimator) -> dict[str, list[Proved]]:
+    """Return what is proved of each rule."""
+    proved = () if model.certificate_ is None else model.certificate_.proved
+    rules = model.specification_.rules
+    return {rule.name: [item for item in proved if item.obligation.rule == i] for i, rule in enumerate(rules)}
 
 
-def _plain(margins: dict[str, dict[str, Fraction | str | None]]) -> dict[str, dict[str, float | str | None]]:
-    """Return margins as plain data."""
-    return {
-        name: {k: m if m is None or isinstance(m, str) else float_below(m) for k, m in entry.items()}
-        for name, entry in margins.items()
-    }
+def _margin(proved: list[Proved] | None) -> float | str | None:
+    if not proved:
+        return None if proved is None else "never active"
+    return float_below(min(item.margin for item in proved))
 
 
-def _text(margin: Fraction | str | None) -> str:
-    if margin is None:
-        return "no such rule"
-    return margin if isinstance(margin, str) else margin_text(margin)
+def _how(proved: list[Proved] | None) -> str:
+    from smle.certificates.document import how_proved
+
+    return "no such rule" if proved is None else how_proved(proved)

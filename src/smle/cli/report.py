@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import MODELS, REFUTED, UNDECIDED, Json, app, err, out, print_json, reported
+from smle.cli.app import MODELS, REFUTED, UNDECIDED, Json, app, note, print_json, reported, say, warn
 from smle.cli.places import RequireCertificate, require_model, require_table
 
 __all__ = ["report"]
@@ -52,13 +52,13 @@ def report(
             facts = {"verdict": result.verdict, "reason": result.reason, "warning": result.concern or None}
             print_json({"report": str(result.path), **facts})
         else:
-            out.print(f"Verdict: {result.verdict}", markup=False)
+            say(f"Verdict: {result.verdict}")
             if result.concern:
-                out.print(f"WARNING: {result.concern}", style="bold red", markup=False, soft_wrap=True)
-            out.print(f"Report: {result.path}", markup=False, soft_wrap=True)
+                warn(result.concern)
+            say(f"Report: {result.path}")
         if result.verdict == "rejected":
-            err.print(f"does not hold: {result.reason}", markup=False, soft_wrap=True)
+            note(f"does not hold: {result.reason}")
             raise typer.Exit(REFUTED)
         if result.verdict == "no rules" and require_certificate:
-            err.print("not proved: The model has no rules and no certificate: nothing is proved.", soft_wrap=True)
+            note("not proved: The model has no rules and no certificate: nothing is proved.")
             raise typer.Exit(UNDECIDED)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, data_named, err, print_json, reported
+from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, data_named, note, print_json, reported
+
+if TYPE_CHECKING:
+    from smle.guarantees import Diagnosis
 
 
 @app.command(rich_help_panel=RULES)
 def rules(
     files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
-    data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to hold the rules against.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to check against the rules.")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write a page to look at: rules.html.")
     ] = None,
@@ -24,8 +27,8 @@ def rules(
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
 
-    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3: a
-    question stayed open.
+    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3:
+    undecided.
 
     Example: smle rules braking.yaml --data drives.csv
 
@@ -68,11 +71,8 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
 
         kept = {"the rules file itself": path} | ({} if data is None else {"the table itself": data})
         place = write_rules_page(result, output, table=table, name=path.stem, kept=kept)
-        err.print(f"page: {place}", markup=False, soft_wrap=True)
-    if result.contradictory:
-        raise typer.Exit(REFUTED)
-    if result.undecided:
-        raise typer.Exit(UNDECIDED)
+        note(f"page: {place}")
+    raise typer.Exit(_code(result))
 
 
 def _check_each(paths: list[Path]) -> None:
@@ -83,21 +83,22 @@ def _check_each(paths: list[Path]) -> None:
 
     codes = set()
     for path in paths:
-        code, text = 0, "fine"
         try:
-            result = diagnose(Specification.from_yaml(path))
+            result = diagnose(Specification.from_file(path))
         except RuleError as error:
             code, text = WRONG, str(error)
         else:
+            code = _code(result)
             severe = [finding.text for finding in result.findings if finding.severe]
-            if result.contradictory or result.undecided:
-                code = REFUTED if result.contradictory else UNDECIDED
-                text = severe[0] if severe else "a question stayed open; `smle rules FILE` says which"
+            text = "fine" if not code else severe[0] if severe else "undecided; `smle rules FILE` says what"
         codes.add(code)
         print(f"{path}: {text}")
-    worst = next((code for code in (WRONG, REFUTED, UNDECIDED) if code in codes), 0)
-    if worst:
+    if worst := next((code for code in (WRONG, REFUTED, UNDECIDED) if code in codes), 0):
         raise typer.Exit(worst)
+
+
+def _code(result: Diagnosis) -> int:
+    return REFUTED if result.contradictory else UNDECIDED if result.undecided else 0
 
 
 def _compare(old: str, new: str, as_json: bool) -> None:

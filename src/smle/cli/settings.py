@@ -24,7 +24,6 @@ _OWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model": (lambda v: v in _MODELS, f"one of {', '.join(_MODELS)}"),
     "hidden": (lambda v: v is not None, "positive whole numbers such as 64,64"),
     "test_share": (lambda v: type(v) in (int, float) and 0 <= v < 1, "a number from 0 up to 1"),
-    "baseline": (lambda v: isinstance(v, bool), "true or false"),
     "seed": (lambda v: type(v) is int and 0 <= v < 2**32, "a whole number from 0 to 4294967295"),
 }
 
@@ -48,7 +47,6 @@ class TrainSettings:
     refit: bool = NETWORK.refit_heads
     validation_share: float = NETWORK.validation_fraction
     test_share: float = 0.2
-    baseline: bool = True
 
     @classmethod
     def read(cls, path: Path | None, given: Mapping[str, Any]) -> TrainSettings:
@@ -77,7 +75,7 @@ class TrainSettings:
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the estimators."""
-        names = [field.name for field in fields(self) if field.name not in ("model", "test_share", "baseline")]
+        names = [field.name for field in fields(self) if field.name not in ("model", "test_share")]
         return {_PARAMETERS.get(name, name): getattr(self, name) for name in names}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,15 +16,18 @@ from smle.cli.app import (
     MODELS,
     Json,
     app,
+    counted,
     data_named,
-    out,
     print_json,
     print_proved,
     print_rows,
+    print_scores,
     proved_json,
     quoted,
     reported,
-)
+    say,
+    warn,
+)  # fmt: skip
 from smle.cli.places import Overwrite, require_table
 from smle.cli.settings import TrainSettings
 from smle.errors import AccuracyWarning, DataError
@@ -39,15 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["require_fitting", "split", "train"]
 
 _RULES = (".yaml", ".yml")
-_LISTED = 40  # lines of scores by output; model.json has more
 
 
 def _default(name: str) -> str:
-    """Return the default of a setting as the help shows it."""
     value = getattr(TrainSettings, name)
-    if isinstance(value, bool):
-        return name if value else f"no-{name}"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"\\[default: {','.join(map(str, value)) if isinstance(value, tuple) else value}]"
 
 
 @app.command(rich_help_panel=MODELS)
@@ -55,13 +55,17 @@ def train(
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input and output columns of the rules.")],
     rules: Annotated[Path, typer.Argument(help="Rules file (YAML).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
-    config: Annotated[Path | None, typer.Option(help="YAML file with settings, named as the options below.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with settings named like the options; of learned boxes also embedding, bounds, gate, refit."
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="network, hist-gradient-boosting, random-forest, extra-trees, ridge, xgboost, lightgbm; auto: what "
-            "predicts best in cross-validation. Options of networks have no meaning for others.",
-            show_default=_default("model"),
+            help="network, hist-gradient-boosting, random-forest, extra-trees, ridge, xgboost or lightgbm; auto: the "
+            f"one that predicts best in cross-validation. {_default('model')}"
         ),
     ] = None,
     ignore: Annotated[
@@ -73,60 +77,33 @@ def train(
             "the rules alone, others all columns.",
         ),
     ] = None,
-    hidden: Annotated[
-        str | None, typer.Option(help="Widths of the hidden layers.", show_default=_default("hidden"))
-    ] = None,
-    embedding: Annotated[
-        int | None, typer.Option(help="Width of the clipped layer.", show_default=_default("embedding"))
-    ] = None,
-    bounds: Annotated[
-        str | None, typer.Option(help="auto, fixed, affine or network.", show_default=_default("bounds"))
-    ] = None,
+    hidden: Annotated[str | None, typer.Option(help=f"Widths of the hidden layers. {_default('hidden')}")] = None,
     enforcement: Annotated[
-        str | None, typer.Option(help="correct, or pdcg (the paper's).", show_default=_default("enforcement"))
+        str | None, typer.Option(help=f"correct, or pdcg (the paper's). {_default('enforcement')}")
     ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Step size of Adam.", show_default=_default("learning_rate"))
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per step.", show_default=_default("batch_size"))] = None,
-    epochs: Annotated[int | None, typer.Option(help="Upper limit of epochs.", show_default=_default("epochs"))] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=f"Step size of Adam. {_default('learning_rate')}")] = None,
+    batch_size: Annotated[int | None, typer.Option(help=f"Rows per step. {_default('batch_size')}")] = None,
+    epochs: Annotated[int | None, typer.Option(help=f"Maximum number of epochs. {_default('epochs')}")] = None,
     patience: Annotated[
         int | None,
-        typer.Option(help="Epochs without a better validation loss before it ends.", show_default=_default("patience")),
+        typer.Option(help=f"Stop after so many epochs without a better validation loss. {_default('patience')}"),
     ] = None,
     final_epochs: Annotated[
         int | None,
         typer.Option(
-            help="Epochs at the end on all training rows; 0: none.",
-            show_default="a quarter of --epochs for numbers with little noise",
+            help="Epochs at the end on all training rows. \\[default: a quarter of --epochs if there is little noise]"
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed.", show_default=_default("seed"))] = None,
-    gate: Annotated[
-        bool | None,
-        typer.Option("--gate/--no-gate", help="A head per cell, or one for all.", show_default=_default("gate")),
-    ] = None,
-    refit: Annotated[
-        bool | None, typer.Option("--refit/--no-refit", help="Fit the heads once more.", show_default=_default("refit"))
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help=f"Seed. {_default('seed')}")] = None,
     validation_share: Annotated[
         float | None,
-        typer.Option(help="Share of the training rows for early stopping.", show_default=_default("validation_share")),
+        typer.Option(help=f"Share of the training rows for early stopping. {_default('validation_share')}"),
     ] = None,
     test_share: Annotated[
-        float | None,
-        typer.Option(help="Share of all rows held out for the summary; 0: none.", show_default=_default("test_share")),
-    ] = None,
-    baseline: Annotated[
-        bool | None,
-        typer.Option(
-            "--baseline/--no-baseline",
-            help="Train a plain network beside, to compare.",
-            show_default=_default("baseline"),
-        ),
+        float | None, typer.Option(help=f"Share of all rows held out for the summary. {_default('test_share')}")
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write to after each epoch.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -144,7 +121,7 @@ def train(
     """
     names = (*TrainSettings.__dataclass_fields__,)
     given = {name: value for name, value in locals().items() if name in names}
-    with reported(interrupted=_how_to_go_on(checkpoint)):
+    with reported(interrupted=_how_to_continue(checkpoint)):
         settings = TrainSettings.read(config, given)
         run = _Run(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
         run.fit(data, rules, output)
@@ -154,13 +131,13 @@ def train(
             run.show(output)
 
 
-def _how_to_go_on(checkpoint: Path | None) -> str:
+def _how_to_continue(checkpoint: Path | None) -> str:
     if checkpoint is None:
-        return "no model was written. With --checkpoint FILE a run can go on later."
+        return "no model was written. With --checkpoint FILE an interrupted run can be continued."
     words = ["smle", *sys.argv[1:]]
     if "--resume" not in words:
         words.append("--resume")
-    return f"no model was written. To go on: {shlex.join(words)}"
+    return f"no model was written. To continue: {shlex.join(words)}"
 
 
 @dataclass
@@ -181,7 +158,7 @@ class _Run:
         from smle.tables.files import read_table, text_columns
 
         if data.suffix in _RULES and rules.suffix not in _RULES:
-            raise ValueError(f"'{data}' looks like rules, and '{rules}' like a table: expected the table first.")
+            raise ValueError(f"'{data}' looks like rules and '{rules}' like a table. Expected the table first.")
         spec = Specification.from_file(rules)
         _require_one_kind(spec, rules)
         require_table(data)
@@ -196,64 +173,60 @@ class _Run:
         table = self._without_ignored(table, spec, data)
         kept, self.test = split(table, self.settings.test_share, self.settings.seed)
         kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
-        parameters = self.settings.parameters()
-        self.model: SafeEstimator = self._chosen(kind, spec, parameters, kept)
-        with warnings.catch_warnings():
+        self.model: SafeEstimator = self._chosen(kind, spec, kept)
+        with warnings.catch_warnings(), self._progress():
             warnings.simplefilter("ignore", AccuracyWarning)  # the summary says it
             self.model.fit(kept, kept[self.targets])
         self.rows = {"training": len(kept), "test": len(self.test)}
         if len(self.test):
-            self._compare(kept, kind, parameters)
+            self._compare(kept)
         self.model.save(output, overwrite=self.overwrite)
-        for file in self._checkpoints():
-            file.unlink(missing_ok=True)
+        if self.checkpoint is not None:
+            self.checkpoint.unlink(missing_ok=True)
+
+    def _progress(self) -> AbstractContextManager[object]:
+        """Tell what takes long, on a terminal; networks show their epochs."""
+        return nullcontext() if self.name == "network" else counted(f"training {self.name}", unit="rows")
 
     def _without_ignored(self, table: pd.DataFrame, spec: Specification, data: Path) -> pd.DataFrame:
         needed = {item.name for item in (*spec.inputs, *spec.outputs)} & set(self.ignored)
         if needed:
-            raise ValueError(f"--ignore: the rules read '{min(needed)}', so the model may as well.")
+            raise ValueError(f"--ignore: the rules read '{min(needed)}', so the model needs it.")
         unknown = [name for name in self.ignored if name not in table.columns]
         if unknown:
             raise DataError(f"{data}: --ignore: there is no column '{unknown[0]}'.")
         return table.drop(columns=list(self.ignored))
 
-    def _chosen(
-        self, kind: type[SafeEstimator], spec: Specification, parameters: dict[str, Any], rows: pd.DataFrame
-    ) -> SafeEstimator:
-        """Return the unfitted model that was asked for, or that does best."""
+    def _chosen(self, kind: type[SafeEstimator], spec: Specification, rows: pd.DataFrame) -> SafeEstimator:
+        """Return the unfitted model of that name, or the one that does best."""
         from smle.estimators.catalog import AUTO, NETWORK, named_estimator, tried_models
 
         def made(name: str) -> SafeEstimator:
             if name == NETWORK:
-                return kind(spec, **parameters, checkpoint=self.checkpoint)
+                return kind(spec, **self.settings.parameters(), checkpoint=self.checkpoint)
             return kind(spec, estimator=named_estimator(name, spec, rows, seed=self.settings.seed))
 
         name = self.settings.model
         if name != NETWORK and self.checkpoint is not None:
             raise ValueError("--checkpoint is for networks (--model network).")
         if name == AUTO:
-            self.tried = tuple(tried_models(made, rows, rows[self.targets], seed=self.settings.seed))
+            with counted("trying models", unit="models"):
+                self.tried = tuple(tried_models(made, rows, rows[self.targets], seed=self.settings.seed))
             if self.tried[0].reason:
                 raise ValueError(f"--model auto: no model could be trained. {self.tried[0].reason}")
             name = self.tried[0].name
         self.name = name
         return made(name)
 
-    def _compare(self, kept: pd.DataFrame, kind: type[SafeEstimator], parameters: dict[str, Any]) -> None:
-        """Measure on the test rows, beside a baseline or, where none is asked for, a quick plain model."""
-        from smle.estimators import compare_models, quick_baseline, without_rules
+    def _compare(self, kept: pd.DataFrame) -> None:
+        """Measure on the test rows: beside the model inside, or behind a learned box, beside a quick plain model."""
+        from smle.estimators import compare_models, quick_baseline
 
-        spec = self.model.specification_
-        plain: Any = None
-        if self.model.has_head_of_rules:
-            pass  # what the estimator or network inside answers stands beside
-        elif spec.rules and self.settings.baseline:
-            beside = None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".plain")
-            plain = kind(without_rules(spec), **parameters, checkpoint=beside).fit(kept, kept[self.targets])
-        elif spec.rules:
+        spec, plain = self.model.specification_, None
+        if spec.rules and not self.model.has_head_of_rules:
             plain = quick_baseline(spec, kept, kept[self.targets], seed=self.settings.seed)
         scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
-        # A baseline may be as bad as the model; the quick plain model of `fit` then tells.
+        # The network inside may be as bad as the model; the quick plain model of `fit` then tells.
         scores["concern"] = scores["concern"] or self.scores.get("concern", "")
         self.model.set_scores(scores)
 
@@ -262,10 +235,6 @@ class _Run:
         """What is recorded in the model."""
         found: dict[str, Any] = self.model.description_["scores"]
         return found
-
-    def _checkpoints(self) -> list[Path]:
-        file = self.checkpoint
-        return [] if file is None else [file, file.with_name(file.name + ".plain")]
 
     def _require_checkpoint(self, output: Path) -> None:
         if self.checkpoint is None:
@@ -279,17 +248,16 @@ class _Run:
             raise ValueError(f"--checkpoint: expected a file. Got the folder '{self.checkpoint}'.")
         if output.resolve() in (place := self.checkpoint.resolve(), *place.parents):
             raise ValueError(f"--checkpoint: '{self.checkpoint}' is in the place of the model. Name another file.")
-        there = [file for file in self._checkpoints() if file.exists()]
-        for file in there:
-            if not is_checkpoint(file):
-                raise ValueError(
-                    f"--checkpoint: '{file}' is there, and is not a checkpoint of smle (or a damaged one). "
-                    "Name another file."
-                )
-        if there and not self.resume:
-            raise ValueError(f"'{there[0]}' is there from an earlier run. Add --resume to go on from it, or delete it.")
-        if self.resume and self.checkpoint not in there:
-            raise ValueError(f"--resume: there is no checkpoint '{self.checkpoint}'. Leave --resume out to begin.")
+        if self.checkpoint.exists() and not is_checkpoint(self.checkpoint):
+            raise ValueError(
+                f"--checkpoint: '{self.checkpoint}' is not a checkpoint of smle, or a damaged one. Name another file."
+            )
+        if self.checkpoint.exists() and not self.resume:
+            raise ValueError(
+                f"'{self.checkpoint}' is there from an earlier run. Add --resume to continue it, or delete it."
+            )
+        if self.resume and not self.checkpoint.exists():
+            raise ValueError(f"--resume: there is no checkpoint '{self.checkpoint}'. Omit --resume to start.")
         require_writable(self.checkpoint)
 
     @property
@@ -315,79 +283,44 @@ class _Run:
 
     def show(self, output: Path) -> None:
         """Print the summary."""
+        from smle.report.recorded import scores_of
+
+        scores, description = scores_of(self.scores), self.model.description_
         if self.tried:
             rows = [(t.name, t.reason or f"{t.score:.4f}") for t in self.tried]
-            metric = self.scores.get("metric", "score")
-            print_rows("Tried on the training rows, in three parts", ("model", f"{metric} of what is served"), rows)
+            print_rows("Cross-validation in three parts", ("model", f"{scores.metric} of what is served"), rows)
         if self.proved:
             print_proved(self.proved, self.model.specification_)
-        if self.scores:
-            _show_scores(self.scores)
+        if scores.score:
+            print_scores(scores)
         else:
-            out.print("No rows were held out, so accuracy was not measured.")
-        for text, style in ((self.scores.get("concern"), "bold red"), (self.scores.get("cost"), None)):
-            if text:
-                out.print(f"{'WARNING' if style else 'Note'}: {text}", style=style, soft_wrap=True, markup=False)
-        history = self.model.description_["history"]
+            say("No rows were held out, so accuracy was not measured.")
+        if scores.concern:
+            warn(scores.concern)
+        if scores.cost:
+            say(f"Note: {scores.cost}")
+        history, training = description["history"], description["training"]
         how = f"{history['epochs']} epochs (ended by {history['stopped']})" if "epochs" in history else self.name
         if history.get("final_epochs"):
             how += f", then {history['final_epochs']} final epochs on all of them"
-        out.print(
-            f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.", soft_wrap=True, markup=False
-        )
-        training = self.model.description_["training"]
+        say(f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.")
         if "head" in training:
-            rows, ways = training["rows"], training["head"]["ways"]
-            out.print(
-                f"Answers to {rows} training rows: {ways['kept']} kept, {ways['moved']} moved to obey, "
-                f"{ways['replaced']} replaced (NaN or infinite), {ways['safe']} by the stored safe answer.",
-                soft_wrap=True,
+            ways = training["head"]["ways"]
+            say(
+                f"Answers to {training['rows']} training rows: {ways['kept']} kept, {ways['moved']} moved to obey, "
+                f"{ways['replaced']} replaced (NaN or infinite), {ways['safe']} by the stored safe answer."
             )
         unseen = [name for name, rows in training["rules"].items() if not rows]
         if unseen:
-            out.print(
-                f"Note: no training row is where these rules apply: {', '.join(unseen)}. They hold, but what is "
-                "predicted there was not learned from data.",
-                soft_wrap=True,
-                markup=False,
+            say(
+                f"Note: no training rows fall where these rules apply: {', '.join(unseen)}. The rules hold there, but "
+                "the predictions were not learned from data."
             )
         if self.proved and not self.model.has_head_of_rules:
-            out.print(f"Worst margin: {margin_text(min(item.margin for item in self.proved))}")
-        place = f"{output} (the one there was replaced)" if self.replaced else str(output)
+            say(f"Worst margin: {margin_text(min(item.margin for item in self.proved))}")
+        place = f"{output} (replaced the previous one)" if self.replaced else str(output)
         check = f"check again: smle verify {quoted(output)}" if self.proved else "no rules, so nothing is proved"
-        out.print(f"Model: {place}   {check}", soft_wrap=True, markup=False)
-
-
-def _show_scores(scores: dict[str, Any]) -> None:
-    known = {"network": "plain network", "quick": "plain model (quick)", "estimator": "the estimator inside"}
-    plain = known[scores["plain"]]
-    titles = {"plain": plain, "postprocess": "plain, post-processed", "safe": "safe model", "oracle": "best that obeys"}
-    rows = []
-    for key, title in titles.items():
-        if key in scores["score"]:
-            seconds = f"{scores['seconds'][key]:.2f}" if key in scores["seconds"] else ""
-            rows.append((title, f"{scores['score'][key]:.4f}", f"{scores['violations'][key]:.1%}", seconds))
-    rows.append(("data as they are", "", f"{scores['violations']['data']:.1%}", ""))
-    kind = "held-out" if scores["where"] == "test" else "validation"
-    print_rows(f"On {scores['rows']} {kind} rows", ("", scores["metric"], "rows that break a rule", "seconds"), rows)
-    _show_outputs(scores["outputs"], {"plain": "plain", "postprocess": "post-processed", "safe": "safe"})
-
-
-def _show_outputs(outputs: list[dict[str, Any]], titles: dict[str, str]) -> None:
-    """Print scores per output, where there are several or one side of a label is rare."""
-    rows = []
-    for item in outputs:
-        if len(outputs) > 1:
-            rows.append((item["name"], item["metric"], item["score"]))
-        if "rare" in item:
-            rare = item["rare"]
-            rows.append((item["name"], f"recall of {rare['side']} ({rare['rows']} rows)", rare["recall"]))
-            rows.append((item["name"], "balanced accuracy", rare["balanced_accuracy"]))
-    if rows:
-        shown = [key for key in titles if key in rows[0][2]]
-        cells = [(name, what, *(f"{values[key]:.4f}" for key in shown)) for name, what, values in rows[:_LISTED]]
-        left = f" ({_LISTED} of {len(rows)} lines)" if len(rows) > _LISTED else ""
-        print_rows(f"By output{left}", ("output", "score", *(titles[key] for key in shown)), cells)
+        say(f"Model: {place}   {check}")
 
 
 def _require_one_kind(spec: Specification, rules: Path) -> None:

@@ -253,8 +253,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
     def _given(self) -> Specification | None:
         """Return the specification that was given, read if it is a file or a text."""
-        given = self.spec
-        return given if given is None or isinstance(given, Specification) else Specification.from_yaml(given)
+        return None if self.spec is None else Specification.of(self.spec)
 
     # --- from what is stored
 

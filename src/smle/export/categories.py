@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.tables.missing import is_missing
+from smle.tables.values import is_missing
 
 if TYPE_CHECKING:
     import pandas as pd

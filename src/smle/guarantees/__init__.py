@@ -9,33 +9,33 @@ from smle.guarantees.advice.costs import RuleCost, score_text
 from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.units import require_units
-from smle.guarantees.advice.wording import point_text
+from smle.guarantees.advice.wording import point_text, quoted
+from smle.guarantees.answers.literals import Node, branch_and_bound, choose_literals
 from smle.guarantees.answers.membership import active, broken, clause_holds
 from smle.guarantees.answers.nearest import nearest_outputs, to_scores
 from smle.guarantees.box import (
     PDCG_COSTS,
+    REFIT_LOSSES,
     Counterexample,
     Finder,
     HeadProblem,
-    LocalLoss,
-    Loss,
+    Layout,
     Memory,
     Pdcg,
+    RobustRow,
     Samples,
     Search,
     find_center,
-    logistic_loss,
+    mean_loss,
     nearest_safe_head,
     project,
     refit,
+    roomy_center,
     run_pdcg,
-    softmax_loss,
-    squared_error,
     strongest_counterexample,
 )
 from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.guarantees.proof.verdict import (
     Cut,
     ExclusionVerdicts,
@@ -50,16 +50,17 @@ from smle.guarantees.proof.verdict import (
 )
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
-from smle.guarantees.regions.cells import Cells, regions_of
+from smle.guarantees.regions.cells import Cells, binding_rules, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.guarantees.regions.guard import domain_box, guard_rows
-from smle.guarantees.regions.obligations import binding_rules
 from smle.guarantees.regions.search import find_cells
+from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 
 __all__ = [
     "COMPLEMENT",
     "PDCG_COSTS",
+    "REFIT_LOSSES",
     "Bounds",
     "Cells",
     "Counterexample",
@@ -76,17 +77,18 @@ __all__ = [
     "HeadNumbers",
     "HeadProblem",
     "Holds",
+    "Layout",
     "Leaf",
-    "LocalLoss",
-    "Loss",
     "Memory",
     "NetworkBounds",
+    "Node",
     "NotProved",
     "Obligation",
     "PairValues",
     "Pdcg",
     "Region",
     "RegionMaximum",
+    "RobustRow",
     "RuleCost",
     "Samples",
     "Search",
@@ -97,7 +99,9 @@ __all__ = [
     "WidenedBox",
     "active",
     "binding_rules",
+    "branch_and_bound",
     "broken",
+    "choose_literals",
     "clause_holds",
     "compare",
     "conflicts_explained",
@@ -106,21 +110,21 @@ __all__ = [
     "find_cells",
     "find_center",
     "guard_rows",
-    "logistic_loss",
     "maximize",
+    "mean_loss",
     "nearest_outputs",
     "nearest_safe_head",
     "point_text",
     "project",
+    "quoted",
     "refit",
     "regions_of",
     "require_units",
     "room_at",
+    "roomy_center",
     "run_pdcg",
     "score_text",
     "slopes_and_offsets",
-    "softmax_loss",
-    "squared_error",
     "strongest_counterexample",
     "to_scores",
     "verify",

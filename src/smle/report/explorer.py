@@ -110,12 +110,7 @@ def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, 
 
 def _described(spec: Specification, medians: dict[str, float]) -> dict[str, Any]:
     """Return inputs, outputs and rules as plain data."""
-    return {
-        "inputs": _inputs(spec, medians),
-        "outputs": _outputs(spec),
-        "choices": _choices(spec),
-        "rules": _rules(spec),
-    }
+    return {"inputs": _inputs(spec, medians), **_outputs(spec), "rules": _rules(spec)}
 
 
 def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, Any]]:
@@ -125,13 +120,8 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
         if isinstance(item, Categorical):
             columns = list(range(column, column + len(item.categories)))
             shares = [medians.get(f"{item.name}={category}", 0.0) for category in item.categories]
-            start = int(np.argmax(shares))
-            facts: dict[str, Any] = {
-                "kind": "category",
-                "columns": columns,
-                "categories": list(item.categories),
-                "start": start,
-            }
+            facts: dict[str, Any] = {"kind": "category", "columns": columns, "categories": list(item.categories)}
+            facts["start"] = int(np.argmax(shares))
         else:
             low, high = float(item.lower), float(item.upper)
             start_at = min(max(medians.get(item.name, (low + high) / 2), low), high)
@@ -144,27 +134,20 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
     return result
 
 
-def _outputs(spec: Specification) -> list[dict[str, str]]:
+def _outputs(spec: Specification) -> dict[str, Any]:
+    """Return the output columns, and the choices with the columns of their options."""
     kinds: list[str] = []
+    choices: list[dict[str, Any]] = []
     for output in spec.outputs:
         if isinstance(output, Choice):
-            kinds.extend(["score"] * len(output.options))
+            columns = list(range(len(kinds), len(kinds) + len(output.options)))
+            choice = {"name": output.name, "pick": output.pick, "columns": columns, "options": list(output.options)}
+            choices.append(choice)
+            kinds += ["score"] * len(columns)
         else:
             kinds.append("label" if isinstance(output, Label) else "number")
-    return [{"name": name, "kind": kind} for name, kind in zip(spec.targets, kinds, strict=True)]
-
-
-def _choices(spec: Specification) -> list[dict[str, Any]]:
-    result, column = [], 0
-    for output in spec.outputs:
-        width = len(output.options) if isinstance(output, Choice) else 1
-        if isinstance(output, Choice):
-            columns = list(range(column, column + width))
-            result.append(
-                {"name": output.name, "pick": output.pick, "columns": columns, "options": list(output.options)}
-            )
-        column += width
-    return result
+    outputs = [{"name": name, "kind": kind} for name, kind in zip(spec.targets, kinds, strict=True)]
+    return {"outputs": outputs, "choices": choices}
 
 
 def _row(row: Row) -> dict[str, Any]:

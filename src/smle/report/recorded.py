@@ -82,7 +82,7 @@ class Scores:
         return {
             "plain": plain,
             "preprocess": "plain, allowed targets",
-            "postprocess": f"{plain}, then nearest allowed",
+            "postprocess": f"{plain}, nearest allowed",
             "safe": "safe model",
             "oracle": "best that obeys",
         }

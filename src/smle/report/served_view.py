@@ -115,34 +115,31 @@ def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> lis
     ]
     result = []
     for rule, place, clause in alternatives_of(spec):
+        size = len(clause.literals)
         counted = [entries.get((spec.rules[rule].name, place)) for entries in known]
-        counted = [
-            p if p is not None and len(p.served) == len(p.own) == len(clause.literals) else None for p in counted
-        ]
-        if not any(p is not None and (p.outside or sum(p.served) == p.on) for p in counted):
+        counted = [p if p is not None and len(p.served) == len(p.own) == size else None for p in counted]
+        there = [(where, p) for (where, _), p in zip(found, counted, strict=True) if p is not None]
+        if not any(p.outside or sum(p.served) == p.on for _, p in there):
             continue
         rows = []
-        cells: list[tuple[Markup | str, str]]
-        for k, literal in enumerate(clause.literals):
-            cells = []
-            for parts in counted:
-                cells += [("", "–")] * 2 if parts is None else [
-                    _share(parts.served[k], parts.on), _share(parts.own[k], parts.on)
-                ]  # fmt: skip
-            rows.append({"name": _part(literal, spec), "cells": cells})
-        cells = []
-        for parts in counted:
-            cells += [("", "–")] * 2 if parts is None else [("", "0"), _share(parts.outside, parts.on)]
-        rows.append({"name": "in none of them", "cells": cells})
-        overlap = any(parts is not None and sum(parts.served) > parts.on for parts in counted)
-        on = ", ".join(
-            f"{parts.on:,} {where}" for (where, _), parts in zip(found, counted, strict=True) if parts is not None
-        )
+        names = [_part(literal, spec) for literal in clause.literals]
+        for k, name in enumerate([*names, "in none of them"]):
+            cells: list[tuple[Markup | str, str]] = []
+            for p in counted:
+                if p is None:
+                    cells += [("", "–")] * 2
+                elif k == size:
+                    cells += [("", "0"), _share(p.outside, p.on)]
+                else:
+                    cells += [_share(p.served[k], p.on), _share(p.own[k], p.on)]
+            rows.append({"name": name, "cells": cells})
+        overlap = " A row may lie in several parts." if any(sum(p.served) > p.on for _, p in there) else ""
+        on = ", ".join(f"{p.on:,} {where}" for where, p in there)
         result.append(
             {
                 "rule": visible(spec.rules[rule].name),
-                "text": " or ".join(_part(literal, spec) for literal in clause.literals),
-                "on": f"The rule is on in {on}." + (" A row may lie in several parts." if overlap else ""),
+                "text": " or ".join(names),
+                "on": f"The rule is active in {on}.{overlap}",
                 "rows": rows,
             }
         )

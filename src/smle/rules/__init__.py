@@ -3,13 +3,11 @@
 from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
-from smle.rules.formula import CNF, Clause, Literal, exclusion
-from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, label_implies, mutually_exclusive, rule
-from smle.rules.helpers import linear as linear_rule
+from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
+from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
 from smle.rules.operators import (
     Condition,
     Term,
-    absolute,
     at_least,
     at_least_one,
     at_most,
@@ -23,7 +21,6 @@ from smle.rules.operators import (
     variable,
     variables,
 )
-from smle.rules.polytope import Linear, Polytope, Row, dot, linear
 from smle.rules.shown import clause_text, html_table, number_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
@@ -47,7 +44,6 @@ __all__ = [
     "RuleText",
     "Specification",
     "Term",
-    "absolute",
     "at_least",
     "at_least_one",
     "at_most",
@@ -63,7 +59,6 @@ __all__ = [
     "forbidden_pairs_from_data",
     "html_table",
     "label_columns",
-    "label_implies",
     "linear",
     "linear_rule",
     "logit",

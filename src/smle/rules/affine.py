@@ -11,13 +11,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import CASES, Call, Day, Name, Negative, Node, Num, Product, Sum, quote
-from smle.rules.specification import Categorical, Choice, Label
+from smle.rules.expressions import CASES, MAX_BITS, Call, Day, Name, Negative, Node, Num, Product, Sum, quote
+from smle.rules.specification import Categorical, Choice, Label, Specification
 from smle.rules.vocabulary import Vocabulary
 
 __all__ = ["Affine", "Largest", "affine", "bounded_cases", "number"]
 
-_MAX_BITS = 8192
 _MAX_CASES = 1024
 
 
@@ -73,7 +72,7 @@ class Affine:
 
 def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction:
     """Return the value of an expression without variables."""
-    value = affine(node, Vocabulary((), (), constants or {}))
+    value = affine(node, Vocabulary(Specification((), (), (), tuple((constants or {}).items()))))
     if value.dates:
         raise RuleError(f"Expected a number. Got the date {quote(node)}.")
     return value.constant
@@ -194,6 +193,6 @@ def bounded_cases(cases: int, node: Node) -> int:
 
 
 def _bounded(value: Fraction) -> Fraction:
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
-        raise RuleError(f"Expected coefficients of at most {_MAX_BITS} bits. Got a longer one; round the numbers.")
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise RuleError(f"Expected coefficients of at most {MAX_BITS} bits. Got a longer one; round the numbers.")
     return value

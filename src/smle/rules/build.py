@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
+from dataclasses import replace
 from fractions import Fraction
-from numbers import Rational
 from typing import Any
-
-import numpy as np
 
 from smle.errors import RuleError
 from smle.rules.affine import number
 from smle.rules.compiler import compile_rule
 from smle.rules.dates import day_of, is_date
 from smle.rules.exclusions import NeverTogether
-from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node
+from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node, exact_number, shown
 from smle.rules.operators import Condition, Term, node_of
 from smle.rules.parser import Functions, did_you_mean, parse, parse_rule
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
@@ -48,20 +44,9 @@ def to_fraction(value: object, what: str) -> Fraction:
     if isinstance(value, str):
         with located(value):
             return _text_number(value, what)
-    if isinstance(value, np.generic):
-        value = str(value) if isinstance(value, np.floating) else value.item()
-        return to_fraction(value, what)
-    if isinstance(value, bool) or not isinstance(value, int | float | Rational | Decimal):
-        raise RuleError(f"{what}: expected a number. Got {value!r:.80}.")
-    if isinstance(value, float | Decimal):
-        if not math.isfinite(value):
-            raise RuleError(f"{what}: expected a finite number. Got {value}.")
-        if isinstance(value, Decimal) and abs(value.adjusted()) > 400:
-            raise RuleError(f"{what}: expected a number of reasonable size. Got {value!s:.40}.")
-        return Fraction(str(value))
-    result = Fraction(value)
-    if max(result.numerator.bit_length(), result.denominator.bit_length()) > 8192:
-        raise RuleError(f"{what}: expected a number of reasonable size.")
+    result = exact_number(value)
+    if result is None:
+        raise RuleError(f"{what}: expected a finite number of reasonable size. Got {shown(value)}.")
     return result
 
 
@@ -118,13 +103,11 @@ def build(
     made_constants = {}
     for key, value in _mapping(constants or {}, "constants").items():
         made_constants[_name(key, "constant")] = to_fraction(value, f"Constant '{key}'")
-    Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
-    names = Vocabulary(made_inputs, made_outputs, made_constants)
+    spec = Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
     try:
-        made_rules = tuple(_rules(rules, names, _own_functions(functions)))
+        return replace(spec, rules=tuple(_rules(rules, Vocabulary(spec), _own_functions(functions))))
     except RecursionError:  # a caller far down the stack leaves little room
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
-    return Specification(made_inputs, made_outputs, made_rules, tuple(made_constants.items()))
 
 
 def _mapping(value: Any, what: str) -> Mapping[Any, Any]:

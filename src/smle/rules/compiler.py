@@ -13,20 +13,19 @@ import numpy.typing as npt
 from smle.errors import RuleError
 from smle.rules.exclusions import SPELLED_OUT, NeverTogether, spelled_out, summary
 from smle.rules.expressions import COUNTS, And, Call, Name, Node, quote, to_text
-from smle.rules.formula import CNF, Clause, Literal
-from smle.rules.normalize import All, Atom, Formula, Some, complement, counted, normal_form
-from smle.rules.polytope import Polytope, Row
+from smle.rules.formula import CNF, Clause, Literal, Polytope, Row
+from smle.rules.normalize import All, Formula, Some, counted, normal_form
 from smle.rules.specification import Rule
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["MAX_CLAUSES", "MAX_LITERALS", "MAX_REGIONS", "compile_rule"]
+__all__ = ["MAX_CLAUSES", "MAX_LITERALS", "MAX_REGIONS", "compile_rule", "distribute", "plainly_empty", "tightest"]
 
 MAX_REGIONS = 1_000
 MAX_CLAUSES = 10_000
 MAX_LITERALS = 2_000
 _MAX_TOTAL = 500_000
 
-Terms = list[tuple[Atom, ...]]
+Terms = list[tuple[Literal, ...]]
 
 
 def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names: Vocabulary) -> Rule:
@@ -54,7 +53,7 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
         pairs = np.concatenate([pairs, more])
         regions = [(*region, *moved) for region in regions]
         _refuse_equalities(terms, names)
-        requirement = CNF(tuple(Clause(tuple(_literal(a) for a in clause)) for clause in terms), pairs)
+        requirement = CNF(tuple(map(Clause, terms)), pairs)
     except RuleError as error:
         raise RuleError(f"Rule '{name}', {part}: {error}") from None
     polytopes = _polytopes(regions, names)
@@ -63,20 +62,20 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
 
 
 def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, longest: int = MAX_LITERALS) -> Terms:
-    """Return an AND of ORs (`outer` is All) or an OR of ANDs (`outer` is Some) as a list of tuples of atoms.
+    """Return an AND of ORs (`outer` is All) or an OR of ANDs (`outer` is Some) as a list of tuples of literals.
 
     Raises:
         RuleError: If there would be more than `most` terms, or a term would be too long.
 
     """
-    if isinstance(formula, Atom):
+    if isinstance(formula, Literal):
         return [(formula,)]
     lists = [distribute(part, outer, most, longest=longest) for part in formula.parts]
     if isinstance(formula, outer):
         _refuse_growth(sum(map(len, lists)), sum(len(term) for part in lists for term in part), most)
         return [term for part in lists for term in part]
     # what has one term goes into every product, in one step
-    joined = [tuple(atom for part in lists if len(part) == 1 for atom in part[0])]
+    joined = [tuple(literal for part in lists if len(part) == 1 for literal in part[0])]
     for part in sorted((part for part in lists if len(part) != 1), key=len):
         total = sum(map(len, joined)) * len(part) + sum(map(len, part)) * len(joined)
         _refuse_growth(len(joined) * len(part), total, most)
@@ -97,14 +96,14 @@ def _refuse_growth(terms: int, total: int, most: int) -> None:
 def _regions(when: Node, names: Vocabulary) -> Terms:
     terms = distribute(normal_form(when, names.inputs_only, conjunctive=False), Some, MAX_REGIONS)
     if not terms:
-        raise RuleError(f"{quote(when)} is never true, so the rule says nothing.")
+        raise RuleError(f"{quote(when)} is never true, so the rule never applies.")
     return terms
 
 
-def _polytopes(regions: Iterable[tuple[Atom, ...]], names: Vocabulary) -> tuple[Polytope, ...]:
+def _polytopes(regions: Iterable[tuple[Literal, ...]], names: Vocabulary) -> tuple[Polytope, ...]:
     """Return the regions without repeated, contained or plainly empty ones (all empty: as they are)."""
-    rows = [_tightest(_row(atom, names) for atom in region) for region in regions]
-    kept = [region for region in rows if not _plainly_empty(region)] or rows[:1]
+    rows = [tightest(region, names) for region in regions]
+    kept = [region for region in rows if not plainly_empty(region)] or rows[:1]
     polytopes = list(dict.fromkeys(Polytope(tuple(region)) for region in kept))
     if len(polytopes) <= 300:
         sets = [frozenset(p.rows) for p in polytopes]
@@ -112,9 +111,9 @@ def _polytopes(regions: Iterable[tuple[Atom, ...]], names: Vocabulary) -> tuple[
     return tuple(polytopes)
 
 
-def _row(atom: Atom, names: Vocabulary) -> Row:
+def _row(literal: Literal, names: Vocabulary) -> Row:
     """Return a half-space; over whole-number columns only, its bound is tightened to a whole number."""
-    row = Row(atom.inputs, atom.bound, atom.strict)
+    row = Row(literal.inputs, literal.bound, literal.strict)
     if not all(index in names.integral for index, _ in row.coefficients):
         return row
     scale = Fraction(
@@ -125,17 +124,17 @@ def _row(atom: Atom, names: Vocabulary) -> Row:
     return Row(tuple((i, v * scale) for i, v in row.coefficients), Fraction(whole))
 
 
-def _tightest(rows: Iterable[Row]) -> list[Row]:
-    """Keep the tightest of parallel half-spaces."""
+def tightest(region: Iterable[Literal], names: Vocabulary) -> list[Row]:
+    """Return conditions on inputs as half-spaces, the tightest of parallel ones."""
     best: dict[object, Row] = {}
-    for row in rows:
+    for row in (_row(literal, names) for literal in region):
         old = best.get(row.coefficients)
         if old is None or (row.bound, not row.strict) < (old.bound, not old.strict):
             best[row.coefficients] = row
     return list(best.values())
 
 
-def _plainly_empty(rows: Sequence[Row]) -> bool:
+def plainly_empty(rows: Sequence[Row]) -> bool:
     """Whether two opposite half-spaces leave nothing between them."""
     known = {row.coefficients: row for row in rows}
     for row in rows:
@@ -162,16 +161,15 @@ def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.i
             columns = np.array(labels, dtype=np.int32)
             pairs.append(np.stack([columns[high], columns[low]], axis=1))
         if least == 1:
-            one = Fraction(1)
-            formulas.append(Some(tuple(Atom(((c, -one),), (), Fraction(0), False) for c in labels)))
+            formulas.append(Some(tuple(Literal.of_sign(column, True) for column in labels)))
     terms = distribute(All(tuple(formulas)), All, MAX_CLAUSES)
     if any(not term for term in terms):
-        raise RuleError(f"{quote(then)} can never hold: it asks for something that is always false.")
+        raise RuleError(f"{quote(then)} can never hold: a part of it is always false.")
     clauses = [c for c in (_clause(term) for term in terms) if c is not None]
     clauses = _absorbed(list(dict.fromkeys(clauses)))
     found = np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int32)
     if not clauses and not len(found):
-        raise RuleError(f"{quote(then)} asks nothing: it is always true.")
+        raise RuleError(f"{quote(then)} is always true, so it has no effect.")
     return clauses, found
 
 
@@ -186,16 +184,16 @@ def _label_group(node: Node, names: Vocabulary) -> tuple[int, int, list[int]] | 
     return least, most, columns
 
 
-def _clause(term: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
+def _clause(term: tuple[Literal, ...]) -> tuple[Literal, ...] | None:
     """Keep the weakest of parallel literals; return None if two opposite ones are always true together."""
-    weakest: dict[object, Atom] = {}
-    for atom in term:
-        key = (atom.outputs, atom.inputs)
+    weakest: dict[object, Literal] = {}
+    for literal in term:
+        key = (literal.outputs, literal.inputs)
         old = weakest.get(key)
-        if old is None or (atom.bound, not atom.strict) > (old.bound, not old.strict):
-            weakest[key] = atom
-    for atom in weakest.values():
-        other = complement(atom)
+        if old is None or (literal.bound, not literal.strict) > (old.bound, not old.strict):
+            weakest[key] = literal
+    for literal in weakest.values():
+        other = literal.negated
         opposite = weakest.get((other.outputs, other.inputs))
         if opposite is not None and (opposite.bound, not opposite.strict) >= (other.bound, not other.strict):
             return None
@@ -204,19 +202,12 @@ def _clause(term: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
 
 def _exclusions(clauses: Terms, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.int32]]:
     """Take out the clauses that are exactly `y_h < 0 or y_k < 0` for two labels."""
+    labels = set(names.labels.values())
     rest: Terms = []
     pairs: list[tuple[int, int]] = []
     for clause in clauses:
-        columns = [
-            atom.outputs[0][0]
-            for atom in clause
-            if atom.strict
-            and not atom.bound
-            and not atom.inputs
-            and len(atom.outputs) == 1
-            and atom.outputs[0][1] == 1
-            and atom.outputs[0][0] in names.label_columns
-        ]
+        signs = [literal.sign for literal in clause]
+        columns = [s[0] for s in signs if s is not None and not s[1] and s[0] in labels]
         if len(clause) == 2 and len(columns) == 2:
             pairs.append((columns[0], columns[1]))
         else:
@@ -236,7 +227,7 @@ def _absorbed(clauses: Terms) -> Terms:
     return keep
 
 
-def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[Atom, ...]]:
+def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[Literal, ...]]:
     """Move a condition on inputs that all clauses share, `(x not in P) or ...`, into the region as `x in P`."""
     conditions = {frozenset(a for a in clause if not a.outputs) for clause in terms}
     if len(pairs) and terms:
@@ -253,21 +244,17 @@ def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[
     if any(not clause for clause in rest):
         raise RuleError("The requirement mentions no output. A rule says what the outputs must be.")
     order = [a for a in terms[0] if a in shared]
-    return rest, tuple(complement(a) for a in order)
+    return rest, tuple(a.negated for a in order)
 
 
 def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
     singles = {clause[0] for clause in terms if len(clause) == 1 and not clause[0].strict}
-    for atom in singles:
-        other = complement(atom)
+    for literal in singles:
+        other = literal.negated
         if replace(other, strict=False) in singles:
             targets = list(names.targets)
-            fixed = " and ".join(f"'{targets[i]}'" for i, _ in atom.outputs[:3])
+            fixed = " and ".join(f"'{targets[i]}'" for i, _ in literal.outputs[:3])
             raise RuleError(
-                f"It fixes {fixed} by an equality, which no float can promise. "
+                f"It requires exact equality of {fixed}, which floats cannot guarantee. "
                 "State a tolerance, for example 'abs(y1 - y2) <= 0.01'."
             )
-
-
-def _literal(atom: Atom) -> Literal:
-    return Literal(atom.outputs, atom.inputs, atom.bound, atom.strict, atom.scale)

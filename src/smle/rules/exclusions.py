@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,12 @@ class NeverTogether:
     """The requirement that no pair of labels is predicted together; `pairs` as the user stated them.
 
     Forms: an (n, 2) array of label numbers (0 is the first label), a sequence of pairs of names, or a mapping
-    from a label number to the text of the numbers that it excludes (`{0: "3 5-9"}`).
+    from a label number to the text of the numbers that it excludes (`{0: "3 5-9"}`). `by_number`: where none of the
+    names is a label, they are label numbers.
     """
 
-    def __init__(self, pairs: Any) -> None:
-        self._stated = pairs
+    def __init__(self, pairs: Any, *, by_number: bool = False) -> None:
+        self._stated, self._by_number = pairs, by_number
 
     def numbers(self, labels: Sequence[str]) -> Pairs:
         """Return sorted, distinct pairs of label numbers.
@@ -48,7 +49,7 @@ class NeverTogether:
         elif isinstance(stated, np.ndarray):
             pairs = _from_array(stated)
         else:
-            pairs = _from_names(stated, labels)
+            pairs = _from_names(stated, labels, self._by_number)
         if not len(pairs):
             raise RuleError("Expected at least one pair of labels. Got none.")
         if pairs.min() < 0 or pairs.max() >= len(labels):
@@ -86,10 +87,12 @@ def _from_array(stated: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return stated.astype(np.int64)
 
 
-def _from_names(stated: Any, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+def _from_names(stated: Any, labels: Sequence[str], by_number: bool) -> npt.NDArray[np.int64]:
     if not isinstance(stated, list | tuple):
         raise RuleError("Expected a list of pairs of labels, as in [[cat, dog], [cat, bird]]. Got something else.")
     number = {label: index for index, label in enumerate(labels)}
+    if by_number and not any(name in number for pair in stated for name in pair):
+        number = {str(index): index for index in range(len(labels))}
     flat = array("q")
     for pair in stated:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
@@ -123,7 +126,6 @@ def _from_ranges(stated: Mapping[Any, Any]) -> npt.NDArray[np.int64]:
 
 def ranges_text(pairs: Pairs) -> dict[int, str]:
     """Return `{0: "3 5-9"}` for sorted pairs; the inverse of reading it."""
-    texts: dict[int, str] = {}
     breaks = np.flatnonzero((np.diff(pairs[:, 0]) != 0) | (np.diff(pairs[:, 1]) != 1)) + 1
     starts = np.concatenate([[0], breaks])
     ends = np.concatenate([breaks, [len(pairs)]]) - 1
@@ -132,8 +134,7 @@ def ranges_text(pairs: Pairs) -> dict[int, str]:
         pairs[starts, 0].tolist(), pairs[starts, 1].tolist(), pairs[ends, 1].tolist(), strict=True
     ):
         parts.setdefault(label, []).append(str(low) if low == high else f"{low}-{high}")
-    texts.update((label, " ".join(words)) for label, words in parts.items())
-    return texts
+    return {label: " ".join(words) for label, words in parts.items()}
 
 
 def pairs_from_file(name: str, folder: Path | None) -> NeverTogether:
@@ -159,35 +160,12 @@ def pairs_from_file(name: str, folder: Path | None) -> NeverTogether:
         raise RuleError(f"Cannot read the pairs in '{name}': {error}.") from None
 
 
-def _from_csv(rows: Any) -> NeverTogether:
-    names: dict[str, int] = {}
-    flat = array("q")
+def _from_csv(rows: Iterable[list[str]]) -> NeverTogether:
+    words: dict[str, str] = {}
+    pairs = []
     for row in rows:
-        if not row:
-            continue
-        if len(row) != 2:
+        if len(row) != 2 and row:
             raise RuleError(f"Expected two columns of labels. Got the row {row!r:.80}.")
-        for cell in row:
-            flat.append(names.setdefault(cell.strip(), len(names)))
-    return _CodedPairs(list(names), np.array(flat, dtype=np.int64).reshape(-1, 2))
-
-
-class _CodedPairs(NeverTogether):
-    """Pairs as numbers into a list of what was written: labels, or label numbers."""
-
-    def __init__(self, words: list[str], codes: npt.NDArray[np.int64]) -> None:
-        super().__init__(codes)
-        self._words = words
-
-    def numbers(self, labels: Sequence[str]) -> Pairs:
-        number = {label: index for index, label in enumerate(labels)}
-        by_number = not any(word in number for word in self._words)
-        lookup = np.empty(len(self._words), dtype=np.int64)
-        for index, word in enumerate(self._words):
-            if by_number and word.isascii() and word.isdigit() and len(word) < 10:
-                lookup[index] = int(word)
-            elif word in number:
-                lookup[index] = number[word]
-            else:
-                raise RuleError(f"'{word[:80]}' is not a label.{did_you_mean(word, list(labels))}")
-        return NeverTogether(lookup[self._stated]).numbers(labels)
+        if row:
+            pairs.append(tuple(words.setdefault(cell.strip(), cell.strip()) for cell in row))
+    return NeverTogether(pairs, by_number=True)

@@ -6,10 +6,15 @@ Nodes know nothing of inputs and outputs: names get their meaning when a rule is
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
+from numbers import Rational
+
+import numpy as np
 
 from smle.errors import RuleError
 from smle.rules.dates import date_text
@@ -19,6 +24,7 @@ __all__ = [
     "COUNTS",
     "FUNCTIONS",
     "KEYWORDS",
+    "MAX_BITS",
     "MAX_DEPTH",
     "And",
     "Call",
@@ -39,10 +45,12 @@ __all__ = [
     "conjunction",
     "decimal_text",
     "disjunction",
+    "exact_number",
     "is_condition",
     "multiply",
     "quote",
     "quote_name",
+    "shown",
     "to_text",
 ]
 
@@ -56,6 +64,9 @@ CASES = ("abs", "max", "min")
 """Functions of numbers that are written out as cases."""
 FUNCTIONS = (*CASES, "score", "logit", *COUNTS, "implies")
 
+MAX_BITS = 8192
+"""Longest numerator or denominator of a number."""
+
 _MAX_NUMBER_TEXT = 400
 _PLAIN_DIGITS = 25
 _BARE_NAME = re.compile(r"[^\W\d]\w*")
@@ -67,11 +78,19 @@ class Node:
 
     depth: int = field(init=False, repr=False, compare=False, default=1)
 
-    def _measure(self, children: Iterable[Node]) -> None:
-        depth = 1 + max((child.depth for child in children), default=0)
+    def __post_init__(self) -> None:
+        depth = 1 + max((child.depth for child in self.children()), default=0)
         if depth > MAX_DEPTH:
             raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
         object.__setattr__(self, "depth", depth)
+
+    def children(self) -> Iterator[Node]:
+        """Yield the parts of this node, from left to right."""
+        for value in vars(self).values():
+            for item in value if isinstance(value, tuple) else (value,):
+                part = item[1] if isinstance(item, tuple) else item  # a sign or an operator stands in front
+                if isinstance(part, Node):
+                    yield part
 
 
 @dataclass(frozen=True)
@@ -112,9 +131,6 @@ class Negative(Node):
 
     operand: Node
 
-    def __post_init__(self) -> None:
-        self._measure((self.operand,))
-
 
 @dataclass(frozen=True)
 class Sum(Node):
@@ -122,18 +138,12 @@ class Sum(Node):
 
     terms: tuple[tuple[int, Node], ...]
 
-    def __post_init__(self) -> None:
-        self._measure(term for _, term in self.terms)
-
 
 @dataclass(frozen=True)
 class Product(Node):
     """Factors with the operator in front of each (`*` or `/`), from left to right; the first is `*`."""
 
     factors: tuple[tuple[str, Node], ...]
-
-    def __post_init__(self) -> None:
-        self._measure(factor for _, factor in self.factors)
 
 
 @dataclass(frozen=True)
@@ -143,9 +153,6 @@ class Call(Node):
     function: str
     arguments: tuple[Node, ...]
 
-    def __post_init__(self) -> None:
-        self._measure(self.arguments)
-
 
 @dataclass(frozen=True)
 class Compare(Node):
@@ -153,9 +160,6 @@ class Compare(Node):
 
     operands: tuple[Node, ...]
     operators: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self._measure(self.operands)
 
 
 @dataclass(frozen=True)
@@ -165,18 +169,12 @@ class Member(Node):
     operand: Node
     options: tuple[Node, ...]
 
-    def __post_init__(self) -> None:
-        self._measure((self.operand, *self.options))
-
 
 @dataclass(frozen=True)
 class Not(Node):
     """`not operand`."""
 
     operand: Node
-
-    def __post_init__(self) -> None:
-        self._measure((self.operand,))
 
 
 @dataclass(frozen=True)
@@ -185,18 +183,12 @@ class And(Node):
 
     parts: tuple[Node, ...]
 
-    def __post_init__(self) -> None:
-        self._measure(self.parts)
-
 
 @dataclass(frozen=True)
 class Or(Node):
     """Some part holds. Build it with `disjunction`, which flattens."""
 
     parts: tuple[Node, ...]
-
-    def __post_init__(self) -> None:
-        self._measure(self.parts)
 
 
 @dataclass(frozen=True)
@@ -205,9 +197,6 @@ class Implies(Node):
 
     condition: Node
     conclusion: Node
-
-    def __post_init__(self) -> None:
-        self._measure((self.condition, self.conclusion))
 
 
 def is_condition(node: Node) -> bool:
@@ -241,6 +230,30 @@ def multiply(first: Node, more: Iterable[tuple[str, Node]]) -> Node:
     start = first.factors if isinstance(first, Product) else (("*", first),)
     factors = (*start, *more)
     return first if len(factors) == 1 else Product(factors)
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """Return a value for an error message, cut to a readable length."""
+    try:
+        return f"{value!r:.{limit}}"
+    except ValueError:  # more digits than Python prints
+        return "a very long number"
+
+
+def exact_number(value: object) -> Fraction | None:
+    """Return a number of Python or NumPy exactly, a float as the decimal that it prints.
+
+    None: it is no number, not finite, or of no reasonable size.
+    """
+    if isinstance(value, np.generic):
+        value = Decimal(str(value)) if isinstance(value, np.floating) else value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float | Rational | Decimal):
+        return None
+    if isinstance(value, float | Decimal):
+        reasonable = math.isfinite(value) and abs(Decimal(value).adjusted()) <= _MAX_NUMBER_TEXT
+        return Fraction(str(value)) if reasonable else None
+    result = Fraction(value)
+    return result if max(result.numerator.bit_length(), result.denominator.bit_length()) <= MAX_BITS else None
 
 
 def decimal_text(value: Fraction) -> str | None:

@@ -1,8 +1,11 @@
-"""What a rule asks of the outputs: a CNF of linear literals. The definition of "violated" lives here."""
+"""Where a rule applies, half-spaces of inputs; what it asks there, a CNF of linear literals. All in exact rationals.
+
+The definition of "violated" lives here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -10,16 +13,81 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules.polytope import Linear, dot
+__all__ = ["CNF", "Clause", "Linear", "Literal", "Polytope", "Row", "dot", "exclusion", "linear", "unique_pairs"]
 
-__all__ = ["CNF", "Clause", "Literal", "exclusion", "unique_pairs"]
+Linear = tuple[tuple[int, Fraction], ...]
+"""A sparse linear form: (index, coefficient) pairs, sorted by index, without zeros."""
+
+
+def linear(coefficients: Mapping[int, Fraction] | Iterable[tuple[int, Fraction]]) -> Linear:
+    """Collect (index, coefficient) pairs into canonical sparse form, adding up repeated indices."""
+    pairs = coefficients.items() if isinstance(coefficients, Mapping) else coefficients
+    total: dict[int, Fraction] = {}
+    for index, value in pairs:
+        total[index] = total.get(index, Fraction(0)) + Fraction(value)
+    return tuple(sorted((i, v) for i, v in total.items() if v))
+
+
+def dot(form: Linear, point: Sequence[Fraction]) -> Fraction:
+    """Evaluate a sparse linear form at a point, exactly."""
+    return sum((value * point[index] for index, value in form), Fraction(0))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One half-space `coefficients . x <= bound` (`<` if strict) over the input columns.
+
+    Rows are stored scaled by a positive factor so that the first coefficient is 1 or -1: equal half-spaces
+    compare equal, and a row over one input is a comparison with a constant.
+    """
+
+    coefficients: Linear
+    bound: Fraction
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.coefficients:
+            raise ValueError("Expected a half-space that mentions an input. Got a constant.")
+        scale = abs(self.coefficients[0][1])
+        if scale != 1:
+            object.__setattr__(self, "coefficients", tuple((i, v / scale) for i, v in self.coefficients))
+            object.__setattr__(self, "bound", self.bound / scale)
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether the row compares one input with a constant."""
+        return len(self.coefficients) == 1
+
+    def contains(self, x: Sequence[Fraction]) -> bool:
+        """Evaluate the half-space at a point, exactly."""
+        value = dot(self.coefficients, x)
+        return value < self.bound if self.strict else value <= self.bound
+
+
+@dataclass(frozen=True)
+class Polytope:
+    """The intersection of half-spaces with the domain. No rows: the whole domain.
+
+    Rows are sorted and free of repetitions, so equal descriptions compare equal.
+    """
+
+    rows: tuple[Row, ...] = ()
+
+    def __post_init__(self) -> None:
+        unique = sorted(set(self.rows), key=lambda r: (r.coefficients, r.bound, r.strict))
+        object.__setattr__(self, "rows", tuple(unique))
+
+    def contains(self, x: Sequence[Fraction]) -> bool:
+        """Evaluate membership of a point, exactly."""
+        return all(row.contains(x) for row in self.rows)
 
 
 @dataclass(frozen=True)
 class Literal:
     """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients.
 
-    Times `scale` it is the row that the user stated; literals that differ in nothing else are equal.
+    Times `scale` it is the row that the user stated; literals that differ in nothing else are equal. Those over inputs
+    only say where a rule applies; in a clause every literal mentions an output.
     """
 
     outputs: Linear
@@ -28,9 +96,16 @@ class Literal:
     strict: bool = False
     scale: Fraction = field(default=Fraction(1), compare=False)
 
-    def __post_init__(self) -> None:
-        if not self.outputs:
-            raise ValueError("Expected a literal that mentions an output. Got one over inputs only.")
+    @classmethod
+    def of_sign(cls, output: int, positive: bool) -> Literal:
+        """Return `y >= 0` or, if not `positive`, `y < 0`: a label that is on, or off."""
+        return cls(((output, Fraction(-1 if positive else 1)),), (), Fraction(0), not positive)
+
+    @property
+    def negated(self) -> Literal:
+        """The literal that holds where this one does not."""
+        outputs, inputs = (tuple((i, -v) for i, v in form) for form in (self.outputs, self.inputs))
+        return Literal(outputs, inputs, -self.bound, not self.strict, self.scale)
 
     @property
     def sign(self) -> tuple[int, bool] | None:
@@ -56,8 +131,8 @@ class Clause:
     literals: tuple[Literal, ...]
 
     def __post_init__(self) -> None:
-        if not self.literals:
-            raise ValueError("Expected a clause with at least one literal. Got an empty one.")
+        if not self.literals or not all(literal.outputs for literal in self.literals):
+            raise ValueError("Expected a clause of literals that mention outputs. Got none, or one over inputs only.")
 
     def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
         """Evaluate the clause, exactly."""
@@ -66,7 +141,7 @@ class Clause:
 
 def exclusion(h: int, k: int) -> Clause:
     """Return "not both" of two labels: `y_h < 0 or y_k < 0`."""
-    return Clause(tuple(Literal(((label, Fraction(1)),), (), Fraction(0), strict=True) for label in (h, k)))
+    return Clause((Literal.of_sign(h, False), Literal.of_sign(k, False)))
 
 
 def unique_pairs(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from smle.errors import RuleError
 from smle.rules.exclusions import NeverTogether
-from smle.rules.expressions import Call, Compare, Implies, Name, Node, add, conjunction, multiply
+from smle.rules.expressions import Call, Compare, Name, Node, add, conjunction, multiply
 from smle.rules.operators import Condition, node_of
 from smle.rules.specification import RuleText
 
-__all__ = ["bounded_change", "forbidden_pairs_from_data", "label_implies", "linear", "mutually_exclusive", "rule"]
+__all__ = ["bounded_change", "forbidden_pairs_from_data", "linear_rule", "mutually_exclusive", "rule"]
 
 
 def rule(name: str, when: Any = None, then: Any = None) -> RuleText:
@@ -25,11 +25,11 @@ def rule(name: str, when: Any = None, then: Any = None) -> RuleText:
         RuleError: If there is no `then`.
     """
     if then is None:
-        raise RuleError(f"Rule '{name}': expected then=..., what the rule asks for. Got nothing.")
+        raise RuleError(f"Rule '{name}': expected then=..., the requirement. Got nothing.")
     return RuleText(name, when, then)
 
 
-def linear(
+def linear_rule(
     Q: npt.ArrayLike | None,
     q: npt.ArrayLike | None,
     R: npt.ArrayLike,
@@ -88,17 +88,6 @@ def bounded_change(delta: Any, outputs: Sequence[str]) -> Condition:
     bound = node_of(delta)
     steps = [Compare((Call("abs", (add(Name(b), [(-1, Name(a))]),)), bound), ("<=",)) for a, b in pairwise(outputs)]
     return Condition(conjunction(steps))
-
-
-def label_implies(label: str, *implied: str) -> Condition:
-    """Return "where `label` is predicted, so are all the implied ones" (a dog is also an animal).
-
-    Raises:
-        RuleError: If nothing is implied.
-    """
-    if not implied:
-        raise RuleError(f"Expected labels that '{label}' implies. Got none.")
-    return Condition(Implies(Name(label), conjunction(Name(other) for other in implied)))
 
 
 def forbidden_pairs_from_data(Y: npt.ArrayLike, quantile: float) -> npt.NDArray[np.int32]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from typing import NamedTuple
@@ -37,11 +37,11 @@ from smle.rules.expressions import (
     add,
     quote,
 )
-from smle.rules.polytope import Linear, linear
+from smle.rules.formula import Literal, linear
 from smle.rules.specification import Categorical, Choice
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["FALSE", "TRUE", "All", "Atom", "Formula", "Some", "complement", "counted", "normal_form"]
+__all__ = ["FALSE", "TRUE", "All", "Formula", "Some", "counted", "normal_form"]
 
 _MAX_COUNTED = 300
 _MAX_GROUPS = 10_000
@@ -49,35 +49,21 @@ _MAX_SIZE = 200_000
 _OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
 
 
-@dataclass(frozen=True, slots=True)
-class Atom:
-    """`outputs . y + inputs . x <= bound` (`<` if strict), scaled so that the first coefficient is 1 or -1.
-
-    Times `scale` it is what the user stated; atoms that differ in nothing else are equal.
-    """
-
-    outputs: Linear
-    inputs: Linear
-    bound: Fraction
-    strict: bool
-    scale: Fraction = field(default=Fraction(1), compare=False)
-
-
 class All(NamedTuple):
-    """An AND; without parts it is true. `size` counts the atoms that a walk would meet."""
+    """An AND; without parts it is true. `size` counts the literals that a walk would meet."""
 
     parts: tuple[Formula, ...]
     size: int = 1
 
 
 class Some(NamedTuple):
-    """An OR; without parts it is false. `size` counts the atoms that a walk would meet."""
+    """An OR; without parts it is false. `size` counts the literals that a walk would meet."""
 
     parts: tuple[Formula, ...]
     size: int = 1
 
 
-Formula = Atom | All | Some
+Formula = Literal | All | Some
 TRUE, FALSE = All(()), Some(())
 
 
@@ -168,9 +154,7 @@ class _Normalizer:
             case Call(function=function) if function in COUNTS:
                 return self._counted(node, positive)
             case Name(name=name) if name in names.labels:
-                zero, one = Fraction(0), Fraction(1)
-                column = names.labels[name]
-                return Atom(((column, -one if positive else one),), (), zero, not positive)
+                return Literal.of_sign(names.labels[name], positive)
         raise _not_a_condition(node, names)
 
     def _counted(self, node: Call, positive: bool) -> Formula:
@@ -208,7 +192,7 @@ def _refuse_groups(node: Call, size: int, *chosen: int) -> None:
     groups = sum(math.comb(size, many) for many in chosen if many >= 0)
     if groups > _MAX_GROUPS:
         raise RuleError(
-            f"{quote(node)} says something about {groups:,} groups of its {size} conditions. Expected at most "
+            f"{quote(node)} expands to {groups:,} groups of its {size} conditions. Expected at most "
             f"{_MAX_GROUPS:,}. Count fewer conditions at a time."
         )
 
@@ -226,7 +210,7 @@ def _not_a_condition(node: Node, names: Vocabulary) -> RuleError:
 def _joined(parts: Sequence[Formula], *, conjunctive: bool) -> Formula:
     flat: list[Formula] = []
     for part in parts:
-        if not isinstance(part, Atom) and not part.parts and isinstance(part, Some if conjunctive else All):
+        if not isinstance(part, Literal) and not part.parts and isinstance(part, Some if conjunctive else All):
             return part
         if isinstance(part, All if conjunctive else Some):
             flat.extend(part.parts)
@@ -234,7 +218,7 @@ def _joined(parts: Sequence[Formula], *, conjunctive: bool) -> Formula:
             flat.append(part)
     if len(flat) == 1:
         return flat[0]
-    size = sum(1 if isinstance(part, Atom) else part.size for part in flat)
+    size = sum(1 if isinstance(part, Literal) else part.size for part in flat)
     if size > _MAX_SIZE:
         raise RuleError(f"The condition has more than {_MAX_SIZE:,} comparisons when written out. Split the rule.")
     return All(tuple(flat), size) if conjunctive else Some(tuple(flat), size)
@@ -274,7 +258,7 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
     if operator == "==" and difference.has_outputs:
         example = Compare((Call("abs", (add(left, [(-1, right)]),)), Num(Fraction(1, 100))), ("<=",))
         raise RuleError(
-            f"{quote(node)} asks outputs for an equality, which no float can promise. "
+            f"{quote(node)} requires exact equality, which floats cannot guarantee. "
             f"State a tolerance, for example {quote(example)}."
         )
     if operator in ("==", "!="):
@@ -293,7 +277,7 @@ def _at_most(form: Affine, strict: bool, node: Node) -> Formula:
                 f"{quote(node)} compares a date with a number. Write dates as 2020-01-31; a difference of two dates is "
                 "a number of days, as in opened - 2020-01-31 >= 30."
             )
-        return _atom(form, strict)
+        return _literal(form, strict)
     bounded_cases(form.cases, node)
     first, *rest = form.largest
     cases = []
@@ -304,7 +288,7 @@ def _at_most(form: Affine, strict: bool, node: Node) -> Formula:
     return _joined(cases, conjunctive=first.factor > 0)
 
 
-def _atom(form: Affine, strict: bool) -> Formula:
+def _literal(form: Affine, strict: bool) -> Formula:
     outputs, inputs, bound = linear(form.outputs), linear(form.inputs), -form.constant
     if not outputs and not inputs:
         return TRUE if (bound > 0 if strict else bound >= 0) else FALSE
@@ -313,13 +297,7 @@ def _atom(form: Affine, strict: bool) -> Formula:
         outputs = tuple((i, v / scale) for i, v in outputs)
         inputs = tuple((i, v / scale) for i, v in inputs)
         bound /= scale
-    return Atom(outputs, inputs, bound, strict, scale)
-
-
-def complement(atom: Atom) -> Atom:
-    """Return the negation of an atom."""
-    outputs = tuple((i, -v) for i, v in atom.outputs)
-    return Atom(outputs, tuple((i, -v) for i, v in atom.inputs), -atom.bound, not atom.strict, atom.scale)
+    return Literal(outputs, inputs, bound, strict, scale)
 
 
 def _among(group: Categorical | Choice, chosen: set[int], names: Vocabulary, positive: bool) -> Formula:
@@ -328,18 +306,14 @@ def _among(group: Categorical | Choice, chosen: set[int], names: Vocabulary, pos
     one = Fraction(1)
     if isinstance(group, Categorical):
         if positive and len(chosen) == 1:
-            return Atom((), ((min(chosen), -one),), -one, False)
+            return Literal((), ((min(chosen), -one),), -one, False)
         away = [c for c in columns if (c in chosen) != positive]
-        return _joined([Atom((), ((c, one),), Fraction(0), False) for c in away], conjunctive=True)
+        return _joined([Literal((), ((c, one),), Fraction(0), False) for c in away], conjunctive=True)
     inside = [c for c in columns if (c in chosen) == positive]
     outside = [c for c in columns if (c in chosen) != positive]
     sign = one if group.pick == "max" else -one
     clauses = [
-        _joined([Atom(*_scaled(j, k, sign), Fraction(0), True) for k in inside], conjunctive=False) for j in outside
+        _joined([Literal(linear(((j, sign), (k, -sign))), (), Fraction(0), True) for k in inside], conjunctive=False)
+        for j in outside
     ]
     return _joined(clauses, conjunctive=True)
-
-
-def _scaled(low: int, high: int, sign: Fraction) -> tuple[Linear, Linear]:
-    """Return `sign * (y_low - y_high)` as linear forms over outputs and inputs."""
-    return linear(((low, sign), (high, -sign))), ()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
-from decimal import Decimal
 from fractions import Fraction
-from numbers import Rational
 from typing import NoReturn
 
 import numpy as np
@@ -28,15 +26,16 @@ from smle.rules.expressions import (
     conjunction,
     decimal_text,
     disjunction,
+    exact_number,
     is_condition,
     multiply,
+    shown,
     to_text,
 )
 
 __all__ = [
     "Condition",
     "Term",
-    "absolute",
     "at_least",
     "at_least_one",
     "at_most",
@@ -67,16 +66,12 @@ def node_of(value: object) -> Node:
         return value
     if isinstance(value, str):
         return Name(str(value))
+    value = value.item() if isinstance(value, np.datetime64) else value
     if isinstance(value, date):
         return Day(day_of(value))
-    if isinstance(value, np.generic):
-        return node_of(Fraction(str(value)) if isinstance(value, np.floating) and np.isfinite(value) else value.item())
-    if isinstance(value, bool) or not isinstance(value, int | float | Rational | Decimal):
-        raise RuleError(f"Expected a number, a variable or a condition. Got {value!r:.80}.")
-    try:
-        fraction = Fraction(str(value)) if isinstance(value, float | Decimal) else Fraction(value)
-    except ValueError:
-        raise RuleError(f"Expected a finite number. Got {value}.") from None
+    fraction = exact_number(value)
+    if fraction is None:
+        raise RuleError(f"Expected a finite number, a variable or a condition. Got {shown(value)}.")
     magnitude = abs(fraction)
     if decimal_text(magnitude) is None:
         node = multiply(Num(Fraction(magnitude.numerator)), [("/", Num(Fraction(magnitude.denominator)))])
@@ -217,54 +212,53 @@ def variables(names: str | Iterable[str]) -> tuple[Term, ...]:
 
 def score(*arguments: object) -> Term:
     """Return the raw score of an option: `score("left")`, or `score("advice", "left")`."""
-    return Term(Call("score", tuple(node_of(a) for a in arguments)))
+    return Term(_call("score", arguments))
 
 
 def logit(label: object) -> Term:
     """Return the raw logit of a label."""
-    return Term(Call("logit", (node_of(label),)))
-
-
-def absolute(term: object) -> Term:
-    """Return the absolute value of a term; `abs(term)` is the same."""
-    return Term(Call("abs", (node_of(term),)))
+    return Term(_call("logit", (label,)))
 
 
 def maximum(*terms: object) -> Term:
     """Return the largest of several terms; Python's own `max` cannot compare terms."""
-    return Term(Call("max", tuple(node_of(t) for t in terms)))
+    return Term(_call("max", terms))
 
 
 def minimum(*terms: object) -> Term:
     """Return the smallest of several terms."""
-    return Term(Call("min", tuple(node_of(t) for t in terms)))
+    return Term(_call("min", terms))
 
 
 def at_most_one(*conditions: object) -> Condition:
     """No two of the conditions hold together."""
-    return Condition(Call("at_most_one", tuple(node_of(c) for c in conditions)))
+    return Condition(_call("at_most_one", conditions))
 
 
 def at_least_one(*conditions: object) -> Condition:
     """At least one of the conditions holds."""
-    return Condition(Call("at_least_one", tuple(node_of(c) for c in conditions)))
+    return Condition(_call("at_least_one", conditions))
 
 
 def exactly_one(*conditions: object) -> Condition:
     """One of the conditions holds and the others do not."""
-    return Condition(Call("exactly_one", tuple(node_of(c) for c in conditions)))
+    return Condition(_call("exactly_one", conditions))
 
 
 def at_most(count: object, *conditions: object) -> Condition:
     """No more than `count` of the conditions hold."""
-    return Condition(Call("at_most", tuple(node_of(c) for c in (count, *conditions))))
+    return Condition(_call("at_most", (count, *conditions)))
 
 
 def at_least(count: object, *conditions: object) -> Condition:
     """`count` of the conditions hold, or more."""
-    return Condition(Call("at_least", tuple(node_of(c) for c in (count, *conditions))))
+    return Condition(_call("at_least", (count, *conditions)))
 
 
 def exactly(count: object, *conditions: object) -> Condition:
     """`count` of the conditions hold and the others do not."""
-    return Condition(Call("exactly", tuple(node_of(c) for c in (count, *conditions))))
+    return Condition(_call("exactly", (count, *conditions)))
+
+
+def _call(function: str, arguments: Iterable[object]) -> Call:
+    return Call(function, tuple(map(node_of, arguments)))

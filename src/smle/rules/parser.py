@@ -212,7 +212,7 @@ class _Parser:
         if token.kind != "name" or before is None:
             return ""
         if lowered in KEYWORDS:
-            return f"Write '{lowered}' in small letters."
+            return f"Write '{lowered}' in lower case."
         if not {lowered, before.text.lower()}.isdisjoint(_CLAUSES):
             return "A condition goes into 'when' and what must hold into 'then', or write CONDITION implies CONCLUSION."
         if before.kind == "number" and token.text.startswith("_"):

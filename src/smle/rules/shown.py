@@ -13,8 +13,7 @@ from smle_check.names import visible
 from smle_check.words import comparison_text
 
 if TYPE_CHECKING:
-    from smle.rules.formula import Clause
-    from smle.rules.polytope import Row
+    from smle.rules.formula import Clause, Row
     from smle.rules.specification import Specification
 
 __all__ = ["clause_text", "html_table", "number_text", "row_text", "share_text", "text_table"]
@@ -74,13 +73,8 @@ def _name(name: str) -> str:
 
 def _category(spec: Specification, column: int) -> tuple[str, str] | None:
     """Return the categorical input and the category of a 0/1 column; None for a number."""
-    for item in spec.inputs:
-        categories: tuple[str, ...] | None = getattr(item, "categories", None)
-        width = 1 if categories is None else len(categories)
-        if column < width:
-            return None if categories is None else (item.name, categories[column])
-        column -= width
-    return None
+    item, place = next(found for found in spec.input_slices if column < found[1].stop)
+    return (item.name, item.categories[column - place.start]) if hasattr(item, "categories") else None
 
 
 def text_table(rows: Sequence[Sequence[str]], *, limit: int = 60) -> str:

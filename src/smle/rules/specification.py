@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from smle.errors import RuleError
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
-from smle.rules.formula import CNF
-from smle.rules.polytope import Polytope
+from smle.rules.formula import CNF, Polytope
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.names import twins, visible
 
@@ -26,25 +26,30 @@ _SHOWN = 50  # rules that a description lists
 
 
 @dataclass(frozen=True)
-class NumericInput:
+class _Named:
+    """An input or output of one column, which has its name."""
+
+    name: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+        return (self.name,)
+
+
+@dataclass(frozen=True)
+class NumericInput(_Named):
     """A number in a finite range; `integer` promises whole numbers. One input column.
 
     `missing` is None (missing values are refused) or the value that stands in for a missing one. `dates` are days,
     as whole numbers counted from 1970-01-01.
     """
 
-    name: str
     lower: Fraction
     upper: Fraction
     integer: bool = False
     missing: Fraction | None = None
     dates: bool = False
-
-    def text(self, value: float) -> str:
-        """Return a value as people read it: a date, or a number rounded to four digits."""
-        if self.dates:
-            return date_text(value)
-        return number_text(value, 4, grouped=True)
 
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
@@ -61,17 +66,26 @@ class NumericInput:
         value = self.missing
         if value is not None and (not self.lower <= value <= self.upper or (self.integer and value.denominator != 1)):
             raise RuleError(
-                f"Input '{self.name}': expected a value for missing ones that is in the range. Got {value}."
+                f"Input '{self.name}': expected a stand-in for missing values within the range. Got {value}."
             )
+
+    def text(self, value: float) -> str:
+        """Return a value as people read it: a date, or a number rounded to four digits."""
+        if self.dates:
+            return date_text(value)
+        return number_text(value, 4, grouped=True)
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(_Named):
     """One of several categories; one 0/1 input column each, named `name=category`."""
 
-    name: str
     categories: tuple[str, ...]
     missing: str | None = None
+    lower: ClassVar[Fraction] = Fraction(0)
+    upper: ClassVar[Fraction] = Fraction(1)
+    integer: ClassVar[bool] = True
+    dates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if len(self.categories) < 2 or len(set(self.categories)) != len(self.categories):
@@ -84,29 +98,29 @@ class Categorical:
                 f"[{', '.join(self.categories)}]."
             )
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+        return tuple(f"{self.name}={category}" for category in self.categories)
+
 
 @dataclass(frozen=True)
-class Number:
+class Number(_Named):
     """A real output. One output column."""
 
-    name: str
-
 
 @dataclass(frozen=True)
-class Label:
+class Label(_Named):
     """A label, predicted if and only if its logit is >= 0. One output column (the logit)."""
 
-    name: str
-
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(_Named):
     """Exactly one of several options: the largest score (`pick="max"`) or the smallest (`pick="min"`).
 
     One output column (the score) per option, named `name=option`.
     """
 
-    name: str
     options: tuple[str, ...]
     pick: str = "max"
 
@@ -117,6 +131,11 @@ class Choice:
             )
         if self.pick not in ("max", "min"):
             raise RuleError(f"Choice '{self.name}': expected pick: max or pick: min. Got '{self.pick}'.")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+        return tuple(f"{self.name}={option}" for option in self.options)
 
 
 @dataclass(frozen=True)
@@ -145,6 +164,11 @@ class RuleText:
     name: str
     when: Any
     then: Any
+
+
+def _slices(items: Sequence[_Named]) -> list[slice]:
+    ends = list(accumulate(len(item.columns) for item in items))
+    return [slice(end - len(item.columns), end) for item, end in zip(items, ends, strict=True)]
 
 
 def _some_names(items: Sequence[Any]) -> str:
@@ -204,13 +228,13 @@ class Specification:
         return [("rule", "when", "then"), *shown, *more]
 
     def _refuse_shared_names(self) -> None:
-        groups = [i for i in self.inputs if isinstance(i, Categorical)]
         listed = [(item.name, "an input") for item in self.inputs]
         listed += [(item.name, "an output") for item in self.outputs]
         listed += [(name, "a constant") for name, _ in self.constants]
-        listed += [(f"{g.name}={category}", "an input column") for g in groups for category in g.categories]
-        choices = [o for o in self.outputs if isinstance(o, Choice)]
-        listed += [(f"{c.name}={option}", "an output column") for c in choices for option in c.options]
+        listed += [
+            (c, "an input column") for item in self.inputs if isinstance(item, Categorical) for c in item.columns
+        ]
+        listed += [(c, "an output column") for item in self.outputs if isinstance(item, Choice) for c in item.columns]
         same = twins(name for name, _ in listed)
         if same is not None:
             kinds = [kind for name, kind in listed if name in same]
@@ -232,44 +256,48 @@ class Specification:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the input columns, categories expanded."""
-        names: list[str] = []
-        for item in self.inputs:
-            if isinstance(item, Categorical):
-                names.extend(f"{item.name}={category}" for category in item.categories)
-            else:
-                names.append(item.name)
-        return tuple(names)
+        return tuple(name for item in self.inputs for name in item.columns)
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the output columns, options of choices expanded."""
+        return tuple(name for item in self.outputs for name in item.columns)
+
+    @cached_property
+    def input_slices(self) -> tuple[tuple[NumericInput | Categorical, slice], ...]:
+        """Each input with the slice of its columns."""
+        return tuple(zip(self.inputs, _slices(self.inputs), strict=True))
+
+    @cached_property
+    def output_slices(self) -> tuple[tuple[Number | Label | Choice, slice], ...]:
+        """Each output with the slice of its columns."""
+        return tuple(zip(self.outputs, _slices(self.outputs), strict=True))
 
     @cached_property
     def lower(self) -> tuple[Fraction, ...]:
         """Lower ends of the domain, one per input column."""
-        return self._ends(0)
+        return tuple(item.lower for item in self.inputs for _ in item.columns)
 
     @cached_property
     def upper(self) -> tuple[Fraction, ...]:
         """Upper ends of the domain, one per input column."""
-        return self._ends(1)
-
-    def _ends(self, side: int) -> tuple[Fraction, ...]:
-        ends: list[Fraction] = []
-        for item in self.inputs:
-            if isinstance(item, Categorical):
-                ends.extend([Fraction(side)] * len(item.categories))
-            else:
-                ends.append(item.upper if side else item.lower)
-        return tuple(ends)
+        return tuple(item.upper for item in self.inputs for _ in item.columns)
 
     @cached_property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
         """Groups of input columns of which exactly one is 1 and the others are 0."""
-        groups: list[tuple[int, ...]] = []
-        start = 0
-        for item in self.inputs:
-            width = len(item.categories) if isinstance(item, Categorical) else 1
-            if isinstance(item, Categorical):
-                groups.append(tuple(range(start, start + width)))
-            start += width
-        return tuple(groups)
+        groups = [place for item, place in self.input_slices if isinstance(item, Categorical)]
+        return tuple(tuple(range(place.start, place.stop)) for place in groups)
+
+    @cached_property
+    def integral(self) -> frozenset[int]:
+        """Input columns that hold whole numbers: integers, dates, categories."""
+        return frozenset(i for item, place in self.input_slices if item.integer for i in range(place.start, place.stop))
+
+    @cached_property
+    def dates(self) -> frozenset[int]:
+        """Input columns that are dates, in days from 1970-01-01."""
+        return frozenset(place.start for item, place in self.input_slices if item.dates)
 
     @cached_property
     def output_kind(self) -> str:
@@ -280,26 +308,9 @@ class Specification:
             return "labels"
         return "choice" if len(self.outputs) == 1 and isinstance(self.outputs[0], Choice) else "mixed"
 
-    @cached_property
-    def targets(self) -> tuple[str, ...]:
-        """Names of the output columns, options of choices expanded."""
-        names: list[str] = []
-        for item in self.outputs:
-            if isinstance(item, Choice):
-                names.extend(f"{item.name}={option}" for option in item.options)
-            else:
-                names.append(item.name)
-        return tuple(names)
-
     def value_text(self, column: int, value: Fraction | float) -> str:
         """Return a value of an input column as people read it: a date, or a number with six digits."""
         return date_text(value) if column in self.dates else number_text(value)
-
-    @cached_property
-    def dates(self) -> frozenset[int]:
-        """Input columns that are dates, in days from 1970-01-01."""
-        names = {item.name for item in self.inputs if isinstance(item, NumericInput) and item.dates}
-        return frozenset(i for i, name in enumerate(self.columns) if name in names)
 
     def violated(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> tuple[str, ...]:
         """Return the names of the rules that the exact pair (x, y) violates."""
@@ -328,25 +339,27 @@ class Specification:
         Raises:
             RuleError: If the file cannot be read, or what it says; the message names the place.
         """
-        from pathlib import Path
+        from smle.rules.yaml_files import read_file
 
-        return cls.from_yaml(Path(path), functions=functions)
+        return read_file(path, functions)
 
     @classmethod
-    def from_yaml(
-        cls, source: str | PathLike[str], *, functions: Mapping[str, Callable[..., Any]] | None = None
-    ) -> Specification:
-        """Read rules as YAML text (anything with a line break); a path is read as `from_file` does.
+    def from_yaml(cls, text: str, *, functions: Mapping[str, Callable[..., Any]] | None = None) -> Specification:
+        """Read rules from the text of a rules file; `functions` as for `from_file`."""
+        from smle.rules.yaml_files import read_yaml
 
-        `functions` are functions of your own that its rules may call, by name: see `smle.rules.build.build`.
-        """
-        from smle.rules.yaml_reader import read_yaml
+        return read_yaml(text, functions)
 
-        return read_yaml(source, functions)
+    @classmethod
+    def of(cls, given: Specification | str | PathLike[str]) -> Specification:
+        """Return rules as they are, or read them: a text with a line break is YAML, anything else a path."""
+        if isinstance(given, Specification):
+            return given
+        return cls.from_yaml(given) if isinstance(given, str) and "\n" in given else cls.from_file(given)
 
     def to_yaml(self) -> str:
         """Print the specification as a rules file that reads back as the same specification."""
-        from smle.rules.yaml_writer import write_yaml
+        from smle.rules.yaml_files import write_yaml
 
         return write_yaml(self)
 
@@ -356,9 +369,3 @@ class Specification:
         from smle.rules.vnnlib import read_vnnlib
 
         return read_vnnlib(*paths, inputs=inputs, outputs=outputs)
-
-    def to_vnnlib(self, rule: str | None = None) -> str:
-        """Print VNN-LIB 1.0 text that asserts that some rule (or the named one) is broken."""
-        from smle.rules.vnnlib import write_vnnlib
-
-        return write_vnnlib(self, rule=rule)

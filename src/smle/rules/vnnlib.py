@@ -1,4 +1,4 @@
-"""VNN-LIB 1.0 in and out, exactly.
+"""VNN-LIB 1.0, read exactly.
 
 A VNN-LIB file asserts a counterexample: inputs in a region and outputs that must not be. Reading it gives the
 rule that forbids it: each way `x in P and g_1(x, y) <= 0 and ...` of meeting the assertions becomes the clause
@@ -7,29 +7,45 @@ rule that forbids it: each way `x in P and g_1(x, y) <= 0 and ...` of meeting th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.build import build, to_fraction
-from smle.rules.compiler import distribute
-from smle.rules.expressions import Call, Compare, Name, Node, add, conjunction, disjunction, multiply
-from smle.rules.normalize import All, Atom, Formula, Some, complement, normal_form
+from smle.rules.build import to_fraction
+from smle.rules.compiler import compile_rule, distribute, plainly_empty, tightest
+from smle.rules.expressions import (
+    MAX_DEPTH,
+    Call,
+    Compare,
+    Implies,
+    Name,
+    Negative,
+    Node,
+    Not,
+    Truth,
+    add,
+    conjunction,
+    disjunction,
+    multiply,
+)
+from smle.rules.formula import Literal
+from smle.rules.normalize import All, Formula, Some, normal_form
 from smle.rules.operators import node_of
-from smle.rules.polytope import Linear
-from smle.rules.sexpressions import Declared, read_assertions
-from smle.rules.specification import Choice, Label, Number, NumericInput, RuleText, Specification
-from smle.rules.vnnlib_writer import write_vnnlib
+from smle.rules.parser import did_you_mean, parse
+from smle.rules.specification import Choice, Label, Number, NumericInput, Rule, Specification
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["read_vnnlib", "write_vnnlib"]
+__all__ = ["read_vnnlib"]
 
 _MAX_WAYS = 10_000
 _MAX_BYTES = 64 * 2**20
-Atoms = tuple[Atom, ...]
+Literals = tuple[Literal, ...]
 
 
 class _Property(NamedTuple):
@@ -37,7 +53,7 @@ class _Property(NamedTuple):
 
     name: str
     sizes: tuple[int, int]
-    asked: dict[tuple[Atoms, ...], list[Atoms]]
+    asked: dict[tuple[Literals, ...], list[Literals]]
 
 
 def read_vnnlib(
@@ -59,19 +75,46 @@ def read_vnnlib(
     if not sources:
         raise RuleError("Expected at least one VNN-LIB file. Got none.")
     properties = [_read_one(source, index) for index, source in enumerate(sources)]
-    sizes = properties[0].sizes
+    (d, m), first = properties[0].sizes, properties[0].name
     for other in properties[1:]:
-        if other.sizes != sizes:
+        if other.sizes != (d, m):
             raise RuleError(
-                f"Expected files over the same network. '{properties[0].name}' has {sizes[0]} inputs and {sizes[1]} "
-                f"outputs, '{other.name}' has {other.sizes[0]} and {other.sizes[1]}."
+                f"Expected files over the same network. '{first}' has {d} inputs and {m} outputs, '{other.name}' has "
+                f"{other.sizes[0]} and {other.sizes[1]}."
             )
-    made_inputs = _domain(properties, inputs)
-    made_outputs = _outputs(outputs, sizes[1])
-    x = [Name(item.name) for item in made_inputs]
-    y = [node for item in made_outputs for node in _columns(item)]
-    rules = [rule for item in properties for rule in _rules(item, x, y)]
-    return build(inputs=made_inputs, outputs=made_outputs, rules=_renamed(rules))
+    spec = _numbered(d, m)
+    if inputs is not None:
+        spec = replace(spec, inputs=_stated_inputs(inputs))
+    if outputs is not None:
+        made = (item if isinstance(item, Number | Label | Choice) else Number(str(item)) for item in outputs)
+        spec = replace(spec, outputs=tuple(made))
+    if len(spec.columns) != d:
+        raise RuleError(f"Expected ranges of {d} inputs. Got {len(spec.columns)}.")
+    if len(spec.targets) != m:
+        raise RuleError(f"Expected outputs with {m} columns in all. Got {len(spec.targets)}.")
+    rules = [rule for item in properties for rule in _rules(item, spec)]
+    domain = spec.inputs if inputs is not None else _domain(rules, d)
+    return replace(spec, inputs=domain, rules=tuple(_renamed(rules)))
+
+
+def _numbered(inputs: int, outputs: int) -> Specification:
+    """Return a specification over X_0, X_1, ... and Y_0, Y_1, ..."""
+    x = tuple(NumericInput(f"X_{i}", Fraction(0), Fraction(1)) for i in range(inputs))
+    return Specification(x, tuple(Number(f"Y_{i}") for i in range(outputs)), ())
+
+
+def _stated_inputs(stated: Any) -> tuple[NumericInput, ...]:
+    listed = isinstance(stated, Sequence) and not isinstance(stated, str)
+    items = stated if isinstance(stated, Mapping) else {f"X_{i}": r for i, r in enumerate(stated if listed else ())}
+    return tuple(_ranged(str(name), ends) for name, ends in items.items())
+
+
+def _ranged(name: str, ends: Any) -> NumericInput:
+    if isinstance(ends, NumericInput):
+        return ends
+    if isinstance(ends, str) or not isinstance(ends, Sequence) or len(ends) != 2:
+        raise RuleError(f"Input '{name}': expected a range (low, high). Got {ends!r:.80}.")
+    return NumericInput(name, to_fraction(ends[0], f"Input '{name}'"), to_fraction(ends[1], f"Input '{name}'"))
 
 
 def _read_one(source: str | PathLike[str], index: int) -> _Property:
@@ -91,22 +134,16 @@ def _read_one(source: str | PathLike[str], index: int) -> _Property:
                 raise
             raise RuleError(f"Cannot read '{path}': {getattr(error, 'strerror', None) or error}.") from None
     try:
-        declared, assertions = read_assertions(text)
-        return _Property(name, (declared.inputs, declared.outputs), _forbidden(declared, assertions))
+        declared, assertions = _assertions(text)
+        return _Property(name, declared, _forbidden(assertions, Vocabulary(_numbered(*declared))))
     except RuleError as error:
         raise RuleError(f"{name}: {error}") from None
     except RecursionError:
         raise RuleError(f"{name}: the assertions are nested too deeply.") from None
 
 
-def _forbidden(declared: Declared, assertions: Sequence[Node]) -> dict[tuple[Atoms, ...], list[Atoms]]:
-    """Return the requirements that forbid the assertions, each with its regions."""
-    zero, one = Fraction(0), Fraction(1)
-    names = Vocabulary(
-        [NumericInput(f"X_{i}", zero, one) for i in range(declared.inputs)],
-        [Number(f"Y_{i}") for i in range(declared.outputs)],
-        {},
-    )
+def _forbidden(assertions: Iterable[Node], names: Vocabulary) -> dict[tuple[Literals, ...], list[Literals]]:
+    """Return the requirements (tuples of clauses) that forbid the assertions, each with its regions."""
     about_inputs: list[Formula] = []
     others: list[Formula] = []
     for assertion in assertions:
@@ -117,101 +154,43 @@ def _forbidden(declared: Declared, assertions: Sequence[Node]) -> dict[tuple[Ato
     ways = distribute(All(tuple(others)), Some, _MAX_WAYS)
     if len(regions) * len(ways) > _MAX_WAYS:
         raise RuleError(f"Expected at most {_MAX_WAYS:,} ways of meeting the assertions. Got more.")
-    clauses: dict[frozenset[Atom], tuple[Atoms, list[Atoms]]] = {}
+    clauses: dict[frozenset[Literal], tuple[Literals, list[Literals]]] = {}
     for region in regions:
         for way in ways:
-            rows = _tight((*region, *(a for a in way if not a.outputs)))
-            if _plainly_empty(rows):
+            tight = tightest((*region, *(literal for literal in way if not literal.outputs)), names)
+            if plainly_empty(tight):
                 continue
-            forbidden = tuple(dict.fromkeys(complement(a) for a in way if a.outputs))
+            rows = tuple(Literal((), row.coefficients, row.bound, row.strict) for row in tight)
+            forbidden = tuple(dict.fromkeys(literal.negated for literal in way if literal.outputs))
             if not forbidden:
                 raise RuleError("The assertions can be met whatever the outputs are, so no output could avoid them.")
             clauses.setdefault(frozenset(rows), (rows, []))[1].append(forbidden)
     if not clauses:
         raise RuleError("The assertions can never be met, so the file forbids nothing.")
-    asked: dict[tuple[Atoms, ...], list[Atoms]] = {}
+    asked: dict[tuple[Literals, ...], list[Literals]] = {}
     for rows, required in clauses.values():
         asked.setdefault(tuple(dict.fromkeys(required)), []).append(rows)
     return asked
 
 
 def _mentions_output(formula: Formula) -> bool:
-    if isinstance(formula, Atom):
+    if isinstance(formula, Literal):
         return bool(formula.outputs)
     return any(_mentions_output(part) for part in formula.parts)
 
 
-def _tight(atoms: Iterable[Atom]) -> Atoms:
-    """Keep the tightest of parallel conditions on inputs."""
-    best: dict[Linear, Atom] = {}
-    for atom in atoms:
-        old = best.get(atom.inputs)
-        if old is None or (atom.bound, not atom.strict) < (old.bound, not old.strict):
-            best[atom.inputs] = atom
-    return tuple(best.values())
-
-
-def _plainly_empty(rows: Atoms) -> bool:
-    """Whether two opposite conditions leave nothing between them: that way of meeting the assertions is none."""
-    known = {atom.inputs: atom for atom in rows}
-    for atom in rows:
-        opposite = known.get(tuple((i, -v) for i, v in atom.inputs))
-        if opposite is not None:
-            gap = atom.bound + opposite.bound
-            if gap < 0 or (gap == 0 and (atom.strict or opposite.strict)):
-                return True
-    return False
-
-
-def _domain(properties: Sequence[_Property], stated: Any) -> tuple[NumericInput, ...]:
-    count = properties[0].sizes[0]
-    if stated is not None:
-        listed = isinstance(stated, Sequence) and not isinstance(stated, str)
-        items = stated if isinstance(stated, Mapping) else {f"X_{i}": r for i, r in enumerate(stated if listed else ())}
-        if len(items) != count:
-            raise RuleError(f"Expected ranges of {count} inputs. Got {len(items)}.")
-        return tuple(_ranged(str(name), ends) for name, ends in items.items())
-    boxes = [_box(rows, item.name, count) for item in properties for found in item.asked.values() for rows in found]
+def _rules(item: _Property, spec: Specification) -> list[Rule]:
+    x: list[Node] = [Name(name) for name in spec.columns]
+    y = [node for output in spec.outputs for node in _columns(output)]
+    names = Vocabulary(spec)
     made = []
-    for i in range(count):
-        lower, upper = min(box[i][0] for box in boxes), max(box[i][1] for box in boxes)
-        if lower == upper:  # a range needs a width; a wider domain leaves the regions as they are
-            lower, upper = lower - 1, upper + 1
-        made.append(NumericInput(f"X_{i}", lower, upper))
-    return tuple(made)
-
-
-def _ranged(name: str, ends: Any) -> NumericInput:
-    if isinstance(ends, NumericInput):
-        return ends
-    if isinstance(ends, str) or not isinstance(ends, Sequence) or len(ends) != 2:
-        raise RuleError(f"Input '{name}': expected a range (low, high). Got {ends!r:.80}.")
-    return NumericInput(name, to_fraction(ends[0], f"Input '{name}'"), to_fraction(ends[1], f"Input '{name}'"))
-
-
-def _box(rows: Atoms, name: str, count: int) -> list[tuple[Fraction, Fraction]]:
-    """Return the box that the comparisons of one input with a constant make."""
-    lower: dict[int, Fraction] = {}
-    upper: dict[int, Fraction] = {}
-    for atom in rows:
-        if len(atom.inputs) == 1:
-            (index, sign), bound = atom.inputs[0], atom.bound
-            if sign > 0:
-                upper[index] = bound
-            else:
-                lower[index] = -bound
-    for i in range(count):
-        if i not in lower or i not in upper:
-            raise RuleError(f"{name}: X_{i} has no finite range in the file. State the domain with inputs=...")
-    return [(lower[i], upper[i]) for i in range(count)]
-
-
-def _outputs(stated: Sequence[Any] | None, count: int) -> tuple[Number | Label | Choice, ...]:
-    items = [f"Y_{i}" for i in range(count)] if stated is None else list(stated)
-    made = tuple(item if isinstance(item, Number | Label | Choice) else Number(str(item)) for item in items)
-    width = sum(len(item.options) if isinstance(item, Choice) else 1 for item in made)
-    if width != count:
-        raise RuleError(f"Expected outputs with {count} columns in all. Got {width}.")
+    for index, (required, regions) in enumerate(item.asked.items()):
+        when = None
+        if all(regions):
+            when = disjunction(conjunction(_comparison(row, x, y) for row in region) for region in regions)
+        then = conjunction(disjunction(_comparison(literal, x, y) for literal in clause) for clause in required)
+        name = item.name if len(item.asked) == 1 else f"{item.name} ({index + 1})"
+        made.append(compile_rule(name, when, then, names))
     return made
 
 
@@ -221,63 +200,203 @@ def _columns(item: Number | Label | Choice) -> list[Node]:
     return [Call("logit", (Name(item.name),))] if isinstance(item, Label) else [Name(item.name)]
 
 
-def _rules(item: _Property, x: Sequence[Node], y: Sequence[Node]) -> list[RuleText]:
-    made = []
-    for index, (required, regions) in enumerate(item.asked.items()):
-        name = item.name if len(item.asked) == 1 else f"{item.name} ({index + 1})"
-        when = None if any(not rows for rows in regions) else disjunction(_ranges(rows, x) for rows in regions)
-        then = conjunction(disjunction(comparison(a, x, y) for a in clause) for clause in required)
-        made.append(RuleText(name, when, then))
-    return made
-
-
-def _renamed(rules: Sequence[RuleText]) -> list[RuleText]:
-    """Number the rules of files with the same name apart."""
-    used: dict[str, int] = {}
-    made = []
-    for rule in rules:
-        used[rule.name] = used.get(rule.name, 0) + 1
-        made.append(rule if used[rule.name] == 1 else RuleText(f"{rule.name} #{used[rule.name]}", rule.when, rule.then))
-    return made
-
-
-def _ranges(rows: Atoms, x: Sequence[Node]) -> Node:
-    """Return the rows of a region as text would have them: `0.6 <= X_0 <= 0.7 and ...`."""
-    known = {atom.inputs: atom for atom in rows}
-    parts: list[Node] = []
-    done: set[Linear] = set()
-    for atom in rows:
-        if atom.inputs in done:
-            continue
-        opposite = known.get(tuple((i, -v) for i, v in atom.inputs))
-        done.add(atom.inputs)
-        if len(atom.inputs) > 1 or opposite is None:
-            parts.append(comparison(atom, x, ()))
-            continue
-        done.add(opposite.inputs)
-        low, high = (opposite, atom) if atom.inputs[0][1] > 0 else (atom, opposite)
-        if -low.bound == high.bound and not (low.strict or high.strict):
-            parts.append(Compare((x[atom.inputs[0][0]], node_of(high.bound)), ("==",)))
-            continue
-        operands = (node_of(-low.bound), x[atom.inputs[0][0]], node_of(high.bound))
-        parts.append(Compare(operands, ("<" if low.strict else "<=", "<" if high.strict else "<=")))
-    return conjunction(parts)
-
-
-def comparison(atom: Atom, x: Sequence[Node], y: Sequence[Node]) -> Node:
-    """Return an atom as a comparison without minus signs: positive terms on the left, negative ones on the right."""
-    terms = [(v, y[i]) for i, v in atom.outputs] + [(v, x[i]) for i, v in atom.inputs]
-    left, right = [t for t in terms if t[0] > 0], [(-v, n) for v, n in terms if v < 0]
-    operator = "<" if atom.strict else "<="
+def _comparison(literal: Literal, x: Sequence[Node], y: Sequence[Node]) -> Node:
+    """Return a literal as a comparison without minus signs: positive terms on the left, negative ones on the right."""
+    terms = [(v, y[i]) for i, v in literal.outputs] + [(v, x[i]) for i, v in literal.inputs]
+    left, right = [t for t in terms if t[0] > 0], [(-v, node) for v, node in terms if v < 0]
+    operator, bound = "<" if literal.strict else "<=", literal.bound
     if not left:
-        left, right, operator = right, left, ">" if atom.strict else ">="
-        return Compare((_sum(left), node_of(-atom.bound)), (operator,))
+        return Compare((_total(right), node_of(-bound)), (operator.replace("<", ">"),))
     if not right:
-        return Compare((_sum(left), node_of(atom.bound)), (operator,))
-    end = _sum(right) if not atom.bound else add(_sum(right), [(1 if atom.bound > 0 else -1, node_of(abs(atom.bound)))])
-    return Compare((_sum(left), end), (operator,))
+        return Compare((_total(left), node_of(bound)), (operator,))
+    end = _total(right) if not bound else add(_total(right), [(1 if bound > 0 else -1, node_of(abs(bound)))])
+    return Compare((_total(left), end), (operator,))
 
 
-def _sum(terms: Sequence[tuple[Fraction, Node]]) -> Node:
+def _total(terms: Sequence[tuple[Fraction, Node]]) -> Node:
     nodes = [node if value == 1 else multiply(node_of(value), [("*", node)]) for value, node in terms]
     return add(nodes[0], ((1, node) for node in nodes[1:]))
+
+
+def _domain(rules: Iterable[Rule], count: int) -> tuple[NumericInput, ...]:
+    """Return the box around all regions."""
+    ends: dict[tuple[int, Fraction], list[Fraction]] = {}
+    for rule in rules:
+        for region in rule.regions:
+            own = {row.coefficients[0]: row.bound for row in region.rows if row.is_comparison}
+            for i, sign in ((i, Fraction(sign)) for i in range(count) for sign in (-1, 1)):
+                if (i, sign) not in own:
+                    raise RuleError(f"{rule.name}: X_{i} has no finite range. State the domain with inputs=...")
+                ends.setdefault((i, sign), []).append(own[i, sign])
+    made = []
+    for i in range(count):
+        low, high = -max(ends[i, Fraction(-1)]), max(ends[i, Fraction(1)])
+        # A range needs a width; a wider domain leaves the regions as they are.
+        made.append(NumericInput(f"X_{i}", low - (low == high), high + (low == high)))
+    return tuple(made)
+
+
+def _renamed(rules: Sequence[Rule]) -> Iterator[Rule]:
+    """Number the rules of files with the same name apart."""
+    used: dict[str, int] = {}
+    for rule in rules:
+        used[rule.name] = used.get(rule.name, 0) + 1
+        yield rule if used[rule.name] == 1 else replace(rule, name=f"{rule.name} #{used[rule.name]}")
+
+
+# --- VNN-LIB text to expression trees: `(assert (<= Y_1 Y_0))` becomes the tree of `Y_1 <= Y_0`
+
+_TOKEN = re.compile(r";[^\n]*|[()]|\|[^|]*\||\"(?:[^\"]|\"\")*\"|[^\s();|\"]+|\S")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_VARIABLE = re.compile(r"([XY])_(0|[1-9][0-9]{0,6})")
+_IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")
+_OPERATORS = ("and", "or", "not", "=>", "<=", ">=", "<", ">", "=", "+", "-", "*", "/")
+
+Expression = str | list["Expression"]
+
+
+def _assertions(text: str) -> tuple[tuple[int, int], list[Node]]:
+    """Return how many inputs and outputs a VNN-LIB 1.0 text declares, and what it asserts.
+
+    Raises:
+        RuleError: If the text is not VNN-LIB 1.0.
+    """
+    declared: set[tuple[str, int]] = set()
+    assertions: list[Node] = []
+    for command in _commands(text):
+        head = command[0] if command else ""
+        if head in ("declare-const", "declare-fun"):
+            declared.add(_declaration(command, declared))
+        elif head == "assert":
+            if len(command) != 2:
+                raise RuleError(f"Expected one condition in an assertion. Got {_shown(command)}.")
+            assertions.append(_Reader(declared).condition(command[1]))
+        elif isinstance(head, str) and head.startswith(("vnnlib-version", "declare-network")):
+            raise RuleError("This is VNN-LIB 2.0. Only VNN-LIB 1.0 is read.")
+        elif head not in _IGNORED:
+            raise RuleError(f"Expected declare-const or assert. Got {_shown(command)}.")
+    sizes = {kind: {i for k, i in declared if k == kind} for kind in "XY"}
+    for kind, indices in sizes.items():
+        if not indices:
+            raise RuleError(f"Expected declarations of {kind}_0, {kind}_1, ... Got none.")
+        if indices != set(range(len(indices))):
+            missing = min(set(range(len(indices))) - indices)
+            raise RuleError(f"Expected {kind}_0 to {kind}_{max(indices)} without gaps. {kind}_{missing} is missing.")
+    if not assertions:
+        raise RuleError("Expected assertions. Got none.")
+    return (len(sizes["X"]), len(sizes["Y"])), assertions
+
+
+def _commands(text: str) -> Iterator[list[Expression]]:
+    """Yield the top-level lists, read without recursion."""
+    stack: list[list[Expression]] = []
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token.startswith(";"):
+            continue
+        if token == "(":  # noqa: S105
+            if len(stack) > MAX_DEPTH:
+                raise RuleError(f"Expected at most {MAX_DEPTH} levels of parentheses. Got more.")
+            stack.append([])
+        elif token == ")":  # noqa: S105
+            if not stack:
+                raise RuleError(f"Unexpected ')' in line {text.count(chr(10), 0, match.start()) + 1}.")
+            done = stack.pop()
+            if stack:
+                stack[-1].append(done)
+            else:
+                yield done
+        elif stack:
+            stack[-1].append(token)
+        else:
+            raise RuleError(f"Expected '('. Got '{token[:40]}' in line {text.count(chr(10), 0, match.start()) + 1}.")
+    if stack:
+        raise RuleError(f"Expected {len(stack)} more ')' at the end.")
+
+
+def _shown(expression: Expression, limit: int = 60) -> str:
+    """Return the beginning of an expression, for messages."""
+    words: list[str] = []
+    todo: list[Expression] = [expression]
+    while todo and len(words) < limit:
+        item = todo.pop()
+        if isinstance(item, str):
+            words.append(item)
+        else:
+            words.append("(")
+            todo += [")", *reversed(item)]
+    text = " ".join(words).replace("( ", "(").replace(" )", ")")
+    return f"'{text}'" if len(text) <= limit else f"'{text[:limit]} ...'"
+
+
+def _declaration(command: Sequence[Expression], declared: set[tuple[str, int]]) -> tuple[str, int]:
+    *start, kind = command
+    if kind != "Real" or len(start) != (2 if start[:1] == ["declare-const"] else 3) or (len(start) == 3 and start[2]):
+        raise RuleError(f"Expected (declare-const X_0 Real). Got {_shown(list(command))}.")
+    match = _VARIABLE.fullmatch(start[1]) if isinstance(start[1], str) else None
+    if match is None:
+        raise RuleError(f"Expected a variable X_0, X_1, ... or Y_0, Y_1, ... Got {_shown(start[1])}.")
+    variable = (match[1], int(match[2]))
+    if variable in declared:
+        raise RuleError(f"{start[1]} is declared twice.")
+    return variable
+
+
+class _Reader:
+    """Turns lists into trees, knowing the variables declared so far."""
+
+    def __init__(self, declared: set[tuple[str, int]]) -> None:
+        self._declared = declared
+
+    def condition(self, expression: Expression) -> Node:
+        if isinstance(expression, str):
+            if expression in ("true", "false"):
+                return Truth(expression == "true")
+            raise RuleError(f"Expected a condition. Got {_shown(expression)}.")
+        operator, *rest = expression or [""]
+        if operator in ("and", "or") and rest:
+            parts = [self.condition(part) for part in rest]
+            return conjunction(parts) if operator == "and" else disjunction(parts)
+        if operator == "not" and len(rest) == 1:
+            return Not(self.condition(rest[0]))
+        if operator == "=>" and len(rest) == 2:
+            return Implies(self.condition(rest[0]), self.condition(rest[1]))
+        if operator in ("<=", ">=", "<", ">") and len(rest) >= 2:
+            operands = tuple(self.term(part) for part in rest)
+            return Compare(operands, (str(operator),) * (len(operands) - 1))
+        if operator == "=" and len(rest) >= 2:
+            # As two inequalities: what is asserted here gets forbidden, so an equality of outputs does no harm.
+            pairs = pairwise([self.term(part) for part in rest])
+            return conjunction(Compare(pair, (sign,)) for pair in pairs for sign in ("<=", ">="))
+        raise self._unknown(expression, "a condition")
+
+    def term(self, expression: Expression) -> Node:
+        if isinstance(expression, str):
+            return self._leaf(expression)
+        operator, *rest = expression or [""]
+        if operator in ("+", "-", "*", "/") and rest:
+            first, *more = [self.term(part) for part in rest]
+            if operator == "-" and not more:
+                return Negative(first)
+            if operator in ("+", "-"):
+                return add(first, [(1 if operator == "+" else -1, node) for node in more])
+            return multiply(first, [(str(operator), node) for node in more])
+        raise self._unknown(expression, "a number")
+
+    def _leaf(self, token: str) -> Node:
+        if _NUMBER.fullmatch(token):
+            number = parse(token.lstrip("+-"))
+            return Negative(number) if token.startswith("-") else number
+        match = _VARIABLE.fullmatch(token)
+        if match is None or (match[1], int(match[2])) not in self._declared:
+            known = [f"{kind}_{index}" for kind, index in sorted(self._declared)]
+            raise RuleError(f"Unknown name '{token[:40]}'.{did_you_mean(token, known)}")
+        return Name(token)
+
+    @staticmethod
+    def _unknown(expression: list[Expression], expected: str) -> RuleError:
+        head = expression[0] if expression else ""
+        hint = ""
+        if isinstance(head, str) and head not in _OPERATORS:
+            hint = f" Known: {', '.join(_OPERATORS)}."
+        return RuleError(f"Expected {expected}. Got {_shown(expression)}.{hint}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
 from smle.errors import RuleError
 from smle.rules.expressions import Day, Name, Negative, Node, Num, Truth, quote, to_text
 from smle.rules.parser import did_you_mean
-from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput
+from smle.rules.specification import Categorical, Choice, Label, Specification
 from smle_check.names import looks, visible
 
 __all__ = ["Vocabulary", "written"]
@@ -26,7 +27,7 @@ def written(node: Node) -> str | None:
 
 
 class Vocabulary:
-    """Looks names up. One name has one meaning: inputs, outputs and constants do not share names.
+    """Looks up names. One name has one meaning: inputs, outputs and constants do not share names.
 
     Nor do constants with categories and options. These may be called like an input or an output: beside `==`, `!=` and
     `in` only a category or an option can stand.
@@ -35,46 +36,23 @@ class Vocabulary:
         RuleError: If a constant is called like a category or an option.
     """
 
-    def __init__(
-        self,
-        inputs: Iterable[NumericInput | Categorical],
-        outputs: Iterable[Number | Label | Choice],
-        constants: Mapping[str, Fraction],
-    ) -> None:
-        self.constants = dict(constants)
-        self.inputs: dict[str, NumericInput | Categorical] = {}
-        self.outputs: dict[str, Number | Label | Choice] = {}
-        self.columns: dict[str, int] = {}
-        self.targets: dict[str, int] = {}
-        self.integral: set[int] = set()
-        self.dates: set[int] = set()
-        for source in inputs:
-            self.inputs[source.name] = source
-            names = [source.name]
-            if isinstance(source, Categorical):
-                names = [f"{source.name}={category}" for category in source.categories]
-            for name in names:
-                if isinstance(source, Categorical) or source.integer:
-                    self.integral.add(len(self.columns))
-                if isinstance(source, NumericInput) and source.dates:
-                    self.dates.add(len(self.columns))
-                self.columns[name] = len(self.columns)
-        for target in outputs:
-            self.outputs[target.name] = target
-            names = [f"{target.name}={o}" for o in target.options] if isinstance(target, Choice) else [target.name]
-            for name in names:
-                self.targets[name] = len(self.targets)
-        self._refuse_ambiguous_constants()
-        self._hidden: frozenset[str] = frozenset()
+    def __init__(self, spec: Specification, hidden: Iterable[str] = ()) -> None:
+        self._spec = spec
+        self._hidden = frozenset(hidden)
+        self.constants = dict(spec.constants)
+        self.inputs = {item.name: item for item in spec.inputs}
+        self.outputs = {item.name: item for item in spec.outputs}
+        self.columns = {name: i for i, name in enumerate(spec.columns)}
+        self.targets = {name: i for i, name in enumerate(spec.targets)}
+        self.integral, self.dates = spec.integral, spec.dates
         self.labels = {name: self.targets[name] for name, item in self.outputs.items() if isinstance(item, Label)}
+        self._refuse_ambiguous_constants()
 
     def _refuse_ambiguous_constants(self) -> None:
         constants = {look for name in self.constants for look in looks(name)}
         for item in (*self.inputs.values(), *self.outputs.values()):
-            if not isinstance(item, Categorical | Choice):
-                continue
-            kind = "a category" if isinstance(item, Categorical) else "an option"
-            for name in item.categories if isinstance(item, Categorical) else item.options:
+            kind, known = _members(item)
+            for name in known:
                 if not constants.isdisjoint(looks(name)):
                     raise RuleError(
                         f"The name '{visible(name)}' is used twice: for {kind} of '{item.name}' and for a constant. "
@@ -84,36 +62,27 @@ class Vocabulary:
     @cached_property
     def inputs_only(self) -> Vocabulary:
         """What a `when` may speak of; outputs are known, so that they can be refused by name."""
-        reduced = Vocabulary(self.inputs.values(), (), self.constants)
-        reduced._hidden = frozenset(self.outputs)
-        return reduced
-
-    @cached_property
-    def label_columns(self) -> frozenset[int]:
-        """Output columns that are logits of labels."""
-        return frozenset(self.labels.values())
+        return Vocabulary(replace(self._spec, outputs=(), rules=()), hidden=self.outputs)
 
     @cached_property
     def _options(self) -> dict[str, list[str]]:
         """Names of the choices that have an option, by option."""
         found: dict[str, list[str]] = {}
         for item in self.outputs.values():
-            if isinstance(item, Choice):
-                for option in item.options:
-                    found.setdefault(option, []).append(item.name)
+            for option in _members(item)[1]:
+                found.setdefault(option, []).append(item.name)
         return found
 
     def unknown(self, name: str) -> RuleError:
         """Return the error for a name that means nothing here."""
         if name in self._hidden:
             return RuleError(
-                f"'{name}' is an output. A 'when' speaks of inputs; write '... implies ...' in 'then' instead."
+                f"'{name}' is an output. A 'when' mentions inputs only; write '... implies ...' in 'then' instead."
             )
         for item in (*self.inputs.values(), *self.outputs.values()):
-            if isinstance(item, Categorical) and name in item.categories:
-                return RuleError(f"'{name}' is a category of '{item.name}'. Write '{item.name} == {name}'.")
-            if isinstance(item, Choice) and name in item.options:
-                return RuleError(f"'{name}' is an option of '{item.name}'. Write '{item.name} == {name}'.")
+            kind, options = _members(item)
+            if name in options:
+                return RuleError(f"'{name}' is {kind} of '{item.name}'. Write '{item.name} == {name}'.")
         known = [*self.inputs, *self.outputs, *self.constants]
         return RuleError(f"Unknown name '{name[:80]}'.{did_you_mean(name, known)}")
 
@@ -127,8 +96,7 @@ class Vocabulary:
 
     def member(self, group: Categorical | Choice, node: Node) -> int:
         """Return the column (of inputs or outputs) of the category or option that a node names."""
-        kind = "a category" if isinstance(group, Categorical) else "an option"
-        known = group.categories if isinstance(group, Categorical) else group.options
+        kind, known = _members(group)
         text = written(node)
         if text is None:
             squeezed = to_text(node).replace(" ", "")
@@ -148,11 +116,8 @@ class Vocabulary:
 
     def members(self, group: Categorical | Choice) -> range:
         """Return all columns of a categorical input or a choice."""
-        if isinstance(group, Categorical):
-            start = self.columns[f"{group.name}={group.categories[0]}"]
-            return range(start, start + len(group.categories))
-        start = self.targets[f"{group.name}={group.options[0]}"]
-        return range(start, start + len(group.options))
+        places = self.columns if isinstance(group, Categorical) else self.targets
+        return range(places[group.columns[0]], places[group.columns[-1]] + 1)
 
     def score(self, arguments: tuple[Node, ...]) -> int:
         """Return the output column of `score(option)`, `score(choice, option)` or `score('choice=option')`."""
@@ -179,7 +144,7 @@ class Vocabulary:
 
     def _refuse_outputs(self, function: str) -> None:
         if self._hidden:
-            raise RuleError(f"{function}(...) is about outputs. A 'when' speaks of inputs.")
+            raise RuleError(f"{function}(...) is about outputs. A 'when' mentions inputs only.")
 
     def logit(self, arguments: tuple[Node, ...]) -> int:
         """Return the output column of `logit(label)`."""
@@ -190,6 +155,13 @@ class Vocabulary:
         if text not in self.labels:
             raise RuleError(f"'{text[:80]}' is not a label.{did_you_mean(text, list(self.labels))}")
         return self.labels[text]
+
+
+def _members(item: object) -> tuple[str, tuple[str, ...]]:
+    """Return what the values of an input or output are called, and their names; none for numbers and labels."""
+    if isinstance(item, Categorical):
+        return "a category", item.categories
+    return "an option", item.options if isinstance(item, Choice) else ()
 
 
 def _same_number(category: str, text: str) -> bool:

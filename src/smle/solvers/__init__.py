@@ -1,7 +1,6 @@
 """Optimization problems as data and one adaptor per solver. A solver's word is evidence, never a proof."""
 
 from smle.solvers.problems import LinearProgram, Matrix, MixedIntegerProgram, Problem, QuadraticProgram
-from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status, farkas_gap, infeasibility
 from smle.solvers.solve import BACKENDS, open_session, solve
 
@@ -12,7 +11,6 @@ __all__ = [
     "MixedIntegerProgram",
     "Problem",
     "QuadraticProgram",
-    "Session",
     "Solution",
     "Status",
     "farkas_gap",

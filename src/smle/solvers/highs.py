@@ -16,10 +16,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from smle.solvers.problems import LinearProgram, Matrix, MixedIntegerProgram, QuadraticProgram
-from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status, farkas_gap
 
-__all__ = ["Adaptor"]
+__all__ = ["Session", "solve"]
 
 Array = npt.NDArray[np.float64]
 
@@ -45,8 +44,15 @@ _STATUS = MappingProxyType(
 _TOLERANCE = 1e-9
 
 
-class Adaptor(Session):
-    """A problem loaded into one `highspy.Highs` instance."""
+def solve(
+    problem: LinearProgram | MixedIntegerProgram | QuadraticProgram, *, time_limit: float | None = None
+) -> Solution:
+    """Solve a problem once."""
+    return Session(problem, time_limit=time_limit).solve()
+
+
+class Session:
+    """A problem loaded into one `highspy.Highs` instance, which can be solved again."""
 
     def __init__(
         self, problem: LinearProgram | MixedIntegerProgram | QuadraticProgram, *, time_limit: float | None = None

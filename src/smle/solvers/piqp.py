@@ -1,8 +1,4 @@
-"""PIQP: convex quadratic programs by a proximal interior-point method.
-
-Dense problems use the dense solver. Solving again with another objective keeps the scaling and the symbolic
-factorization.
-"""
+"""PIQP: convex quadratic programs by a proximal interior-point method, dense problems by its dense solver."""
 
 from __future__ import annotations
 
@@ -15,10 +11,9 @@ import piqp
 from scipy import sparse
 
 from smle.solvers.problems import Matrix, QuadraticProgram
-from smle.solvers.session import Session
 from smle.solvers.solution import Solution, Status
 
-__all__ = ["Adaptor"]
+__all__ = ["solve"]
 
 Array = npt.NDArray[np.float64]
 
@@ -38,57 +33,39 @@ _DENSE_LIMIT = 400
 _DENSE_SHARE = 0.3
 
 
-class Adaptor(Session):
-    """A quadratic program loaded into one PIQP solver."""
-
-    def __init__(self, problem: QuadraticProgram, *, time_limit: float | None = None) -> None:
-        self._problem = problem
-        self._equal = problem.row_lower == problem.row_upper
-        m, n = problem.size
-        given = isinstance(problem.A, np.ndarray)
-        dense = n <= _DENSE_LIMIT and (given or problem.A.nnz > _DENSE_SHARE * max(1, m * n))
-        self._solver: Any = piqp.DenseSolver() if dense else piqp.SparseSolver()
-        settings = self._solver.settings
-        settings.eps_abs = settings.eps_rel = _TOLERANCE
-        settings.eps_duality_gap_abs = settings.eps_duality_gap_rel = _TOLERANCE
-        settings.max_iter = 500
-        rows, hessian = (_dense(part) if dense else sparse.csc_matrix(part) for part in (problem.A, problem.P))
-        self._solver.setup(
-            hessian,
-            problem.q,
-            rows[self._equal],
-            problem.row_lower[self._equal],
-            rows[~self._equal],
-            problem.row_lower[~self._equal],
-            problem.row_upper[~self._equal],
-            problem.lower,
-            problem.upper,
-        )
-
-    def solve(self, objective: Array | None = None) -> Solution:
-        """Run PIQP, with another linear objective if given."""
-        if objective is not None:
-            self._solver.update(c=np.asarray(objective, dtype=np.float64))
-        native = self._solver.solve()
-        status = _STATUS.get(native, Status.ERROR)
-        message = f"PIQP: {native}"
-        result = self._solver.result
-        x = np.array(result.x)
-        if status is not Status.OPTIMAL or not np.isfinite(x).all():
-            failed = Status.NUMERICAL if status is Status.OPTIMAL else status
-            return Solution(failed, message=message, backend="piqp")
-        duals = np.zeros(len(self._equal))
-        duals[self._equal] = -np.array(result.y)
-        duals[~self._equal] = np.array(result.z_l) - np.array(result.z_u)
-        return Solution(
-            status,
-            x=x,
-            objective=float(result.info.primal_obj),
-            row_duals=duals,
-            column_duals=np.array(result.z_bl) - np.array(result.z_bu),
-            message=message,
-            backend="piqp",
-        )
+def solve(problem: QuadraticProgram, *, time_limit: float | None = None) -> Solution:
+    """Solve a quadratic program. PIQP has an iteration limit only: `time_limit` is ignored."""
+    equal = problem.row_lower == problem.row_upper
+    m, n = problem.size
+    given = isinstance(problem.A, np.ndarray)
+    dense = n <= _DENSE_LIMIT and (given or problem.A.nnz > _DENSE_SHARE * max(1, m * n))
+    solver: Any = piqp.DenseSolver() if dense else piqp.SparseSolver()
+    settings = solver.settings
+    settings.eps_abs = settings.eps_rel = _TOLERANCE
+    settings.eps_duality_gap_abs = settings.eps_duality_gap_rel = _TOLERANCE
+    settings.max_iter = 500
+    rows, hessian = (_dense(part) if dense else sparse.csc_matrix(part) for part in (problem.A, problem.P))
+    sides = problem.row_lower[~equal], problem.row_upper[~equal]
+    equations = rows[equal], problem.row_lower[equal]
+    solver.setup(hessian, problem.q, *equations, rows[~equal], *sides, problem.lower, problem.upper)
+    native = solver.solve()
+    status, result = _STATUS.get(native, Status.ERROR), solver.result
+    x = np.array(result.x)
+    if status is not Status.OPTIMAL or not np.isfinite(x).all():
+        failed = Status.NUMERICAL if status is Status.OPTIMAL else status
+        return Solution(failed, message=f"PIQP: {native}", backend="piqp")
+    duals = np.zeros(m)
+    duals[equal] = -np.array(result.y)
+    duals[~equal] = np.array(result.z_l) - np.array(result.z_u)
+    return Solution(
+        status,
+        x=x,
+        objective=float(result.info.primal_obj),
+        row_duals=duals,
+        column_duals=np.array(result.z_bl) - np.array(result.z_bu),
+        message=f"PIQP: {native}",
+        backend="piqp",
+    )
 
 
 def _dense(matrix: Matrix) -> Array:

@@ -14,7 +14,7 @@ from smle.tables.encode import (
     table_digest,
 )
 from smle.tables.outputs import outputs_of
-from smle.tables.whole import WHOLE_FLOAT64, require_exact
+from smle.tables.values import WHOLE_FLOAT64, require_exact
 
 __all__ = [
     "WHOLE_FLOAT64",

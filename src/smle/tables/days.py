@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from smle.errors import DataError, RuleError
 from smle.rules import NumericInput, Specification, day_of
-from smle.tables.missing import is_missing
+from smle.tables.values import is_missing
 
 __all__ = ["days_of", "with_days"]
 

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.rules import Categorical, Choice, NumericInput, Specification
 from smle.tables.days import days_of
-from smle.tables.missing import is_missing
-from smle.tables.whole import WHOLE_FLOAT32, as_objects, may_be_rounded, require_exact
+from smle.tables.values import WHOLE_FLOAT32, as_objects, is_missing, is_number, may_be_rounded, require_exact
 from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
     "apply_domain_policy",
     "column_names",
+    "column_of",
     "encode_choices",
     "encode_inputs",
     "encode_numbers",
@@ -30,13 +30,19 @@ __all__ = [
     "option_of",
     "option_values",
     "require_columns",
+    "require_distinct",
     "require_in_domain",
     "table_digest",
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 _LISTED = 5  # row numbers in a warning
-_REMEDY = "Drop these rows, or let out_of_domain='warn' (or 'clip') clamp them to it."
+_REMEDY = "Drop these rows, or pass out_of_domain='warn' (or 'clip') to clamp them."
+
+
+def column_of(table: Any, name: str) -> Any:
+    """Return a column of a table by its name as text (pandas also allows numbers as names)."""
+    return table[{str(label): label for label in table.columns}[name]]
 
 
 def column_names(table: Any) -> list[str] | None:
@@ -68,8 +74,7 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
     else:
         _require_columns(names, wanted, "inputs")
         dates = {item.name: item for item in spec.inputs if isinstance(item, NumericInput) and item.dates}
-        labels = {str(label): label for label in table.columns}
-        raw = [days_of(dates[name], table[labels[name]]) if name in dates else _column(table, name) for name in wanted]
+        raw = [days_of(dates[n], column_of(table, n)) if n in dates else _column(table, n) for n in wanted]
     parts: list[FloatArray] = []
     for item, values in zip(spec.inputs, raw, strict=True):
         if isinstance(item, Categorical):
@@ -104,7 +109,7 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
         array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         flat = np.asarray(y, dtype=object).reshape(-1).tolist()
-        example = next((v for v in flat if not _is_number(v)), None)
+        example = next((v for v in flat if not is_number(v)), None)
         listed = ", ".join(spec.targets)
         raise DataError(f"Expected numbers in the outputs ({listed}). Got {example!r:.60}.{_comma(example)}") from None
     array = array[:, None] if array.ndim == 1 else array
@@ -243,7 +248,7 @@ def apply_domain_policy(spec: Specification, encoded: FloatArray, policy: str) -
             listed = ", ".join(map(str, (outside[:_LISTED] + 1).tolist())) + (", ..." if len(outside) > _LISTED else "")
             warnings.warn(
                 f"{len(outside)} of {len(encoded)} rows lie outside the domain of the rules (rows {listed}). They were "
-                "clamped to it; the rules hold at the clamped input.",
+                "clamped; the rules hold at the clamped input.",
                 stacklevel=4,
             )
 
@@ -258,9 +263,7 @@ def table_digest(*arrays: npt.NDArray[Any]) -> str:
 
 
 def _column(table: Any, name: str) -> npt.NDArray[Any]:
-    """Return a column by its name as text (pandas also allows numbers as names)."""
-    labels = {str(label): label for label in table.columns}
-    return _values(table[labels[name]])
+    return _values(column_of(table, name))
 
 
 def _values(column: Any) -> npt.NDArray[Any]:
@@ -274,10 +277,16 @@ def _values(column: Any) -> npt.NDArray[Any]:
     return as_objects(column, array.shape)
 
 
-def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
-    repeated = sorted({name for name in wanted if names.count(name) > 1})
+def require_distinct(names: list[str], *, where: str = "The table") -> None:
+    """Raise DataError if columns share a name."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise DataError(f"The table has several columns named {', '.join(repeated)}. Rename or drop all but one.")
+        listed = ", ".join(f"'{name}'" for name in repeated)
+        raise DataError(f"{where} has several columns named {listed}. Rename or drop all but one.")
+
+
+def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
+    require_distinct([name for name in names if name in wanted])
     missing = [name for name in wanted if name not in names]
     if missing:
         hints = []
@@ -307,10 +316,10 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     try:
         numbers: FloatArray = values.astype(np.float32 if values.dtype == np.float32 else np.float64)
     except (TypeError, ValueError):
-        example = next((v for v in values.tolist() if not _is_number(v)), None)
+        example = next((v for v in values.tolist() if not is_number(v)), None)
         raise DataError(f"Input '{item.name}': expected numbers. Got {example!r}.{_comma(example)}") from None
     except OverflowError:
-        raise DataError(f"Input '{item.name}': expected numbers. Got a whole number beyond all floats.") from None
+        raise DataError(f"Input '{item.name}': expected numbers. Got a whole number too large for a float.") from None
     require_exact(values[:, None], numbers[:, None], [f"Input '{item.name}'"])
     missing = np.isnan(numbers)
     if missing.any():
@@ -337,17 +346,9 @@ def _comma(value: Any) -> str:
     if not isinstance(value, str) or re.fullmatch(r"\s*[+-]?[\d.\s]*\d,\d+\s*", value) is None:
         return ""
     return (
-        " Decimals are written with a point. Save the table so, or read it with pandas.read_csv(..., sep=';', "
+        " Save the table with decimal points, or read it with pandas.read_csv(..., sep=';', "
         "decimal=',') and pass it in Python."
     )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _one_hot(item: Categorical, values: npt.NDArray[Any]) -> FloatArray:

@@ -22,7 +22,8 @@ from smle.errors import DataError
 from smle.extras import require
 from smle.files import reason_of, replacing
 from smle.rules import Categorical, Choice, NumericInput, Specification
-from smle.tables.whole import may_be_rounded
+from smle.tables.encode import require_distinct
+from smle.tables.values import may_be_rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,7 +224,7 @@ def _header(place: Path) -> tuple[str, list[str], str]:
     except csv.Error as error:
         raise DataError(f"{place}: expected a header with the column names. Got a first line with {error}.") from None
     names = [unicodedata.normalize("NFC", name) for name in names]
-    _require_distinct(place, names)
+    require_distinct(names, where=str(place))
     return separator, names, encoding
 
 
@@ -241,13 +242,6 @@ def _other_encoding(place: Path, error: UnicodeDecodeError) -> DataError:
         f"{place}: expected text in UTF-8. Got byte 0x{error.object[error.start]:02x} in '{near}', probably Latin-1 or "
         f"Windows-1252. Convert the file: iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(str(place))} > utf8.csv"
     )
-
-
-def _require_distinct(place: Path, names: list[str]) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        listed = ", ".join(f"'{name}'" for name in repeated)
-        raise DataError(f"{place}: several columns are named {listed}. Rename or drop all but one.")
 
 
 def _exact_digits() -> dict[str, Any]:
@@ -268,7 +262,7 @@ def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataF
     arrow, parquet = _arrow("Reading")
     try:
         with parquet.ParquetFile(place) as file:
-            _require_distinct(place, list(file.schema_arrow.names))
+            require_distinct(list(file.schema_arrow.names), where=str(place))
             batches = (
                 file.iter_batches(batch_size=rows) if file.metadata.num_rows else [file.schema_arrow.empty_table()]
             )

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.rules import Specification
 from smle.tables.days import with_days
-from smle.tables.encode import column_names
-from smle.tables.missing import is_missing
-from smle.tables.whole import WHOLE_FLOAT32
+from smle.tables.encode import column_names, column_of, require_distinct
+from smle.tables.values import WHOLE_FLOAT32, is_missing, is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,9 +51,7 @@ def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
                 f"Got an array of shape {array.shape}."
             )
         return pd.DataFrame({name: _column(name, pd.Series(array[:, i])) for i, name in enumerate(names)})
-    repeated = sorted({name for name in known if known.count(name) > 1})
-    if repeated:
-        raise DataError(f"The table has several columns named {', '.join(repeated)}. Rename or drop all but one.")
+    require_distinct(known)
     columns = {}
     for label, name in zip(table.columns, known, strict=True):
         if name not in without:
@@ -88,7 +85,7 @@ def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
         try:
             numbers = np.array(objects, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
-            example = next(v for v in objects if not _is_number(v))
+            example = next(v for v in objects if not is_number(v))
             raise DataError(f"Column '{name}': expected numbers, as in training. Got {str(example)[:40]!r}.") from None
     if np.dtype(kind).kind in "iub" and not np.isfinite(numbers).all():
         raise DataError(f"Column '{name}': {int((~np.isfinite(numbers)).sum())} values are missing. Fill them.")
@@ -113,11 +110,10 @@ def missing_in(values: Any) -> npt.NDArray[np.bool_]:
 def missing_counts(spec: Specification, table: Any) -> dict[str, int]:
     """Return in how many rows each input that has a stand-in is missing."""
     names = column_names(table)
-    labels = {} if names is None else dict(zip(names, table.columns, strict=True))
     counts = {}
     for position, item in enumerate(spec.inputs):
         if item.missing is not None:
-            column = np.asarray(table)[:, position] if names is None else table[labels[item.name]]
+            column = np.asarray(table)[:, position] if names is None else column_of(table, item.name)
             counts[item.name] = int(missing_in(column).sum())
     return counts
 
@@ -152,15 +148,15 @@ def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
     if isinstance(kind, pd.StringDtype) and kind.na_value is np.nan:
         return series
     values = [np.nan if is_missing(v) else v for v in series.to_list()]
-    if any(isinstance(v, str) for v in values) or not values or not all(_is_number(v) for v in values):
+    if any(isinstance(v, str) for v in values) or not values or not all(is_number(v) for v in values):
         strange = next((v for v in values if isinstance(v, dict | list | tuple | set | bytes | complex)), None)
         if strange is not None:
             raise DataError(f"Column '{name}': expected numbers or text. Got {type(strange).__name__}.")
-        return pd.Series([v if _is_nan(v) else str(v) for v in values], index=series.index, dtype=object)
+        return pd.Series([v if is_missing(v) else str(v) for v in values], index=series.index, dtype=object)
     try:
         return _rounded(name, series, np.array(values, dtype=np.float64))
     except OverflowError:
-        raise DataError(f"Column '{name}': expected numbers. Got a whole number beyond all floats.") from None
+        raise DataError(f"Column '{name}': expected numbers. Got a whole number too large for a float.") from None
 
 
 def _rounded(name: str, series: pd.Series[Any], numbers: npt.NDArray[np.float64]) -> pd.Series[Any]:
@@ -175,17 +171,3 @@ def _rounded(name: str, series: pd.Series[Any], numbers: npt.NDArray[np.float64]
     if lost:
         raise DataError(f"Column '{name}': {lost} numbers are beyond float32. Use a larger unit.")
     return pd.Series(rounded, index=series.index)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and value != value
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    except OverflowError:
-        return True
-    return True

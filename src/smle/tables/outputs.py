@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Choice, Label, Specification
-from smle.tables.encode import column_names, encode_choices
+from smle.tables.encode import column_names, column_of, encode_choices
 
 __all__ = ["outputs_of"]
 
@@ -33,8 +33,7 @@ def outputs_of(spec: Specification, found: Any, rows: int) -> Doubles:
     names = column_names(found)
     wanted = [item.name for item in spec.outputs]
     if names is not None and set(wanted) <= set(names):
-        labels = {str(label): label for label in found.columns}
-        return _joined(spec, [np.asarray(found[labels[name]]) for name in wanted], rows)
+        return _joined(spec, [np.asarray(column_of(found, name)) for name in wanted], rows)
     array = found.detach().cpu().numpy() if hasattr(found, "detach") else np.asarray(found)
     array = array[:, None] if array.ndim == 1 else array
     if array.shape == (rows, len(spec.targets)) and array.dtype.kind == "f":
@@ -68,7 +67,7 @@ def _joined(spec: Specification, parts: list[npt.NDArray[Any]], rows: int) -> Do
 
 def _require_decisions(spec: Specification, output: Label | Choice) -> None:
     """Raise DataError if a rule asks more of an output than what is decided."""
-    own = {i for i, name in enumerate(spec.targets) if name == output.name or name.startswith(f"{output.name}=")}
+    own = {i for i, name in enumerate(spec.targets) if name in output.columns}
     for rule in spec.rules:
         for literal in (a for clause in rule.requirement.clauses for a in clause.literals):
             used = {i for i, _ in literal.outputs}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees import Domain, Region, RegionMaximum, regions_of
-from smle.rules import NumericInput, Row, Specification
+from smle.rules import Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
@@ -107,8 +107,7 @@ def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: boo
         winner = cast[:, group].argmax(axis=1)
         cast[:, group] = np.eye(len(group), dtype=dtype)[winner]
     if whole:
-        names = {item.name for item in spec.inputs if isinstance(item, NumericInput) and item.integer}
-        columns = [i for i, name in enumerate(spec.columns) if name in names]
+        columns = sorted(spec.integral)
         cast[:, columns] = np.rint(cast[:, columns])
     return cast
 

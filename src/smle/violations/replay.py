@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees import NotProved, Obligation, Verdict, Verdicts, Violated, active, clause_holds
-from smle.rules import CNF, Clause, Specification
-from smle.violations.search import Subject, hunt
-from smle_check.floats import exact
+from smle.rules import CNF, Clause, Specification, exclusion
+from smle.violations.search import Subject, excess_of, hunt
 
 __all__ = ["replayed"]
 
@@ -73,21 +72,15 @@ def _worst(spec: Specification, obligation: Obligation, X: Points, Y: Doubles) -
     """Return the worst violation of a clause among inputs and outputs (n, d), (n, m), judged exactly."""
     rule = spec.rules[obligation.rule]
     clause = _clause(rule.requirement, obligation.clause)
-    wrong = np.flatnonzero(active(rule, X) & ~clause_holds(clause, X, Y))
-    worst: Violated | None = None
-    for i in wrong.tolist():
-        if not np.isfinite(Y[i]).all():
-            continue
-        x, y = ([exact(float(v)) for v in values] for values in (X[i], Y[i]))
-        excess = float(min(literal.excess(y, x) * literal.scale for literal in clause.literals))
-        if worst is None or excess > worst.excess:
-            worst = Violated(X[i].astype(np.float64), Y[i].astype(np.float64), excess)
-    return worst
+    wrong = np.flatnonzero(active(rule, X) & ~clause_holds(clause, X, Y) & np.isfinite(Y).all(axis=1))
+    excess = [float(excess_of(CNF((clause,)), X[i], Y[i])[0] or 0) for i in wrong]
+    if not excess:
+        return None
+    worst = wrong[int(np.argmax(excess))]
+    return Violated(X[worst].astype(np.float64), Y[worst].astype(np.float64), max(excess))
 
 
 def _clause(requirement: CNF, number: int) -> Clause:
     """Return a clause by its number in `requirement.expanded()`."""
     pair = number - len(requirement.clauses)
-    if pair < 0:
-        return requirement.clauses[number]
-    return CNF((), requirement.exclusions[pair : pair + 1]).expanded()[0]
+    return requirement.clauses[number] if pair < 0 else exclusion(*requirement.exclusions[pair].tolist())

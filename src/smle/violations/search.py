@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees import active, broken, regions_of
-from smle.rules import ClauseArrays, Rule, Specification
+from smle.rules import CNF, ClauseArrays, NumericInput, Specification
 from smle.violations.points import (
     border_points,
     corner_points,
@@ -93,31 +93,28 @@ def hunt(
     return state.found, state.tried, tuple(np.flatnonzero(~state.reached).tolist())
 
 
-def excess_of(rule: Rule, x: FloatArray, y: Doubles) -> tuple[Fraction | None, tuple[int, ...]]:
-    """Return by how much a rule is broken at floats (d,), (m,), exactly, and the outputs that its worst clause reads.
+def excess_of(requirement: CNF, x: FloatArray, y: Doubles) -> tuple[Fraction | None, tuple[int, ...]]:
+    """Return by how much a requirement is broken at floats (d,), (m,), exactly, and the outputs that matter.
 
-    Of a clause the literal that comes nearest to hold counts, of a rule the worst clause. None: not a number.
+    Of a clause the literal that comes nearest to hold counts, of a requirement the worst clause: its outputs matter.
+    Nothing is broken below 0. None: an output that matters is not a number.
     """
-    requirement = rule.requirement
     point = [exact(float(v)) for v in x]
-    worst: tuple[Fraction | None, tuple[int, ...]] = (Fraction(-1), ())
+    values = [exact(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
+    worst: tuple[bool, Fraction, tuple[int, ...]] = (False, Fraction(-1), ())  # whether it is broken comes first
     for clause in requirement.clauses:
-        used = sorted({i for literal in clause.literals for i, _ in literal.outputs})
+        used = tuple(sorted({i for literal in clause.literals for i, _ in literal.outputs}))
         if not all(math.isfinite(y[i]) for i in used):
-            return None, tuple(used)
-        values = [exact(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
-        if clause.holds(values, point):
-            continue
+            return None, used
         excess = min(literal.excess(values, point) * literal.scale for literal in clause.literals)
-        if worst[0] is None or excess > worst[0]:
-            worst = excess, tuple(used)
+        worst = max(worst, (not clause.holds(values, point), excess, used), key=lambda case: case[:2])
     pairs = requirement.exclusions
     if len(pairs):
-        lower = np.minimum(y[pairs[:, 0]], y[pairs[:, 1]])
-        k = int(np.nan_to_num(lower, nan=-np.inf).argmax())
-        if lower[k] >= 0 and (worst[0] is None or Fraction(float(lower[k])) > worst[0]):
-            worst = Fraction(float(lower[k])), (int(pairs[k, 0]), int(pairs[k, 1]))
-    return worst
+        both = np.nan_to_num(np.minimum(y[pairs[:, 0]], y[pairs[:, 1]]), nan=-1.0, neginf=-1.0)
+        k = int(both.argmax())
+        case = (bool(both[k] >= 0), Fraction(float(both[k])), tuple(pairs[k].tolist()))
+        worst = max(worst, case, key=lambda case: case[:2])
+    return worst[1:]
 
 
 @dataclass(eq=False)
@@ -188,7 +185,7 @@ class _Hunt:
             rows = np.flatnonzero(wrong[:, r])
             own = excess[np.ix_(rows, np.flatnonzero(self.clauses.rule == r))].max(axis=1, initial=-np.inf)
             for row in rows[np.argsort(-np.where(np.isfinite(own), own, -np.inf), kind="stable")[:8]]:
-                much, _ = excess_of(self.spec.rules[r], X[row], Y[row])
+                much, _ = excess_of(self.spec.rules[r].requirement, X[row], Y[row])
                 case = Broken(X[row], Y[row], int(r), much)
                 # A number tells more than NaN does.
                 if self.found is None or (self.found.excess is None, case.strength) > (
@@ -221,12 +218,8 @@ class _Hunt:
 
     @cached_property
     def _stand_ins(self) -> list[tuple[int, float]]:
-        place = {name: i for i, name in enumerate(self.spec.columns)}
-        return [
-            (place[item.name], float(item.missing))
-            for item in self.spec.inputs
-            if item.missing is not None and item.name in place
-        ]
+        inputs = [(item, place) for item, place in self.spec.input_slices if isinstance(item, NumericInput)]
+        return [(place.start, float(item.missing)) for item, place in inputs if item.missing is not None]
 
     # --- climbing
 

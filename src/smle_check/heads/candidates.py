@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY64, TINY, U, coefficient, error64, threshold_below
+from smle_check.floats import BINARY64, TINY, U, coefficient, stored_slack, threshold_below
 from smle_check.guard import guard_tensors, packed
 from smle_check.heads.clips import (
     WIDE,
@@ -98,10 +98,8 @@ def threshold(spec: Specification, literal: Literal, ranges: list[Fraction]) -> 
     """
     if not literal.x and [abs(v) for v in literal.y.values()] == [1]:
         return threshold_below(literal.bound, strict=literal.strict)
-    terms = [(v, ranges[i]) for i, v in literal.y.items()] + [(v, spec.sizes[k]) for k, v in literal.x.items()]
-    stored, sizes = [coefficient(v) for v, _ in terms], [size for _, size in terms]
-    rounded = sum((abs(v - kept) * size for (v, size), kept in zip(terms, stored, strict=True)), Fraction(0))
-    slack = rounded + error64(stored, sizes, Fraction(0), "check")
+    sizes = [ranges[i] for i in literal.y] + [spec.sizes[k] for k in literal.x]
+    slack = stored_slack([*literal.y.values(), *literal.x.values()], sizes, "check")
     return threshold_below(literal.bound - slack, strict=literal.strict)
 
 
@@ -165,9 +163,8 @@ def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
     """Bound |float32(sum64(slope.x) + offset), settled - (slope.x + offset)|; a constant is stored exactly."""
     if not slope:
         return Fraction(0)
-    error = error64(list(slope.values()), [spec.sizes[k] for k in slope], offset, "safe answer")
-    reach = abs(offset) + sum((abs(v) * spec.sizes[k] for k, v in slope.items()), Fraction(0))
-    return error + U * (reach + error) + 2 * TINY
+    error = spec.error(slope, offset, "safe answer")
+    return error + U * (spec.largest(slope, offset) + error) + 2 * TINY
 
 
 class Safe:
@@ -240,8 +237,8 @@ def read_safe(
         own = []
         for i in range(leaf * m, (leaf + 1) * m):
             slope = {k: v for k, v in enumerate(slopes[i * d : (i + 1) * d]) if v}
-            reach = abs(offsets[i]) + sum((abs(v) * spec.sizes[k] for k, v in slope.items()), Fraction(0))
-            require(reach + rounding(spec, slope, offsets[i]) <= WIDE, "safe: an answer beyond 2^100")
+            reach = spec.largest(slope, offsets[i]) + rounding(spec, slope, offsets[i])
+            require(reach <= WIDE, "safe: an answer beyond 2^100")
             own.append((slope, offsets[i]))
         result.append(own)
     return result

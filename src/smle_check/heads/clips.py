@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import FORMATS, TINY, U, error64
+from smle_check.floats import FORMATS, TINY, U
 from smle_check.heads.known import Boxes, Facts, Form
 from smle_check.kernel import bounded
 from smle_check.reading import Rejected, Tensor, fields, items, require, values
@@ -181,10 +181,8 @@ def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Lim
         slopes = values(tensors, f"clips.{stage}_slope", "F32", (len(own), d)) if affine else []
         for i, limit in enumerate(own):
             slope = {k: v for k, v in enumerate(slopes[i * d : (i + 1) * d]) if v}
-            sizes = [spec.sizes[k] for k in slope]
-            error = error64(list(slope.values()), sizes, offsets[i], "clip") if affine else Fraction(0)
-            reach = abs(offsets[i]) + sum((abs(v) * spec.sizes[k] for k, v in slope.items()), Fraction(0))
-            require(reach + error <= WIDE, f"clips.{stage}: a limit beyond 2^100")
+            error = spec.error(slope, offsets[i], "clip") if affine else Fraction(0)
+            require(spec.largest(slope, offsets[i]) + error <= WIDE, f"clips.{stage}: a limit beyond 2^100")
             numbers = [offsets[i], *slope.values()]
             require(all(not v or abs(v) >= TINY for v in numbers), f"clips.{stage}: a number is too close to 0")
             clips.append(Clip(limit, slope, offsets[i], error))

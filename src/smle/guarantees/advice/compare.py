@@ -128,8 +128,8 @@ def compare(old: Specification, new: Specification) -> Comparison:
         rest = len(obstacles) - _SHOWN
         listed = "; ".join(obstacles[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
         raise RuleError(
-            f"Expected two rules files about the same inputs and outputs. They differ: {listed}. "
-            "The same numbers would not mean the same in both. Compare files that state the same names and kinds."
+            f"Expected two rules files with the same inputs and outputs. They differ: {listed}. "
+            "The same number would mean different things in them. Compare files that state the same names and kinds."
         )
     allowed, gave_up = forbidden_by_first_only(old, new)
     forbidden, gave_up_too = forbidden_by_first_only(new, old)

@@ -112,7 +112,7 @@ def _finite(value: float) -> float | None:
 
 
 def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.ArrayLike | None) -> DataCheck:
-    """Hold a table against the rules. Shapes: X (n, d) in the order of `spec.columns`, Y (n, m) or None."""
+    """Check a table against the rules. Shapes: X (n, d) in the order of `spec.columns`, Y (n, m) or None."""
     fmt = BINARY32 if X.dtype == np.float32 else BINARY64
     lower = np.array([float(nearest(v, fmt)) for v in spec.lower])
     upper = np.array([float(nearest(v, fmt)) for v in spec.upper])

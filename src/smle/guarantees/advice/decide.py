@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize
+from smle.guarantees.regions.simplex import point_or_proof
 from smle.rules import (
     Categorical,
     Clause,
@@ -192,37 +192,24 @@ class Decider:
 
     def _solve(self, units: list[tuple[HalfSpace, Hashable]]) -> list[Fraction] | frozenset[Hashable]:
         """Return a point (d + m) of the half-spaces, or the tags that a refutation uses."""
-        used = sorted({i for unit, _ in units for i, _ in unit.form})
-        groups = {self._groups[i] for i in used if i in self._groups}
-        if groups:
-            used = sorted({*used, *(i for group in groups for i in group)})
-            sums = [HalfSpace(tuple((i, s) for i in group), s) for group in groups for s in (ONE, -ONE)]
-            units = [*units, *((row, None) for row in sums)]
-        place = {i: p for p, i in enumerate(used)}
-        slack = len(used)
-        any_strict = any(unit.strict for unit, _ in units)
-        lower = [self.spec.lower[i] if i < self.d else None for i in used]
-        upper = [self.spec.upper[i] if i < self.d else None for i in used]
-        outcome = maximize(
-            [(slack, ONE)] if any_strict else [],
-            [[*((place[i], v) for i, v in unit.form), *([(slack, ONE)] if unit.strict else [])] for unit, _ in units],
-            row_lower=[None] * len(units),
-            row_upper=[unit.bound for unit, _ in units],
-            lower=[*lower, ZERO],
-            upper=[*upper, ONE],
+        groups = {self._groups[i] for unit, _ in units for i, _ in unit.form if i in self._groups}
+        sums = [HalfSpace(tuple((i, s) for i in group), s) for group in groups for s in (ONE, -ONE)]
+        units = [*units, *((row, None) for row in sums)]
+        free = [None] * self.m
+        found = point_or_proof(
+            [(unit.form, unit.bound, unit.strict) for unit, _ in units],
+            [*self.spec.lower, *free],
+            [*self.spec.upper, *free],
         )
-        if isinstance(outcome, ExactInfeasible) or (
-            isinstance(outcome, ExactOptimal) and any_strict and outcome.value == 0
-        ):
-            return frozenset(tag for (_, tag), m in zip(units, outcome.multipliers, strict=True) if m)
+        if not isinstance(found, dict):
+            return frozenset(tag for (_, tag), m in zip(units, found, strict=True) if m)
         point = [*((lo + hi) / 2 for lo, hi in zip(self.spec.lower, self.spec.upper, strict=True)), *self._default]
         for i in self._integer:
             point[i] = Fraction(math.ceil(self.spec.lower[i]))
         for group in self.spec.one_hot:
-            if group[0] not in place:
-                point[group[0]] = ONE
-        for i, p in place.items():
-            point[i] = outcome.x[p]
+            point[group[0]] = ONE
+        for i, value in found.items():
+            point[i] = value
         return point
 
     # --- for every x some y ------------------------------------------------------------------------------------

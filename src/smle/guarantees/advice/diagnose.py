@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import ContradictionError
+from smle.errors import ContradictionError, NotCertifiedError
 from smle.guarantees.advice.consistency import EXPANDED_PAIRS, Consistency
 from smle.guarantees.advice.data_check import DataCheck, check_data
 from smle.guarantees.advice.decide import HalfSpace, Undecided
 from smle.guarantees.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
-from smle.guarantees.advice.wording import point_text, region_text
+from smle.guarantees.advice.wording import point_text, quoted, region_text
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
@@ -68,12 +68,14 @@ def diagnose_arrays(
 
 @contextmanager
 def conflicts_explained(spec: Specification) -> Iterator[None]:
-    """Say of contradictory rules which are the fewest that clash, and where."""
+    """If no model was found because rules contradict each other, name the fewest that do, and an input."""
     try:
         yield
-    except ContradictionError as error:
-        severe = [finding.text for finding in diagnose_arrays(spec).findings if finding.severe]
-        raise ContradictionError(severe[0] if severe else str(error)) from error
+    except (ContradictionError, NotCertifiedError) as error:
+        clashes = [finding.text for finding in diagnose_arrays(spec).findings if finding.kind == "contradiction"]
+        if not clashes:
+            raise
+        raise ContradictionError(clashes[0]) from error
 
 
 def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untested]]:
@@ -209,8 +211,8 @@ class _CellCheck:
             Finding(
                 "no room",
                 names,
-                f"{_listed(names)} pin some combination of outputs to one value (a hidden equality), which no "
-                "rounded computation can meet. State a tolerance, such as abs(a - b) <= 0.01.",
+                f"{_listed(names)} pin some combination of outputs to one value (a hidden equality), which "
+                "rounded numbers cannot meet. State a tolerance, such as abs(a - b) <= 0.01.",
             )
         )
 
@@ -240,7 +242,7 @@ def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Findin
         others.remove(r)
         names = tuple(spec.rules[k].name for k in reasons)
         verb = "implies" if len(names) == 1 else "imply"
-        because = f"{_listed(names, start='rule')} already {verb} it" if names else "it asks nothing new"
+        because = f"{_listed(names, start='rule')} already {verb} it" if names else "it adds nothing new"
         findings.append(Finding("redundant", (name,), f"Rule '{name}' is redundant: {because}."))
     return findings, [Untested("redundant", tuple(names), reason) for reason, names in open_.items()]
 
@@ -261,7 +263,7 @@ def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
                 "outside the domain",
                 (),
                 f"{data.outside_rows} of {_count(data.rows, 'row')} lie outside the domain of the rules: {listed}. "
-                "Training refuses such rows, and the guarantee does not speak about them. Compare the units, widen the "
+                "Training refuses such rows, and the guarantee does not cover them. Compare the units, widen the "
                 "input ranges in the rules file, or drop these rows.",
             )
         )
@@ -270,9 +272,9 @@ def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
         part = float(100 * (Fraction(high) - Fraction(low)) / widths[name])
         first, last = (spec.value_text(spec.columns.index(name), value) for value in (low, high))
         text = (
-            f"'{name}' is {first} in all rows, one value of {ranges[name]}: is that meant?"
+            f"'{name}' is {first} in all rows, one value of {ranges[name]}: is this intended?"
             if low == high
-            else f"'{name}' lies in {first} to {last}, {part:.1g} % of {ranges[name]}: other units?"
+            else f"'{name}' ranges from {first} to {last}, {part:.1g} % of {ranges[name]}: different units?"
         )
         findings.append(Finding("narrow data", (), text))
     return [*findings, *(Finding("other units", (), text) for text in data.doubts)]
@@ -283,7 +285,4 @@ def _count(number: int, noun: str) -> str:
 
 
 def _listed(names: Sequence[str], start: str = "Rule") -> str:
-    quoted = [f"'{name}'" for name in names]
-    if len(quoted) == 1:
-        return f"{start} {quoted[0]}"
-    return f"{start}s {', '.join(quoted[:-1])} and {quoted[-1]}"
+    return f"{start}{'s' if len(names) > 1 else ''} {quoted(names)}"

@@ -187,7 +187,7 @@ class Diagnosis:
         if not self.findings:
             return "" if doubtful else "No problems found: the rules can hold together."
         about_data = all(finding.kind in ABOUT_DATA for finding in self.findings)
-        lines = ["The rules can hold together; the data ask for a look:"] if about_data and not doubtful else []
+        lines = ["The rules can hold together. Check the data:"] if about_data and not doubtful else []
         for finding in sorted(self.findings, key=lambda f: not f.severe):
             mark = "!!" if finding.severe else " -"
             lines.append(f"{mark} {finding.text}")

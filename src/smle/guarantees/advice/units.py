@@ -112,19 +112,19 @@ def _other_units(name: str, values: Array, lower: Array, upper: Array, narrow: b
     standard = abs(mean) < 0.2 and abs(spread - 1.0) < 0.2
     if standard and (outside > 0.05 or spread < width / _OTHER):
         return (
-            f"Target '{name}' looks scaled (mean {mean:.2f}, standard deviation {spread:.2f}), and the rules do not: "
+            f"Target '{name}' looks scaled (mean {mean:.2f}, standard deviation {spread:.2f}), but the rules are not: "
             f"{outside:.0%} of the targets break a limit on it. {advice}: give the model the targets as they are, not "
             "through TransformedTargetRegressor; it scales them by itself."
         )
     size, nearest = float(np.median(np.abs(values[bound]))), float(np.median(np.abs(allowed)))
     if outside > 0.5 and (size * _OTHER < nearest or nearest * _OTHER < size):
         return (
-            f"Target '{name}': {outside:.0%} of the rows lie beyond the limits on it, far beyond: {seen}, and the "
-            f"nearest allowed values are near {nearest:.4g}. Other units? {advice}."
+            f"Target '{name}': {outside:.0%} of the rows lie far beyond the limits on it: {seen}, and the "
+            f"nearest allowed values are near {nearest:.4g}. Different units? {advice}."
         )
     if narrow and high - low < _NARROW * width and max(abs(low), abs(high)) * _OTHER < width:
         return (
             f"Target '{name}': {seen}, {100 * (high - low) / width:.1g} % of what the rules allow (a range of "
-            f"{width:.4g}). Other units, or a logarithm? {advice}."
+            f"{width:.4g}). Different units, or a logarithm? {advice}."
         )
     return ""

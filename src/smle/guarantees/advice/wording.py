@@ -9,13 +9,19 @@ from smle.rules import Categorical, NumericInput, Polytope, Rule, Specification,
 from smle.rules import number_text as rounded_text
 from smle_check.digits import decimal
 
-__all__ = ["number_json", "number_text", "point_json", "point_text", "region_text", "value_text"]
+__all__ = ["number_json", "number_text", "point_json", "point_text", "quoted", "region_text", "value_text"]
 
 
 def number_text(value: Fraction) -> str:
     """Return a number as a short decimal; `~` marks one that was rounded."""
     text = decimal(value)
     return text if "/" not in text and len(text) <= 15 else f"~{rounded_text(value)}"
+
+
+def quoted(names: Sequence[str], most: int = 5) -> str:
+    """Return names in quotes, as in a sentence; the first few of many."""
+    parts = [f"'{name}'" for name in names[:most]] + ([f"{len(names) - most} more"] if len(names) > most else [])
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def value_text(item: NumericInput, value: Fraction) -> str:

@@ -8,13 +8,13 @@ the equality-constrained problems until the KKT conditions hold. What is left go
 
 from __future__ import annotations
 
-import heapq
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.answers.literals import Node, branch_and_bound
 from smle.solvers import QuadraticProgram, Status, solve
 
 __all__ = ["Choices", "nearest_in_polyhedron", "nearest_in_union"]
@@ -162,12 +162,20 @@ def nearest_in_union(choices: Choices, Y: Array) -> Array:
             room = choices.H[same][:, literals] - points[broken == c] @ choices.G[literals].T
             # The nearest literal is looked at first (last pushed).
             stack.extend((same, (*chosen, literals[j])) for j in np.argsort(room.mean(axis=0)))
-    open_ = np.unique(np.concatenate([rows for rows, _ in stack]))
-    unsure = sum(not _best_first(choices, Y, int(row), units, best, cost) for row in open_)
+    unsure = 0
+    for row in np.unique(np.concatenate([rows for rows, _ in stack])):
+
+        def solve(chosen: tuple[int, ...], row: npt.NDArray[np.intp] = row[None]) -> Node[Array, int]:
+            points, distance, broken = _node(choices, Y, row, (*units, *chosen))
+            return Node(float(distance[0]), points[0], () if broken[0] < 0 else choices.clauses[broken[0]])
+
+        found = branch_and_bound(solve, max_nodes=MAX_NODES, below=float(cost[row]), best_first=True)
+        best[row] = best[row] if found.answer is None else found.answer
+        unsure += not found.ended
     if unsure:
         warnings.warn(
-            f"The search for the nearest allowed outputs did not end for {unsure:,} of {len(Y):,} rows: what is "
-            "returned for them is allowed but may not be the nearest (or NaN, if no allowed outputs were found).",
+            f"The search for the nearest allowed outputs was cut off for {unsure:,} of {len(Y):,} rows. Their outputs "
+            "are allowed but may not be the nearest; they are NaN where no allowed ones were found.",
             stacklevel=2,
         )
     return best
@@ -188,23 +196,3 @@ def _node(
             broken = np.where(held < worst, c, broken)
             worst = np.minimum(held, worst)
     return points, distance, broken
-
-
-def _best_first(choices: Choices, Y: Array, row: int, units: tuple[int, ...], best: Array, cost: Array) -> bool:
-    """Search one point to the end, starting from the best so far; return whether the end was reached."""
-    heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, units)]
-    pushed = 0
-    for _ in range(MAX_NODES):
-        if not heap or heap[0][0] >= cost[row]:
-            return True
-        _, _, chosen = heapq.heappop(heap)
-        points, distance, broken = _node(choices, Y, np.array([row]), chosen)
-        if not distance[0] < cost[row]:
-            continue
-        if broken[0] < 0:
-            best[row], cost[row] = points[0], distance[0]
-            continue
-        for literal in choices.clauses[broken[0]]:
-            pushed += 1
-            heapq.heappush(heap, (float(distance[0]), pushed, (*chosen, literal)))
-    return not heap or heap[0][0] >= cost[row]

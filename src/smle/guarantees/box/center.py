@@ -12,13 +12,12 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import ContradictionError
+from smle.errors import NotCertifiedError
 from smle.guarantees.answers.label_map import most_likely_labels
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.projection import safe_center
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import Cells
-from smle.guarantees.regions.obligations import binding_rules
+from smle.guarantees.regions.cells import Cells, binding_rules
 from smle.rules import CNF, Specification, label_columns
 from smle.rules.formula import unique_pairs
 
@@ -41,7 +40,7 @@ def find_center(
         prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
 
     Raises:
-        ContradictionError: If none was found, or if it leaves no room for rounding.
+        NotCertifiedError: If none was found.
     """
     m, d = len(spec.targets), len(spec.columns)
     wish = np.zeros(m) if prefer is None else np.asarray(prefer, dtype=np.float64).reshape(m)
@@ -110,10 +109,10 @@ def _compatible(wanted: npt.NDArray[np.intp], weights: Array, pairs: npt.NDArray
 def _refuse(spec: Specification, cells: Cells, cell: int) -> NoReturn:
     rules: Sequence[int] = sorted({rule for rule, _ in binding_rules(cells, spec, cell)})
     listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
-    raise ContradictionError(
-        f"No single affine answer with room for rounding was found under the rules {listed} where they are active "
-        "together. Relax one of them, or leave a wider band between limits; `smle rules` shows contradictions."
-        f"{_without_bits(spec, cells)}"
+    raise NotCertifiedError(
+        "A learned box needs one affine answer per cell, with room for rounding. None was found under the rules "
+        f"{listed} where they are active together.{_without_bits(spec, cells)} Use enforcement='correct', the default, "
+        "which needs no such answer; or relax a rule, or leave a wider band between limits."
     )
 
 

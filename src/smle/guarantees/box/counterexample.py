@@ -190,7 +190,7 @@ def exclusion_counterexample(
         if bounds[i] < value - 1e-12:
             break
         h, k = int(pairs[i, 0]), int(pairs[i, 1])
-        literals = pair_literals(h, k, head.W.shape[0], len(region.domain.low))
+        literals = Literals.of_pairs(pairs[i], head.W.shape[0], len(region.domain.low))
         optimum = clause_optimum(literals, head, envelope, region)
         if optimum.x is None or optimum.z is None:
             return Search(None, Status.ERROR, f"{optimum.solution.status} ({optimum.solution.message})")
@@ -199,10 +199,3 @@ def exclusion_counterexample(
         if strength >= -margin and (best is None or strength > best.strength):
             best = Counterexample(optimum.x, optimum.z, strength, (h, k))
     return Search(best, Status.OPTIMAL)
-
-
-def pair_literals(h: int, k: int, outputs: int, inputs: int) -> Literals:
-    """Return the clause whose excess is min(y_h, y_k): y_h < 0 or y_k < 0."""
-    g = np.zeros((2, outputs))
-    g[0, h] = g[1, k] = 1.0
-    return Literals(g, np.zeros((2, inputs)), np.zeros(2), np.ones(2, dtype=bool))

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.answers.literals import choose_literals
 from smle.guarantees.box.robust import Layout, RobustRow
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
@@ -17,11 +18,9 @@ from smle.guarantees.proof.network_boxes import cut_region
 from smle.guarantees.proof.verdict import Holds
 from smle.guarantees.proof.verify import ClauseVerifier, fallback_room
 from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
-from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
-from smle.guarantees.regions.obligations import obligation_regions
 from smle.rules import Clause, Literals, Specification, exclusion
-from smle.solvers import MixedIntegerProgram, Status, solve
 
 __all__ = ["HeadProblem", "RegionObligations"]
 
@@ -226,8 +225,7 @@ class HeadProblem:
     def vertex_weights(self, head: Head) -> list[Array] | None:
         """Pick one literal per clause such that some constant output satisfies them all; None if there is none.
 
-        A small MILP: stay near the head's output at the center of box and domain, with some room in each
-        literal chosen.
+        Stay near the head's output at the center of box and domain, with some room in each literal chosen.
         """
         y = self.central_output(head).astype(np.float64)
         items = [(literals, part.support) for part in self.parts for literals in part.literals]
@@ -238,11 +236,12 @@ class HeadProblem:
         h = np.concatenate([literals.h - support(literals.s)[0] for literals, support in items])
         owner = np.concatenate([np.full(len(literals.h), i) for i, (literals, _) in enumerate(items)])
         norms = np.abs(g).sum(axis=1)
-        reach = 10 * (np.abs(y).max() + (np.abs(h) / norms).max() + 1)
-        found = _choose_literals(g, h, owner, y=y, reach=reach)
+        reach = float(10 * (np.abs(y).max() + (np.abs(h) / norms).max() + 1))
+        found = choose_literals(g, h, owner, near=y, reach=np.full(len(y), reach), room=norms, most=0.01 * reach)
         if found is None:
             return None
-        return [np.eye(len(literals.h))[int(found[i])] for i, (literals, _) in enumerate(items)]
+        first = np.searchsorted(owner, owner[found])
+        return [np.eye(len(literals.h))[c] for c, (literals, _) in zip(found - first, items, strict=True)]
 
     def fallback_safe(self, fallback: npt.NDArray[np.float32]) -> bool:
         """Whether a constant output keeps all rules that bind this head."""
@@ -261,46 +260,3 @@ class HeadProblem:
         lower, upper = self.envelope.at(x)
         y = head.W @ ((lower + upper) / 2) + head.b + (0 if head.V is None else head.V @ x)
         return y.astype(np.float32)
-
-
-def _choose_literals(g: Array, h: Array, owner: Array, *, y: Array, reach: float) -> Array | None:
-    """Return for each clause the position of the chosen literal, or None.
-
-    Unknowns: y' (m), |y' - y| (m), room t, one binary per literal.
-    """
-    k, m = g.shape
-    clauses = int(owner.max()) + 1
-    norms = np.abs(g).sum(axis=1)
-    big = norms * reach + np.abs(h) + reach
-    total = 2 * m + 1 + k
-    A = np.zeros((k + clauses + 2 * m, total))
-    upper = np.empty(len(A))
-    lower = np.full(len(A), -np.inf)
-    A[:k, :m], A[:k, 2 * m], upper[:k] = g, norms, h + big
-    A[np.arange(k), 2 * m + 1 + np.arange(k)] = big
-    A[k + owner.astype(int), 2 * m + 1 + np.arange(k)] = 1.0
-    lower[k : k + clauses], upper[k : k + clauses] = 1.0, np.inf
-    for sign, start in ((1.0, k + clauses), (-1.0, k + clauses + m)):
-        A[start : start + m, :m] = sign * np.eye(m)
-        A[start : start + m, m : 2 * m] = -np.eye(m)
-        upper[start : start + m] = sign * y
-    room = 0.01 * reach
-    objective = np.concatenate([np.zeros(m), np.full(m, 1.0 / reach), [-100.0 * m / room], np.zeros(k)])
-    program = MixedIntegerProgram(
-        objective,
-        A,
-        lower,
-        upper,
-        np.concatenate([np.full(m, -reach), np.zeros(m + 1 + k)]),
-        np.concatenate([np.full(m, reach), np.full(m, 2 * reach), [room], np.ones(k)]),
-        np.concatenate([np.zeros(2 * m + 1, dtype=bool), np.ones(k, dtype=bool)]),
-    )
-    found = solve(program, time_limit=10.0)
-    if found.status not in (Status.OPTIMAL, Status.LIMIT) or found.x is None or not found.x[2 * m] > 0:
-        return None
-    value = g @ found.x[:m] - h
-    chosen = np.empty(clauses, dtype=int)
-    for c in range(clauses):
-        members = np.flatnonzero(owner == c)
-        chosen[c] = int(np.argmin(value[members] / norms[members]))
-    return chosen

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.answers.literals import Node, branch_and_bound
 from smle.guarantees.box.counterexample import Counterexample, Search, exclusion_counterexample, linear_counterexample
 from smle.guarantees.box.head_problem import HeadProblem, RegionObligations
 from smle.guarantees.proof.clause_lp import clause_optimum
@@ -131,7 +132,7 @@ def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, 
     Rounding is included: a point counts if the deployed program might break a rule there.
     """
     numbers = problem.numbers(head)
-    plain = HeadNumbers(numbers.W, numbers.V, numbers.b, np.zeros(len(numbers.b)), np.zeros(len(numbers.b)))
+    plain = HeadNumbers.exact(numbers)
     best: tuple[Counterexample, int] | None = None
     for p, part in enumerate(problem.parts):
         for search in _searches(part, problem, numbers, plain):
@@ -160,7 +161,7 @@ def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumber
             elif optimum.value >= 0:
                 searches.append(Search(Counterexample(optimum.x, optimum.z, optimum.value, ()), Status.OPTIMAL))
     if len(part.exclusions):
-        shifted = HeadNumbers(plain.W, plain.V, numbers.b + numbers.errors, plain.errors, plain.sizes)
+        shifted = replace(plain, b=numbers.b + numbers.errors)
         searches.append(exclusion_counterexample(part.exclusions, shifted, problem.envelope, problem.whole))
     return searches
 
@@ -205,46 +206,29 @@ def memory_projection(
     required = memory_clauses(points, problem, like=like, tolerance=tolerance)
     root = [(i, g[0], float(right[0])) for i, g, right in required if len(right) == 1]
     choices = [(i, g, right) for i, g, right in required if len(right) > 1]
-    best: tuple[float, Array] | None = None
-    last = Solution(Status.INFEASIBLE, message="no branch is feasible")
-    stack: list[tuple[list[Row], frozenset[int]]] = [(root, frozenset())]
-    nodes = 0
-    while stack and nodes < node_limit:
-        rows, settled = stack.pop()
-        nodes += 1
-        found = nearest(rows)
+    failed = Solution(Status.INFEASIBLE, message="no branch is feasible")
+
+    def solved(chosen: tuple[tuple[int, int], ...]) -> Node[Array, tuple[int, int]] | None:
+        nonlocal failed
+        settled = {c: (i, g[j], float(right[j])) for c, j in chosen for i, g, right in (choices[c],)}
+        found = nearest([*root, *settled.values()])
         if found.x is None:
-            last = found if found.status is not Status.OPTIMAL else last
-            continue
-        value, table = found.objective, found.x.reshape(theta.shape)
-        if best is not None and value >= best[0] - 1e-12:
-            continue
-        y = features @ table.T
-        broken = _most_broken(choices, y, settled)
-        if broken is None:
-            best = (value, found.x)
-            continue
-        i, g, right = choices[broken]
-        excess = g @ y[i] - right
-        # The literal that is nearest to holding is tried first.
-        order = np.argsort(-excess / np.linalg.norm(g, axis=1))
-        stack.extend(([*rows, (i, g[j], float(right[j]))], settled | {broken}) for j in order)
-    if best is None:
-        return last
-    status = Status.LIMIT if stack else Status.OPTIMAL
-    return Solution(status, x=best[1], objective=best[0], message=f"{nodes} nodes")
+            failed = found
+            return None
+        y = features @ found.x.reshape(theta.shape).T
+        # Settled clauses have a literal among the rows: it holds up to the solver's tolerance.
+        excess = {c: g @ y[i] - right for c, (i, g, right) in enumerate(choices) if c not in settled}
+        worst = max(excess, key=lambda c: float(excess[c].min()), default=None)
+        if worst is None or excess[worst].min() <= 1e-12:
+            return Node(found.objective, found.x)
+        order = np.argsort(excess[worst] / np.linalg.norm(choices[worst][1], axis=1))
+        return Node(found.objective, found.x, [(worst, int(j)) for j in order])
 
-
-def _most_broken(choices: Sequence[tuple[int, Array, Array]], y: Array, settled: frozenset[int]) -> int | None:
-    """Return the clause that is broken most; settled ones have a literal among the rows, up to solver tolerance."""
-    worst, position = 1e-12, None
-    for c, (i, g, right) in enumerate(choices):
-        if c in settled:
-            continue
-        excess = float((g @ y[i] - right).min())
-        if excess > worst:
-            worst, position = excess, c
-    return position
+    found = branch_and_bound(solved, max_nodes=node_limit)
+    if found.answer is None:
+        return failed
+    status = Status.OPTIMAL if found.ended else Status.LIMIT
+    return Solution(status, x=found.answer, objective=found.cost, message=f"{found.nodes} nodes")
 
 
 class _Squared:

@@ -295,7 +295,7 @@ def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) 
     problem = QuadraticProgram(P, q, safe.A, *ends)
     found = solve(problem)
     if found.status is not Status.OPTIMAL:
-        second = solve(problem, backend="clarabel", time_limit=30.0)
+        second = solve(problem, backend="highs", time_limit=30.0)
         found = second if second.status is Status.OPTIMAL else found
     return found if found.x is None else replace(found, x=unit * found.x)
 
@@ -336,6 +336,6 @@ def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None
         return None
     if near is not None:
         target = near.reshape(layout.outputs, -1)[:, layout.width :].reshape(-1)
-        found = roomy_center(rows, small, room=(0.5 * found[1], most), near=target) or found
+        found = roomy_center(rows, small, room=(0.5 * found[1], most), gain=0.0, near=target) or found
     table = found[0].reshape(layout.outputs, -1)
     return np.hstack([np.zeros((layout.outputs, layout.width)), table]).reshape(-1)

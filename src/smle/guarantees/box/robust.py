@@ -43,7 +43,8 @@ Block = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 class RobustRow:
     """One combination of literals over one region: g.y + s.x <= h - margin. Shapes: g (m,), s (d,).
 
-    `envelope` is the box of the embedding over this region, where it is not the common one.
+    `envelope` is the box of the embedding over this region, where it is not the common one. `roomy`: a center keeps
+    room in this row.
     """
 
     g: Array
@@ -52,6 +53,7 @@ class RobustRow:
     region: Region
     margin: float = 0.0
     envelope: WidenedBox | None = None
+    roomy: bool = True
 
 
 @dataclass(frozen=True)
@@ -158,34 +160,42 @@ def robust_rows(rows: Sequence[RobustRow], envelope: WidenedBox, layout: Layout)
 
 
 def roomy_center(
-    rows: Sequence[RobustRow], layout: Layout, *, room: tuple[float, float], near: Array | None = None
-) -> tuple[Array, float] | None:
-    """Return the answer b + V x with the most room t in all rows, and t; or, with `near`, the nearest one (L1).
+    rows: Sequence[RobustRow], layout: Layout, *, room: tuple[float, float], gain: float = 1.0,
+    near: Array | None = None, cost: Array | float = 1.0, fixed: npt.NDArray[np.bool_] | None = None,
+) -> tuple[Array, float] | None:  # fmt: skip
+    """Return the answer b + V x with the most room t in all rows, and t; or, with `near`, the best of both.
+
+    Maximizes gain t - cost.|parameters - near|.
 
     Args:
-        rows: What is required, each with the same room.
+        rows: What is required; those that are `roomy` keep the room t.
         layout: Of a head without embedding: its vector is what is returned.
         room: The least and the most room.
+        gain: What the room is worth.
         near: A vector to stay near; None: the room decides.
+        cost: Of the distance from it, for each parameter.
+        fixed: Parameters that are to be as in `near`.
     """
     nothing = np.zeros(0)
     safe = robust_rows(rows, WidenedBox(nothing, nothing, None, None, nothing, nothing), layout)
     total, size = safe.A.shape[1], layout.size
     column = np.zeros((safe.A.shape[0], 1))
-    column[safe.required] = 1.0
+    column[safe.required, 0] = [row.roomy for row in rows]
     lower, upper = np.append(safe.lower, room[0]), np.append(safe.upper, room[1])
     A: Matrix = sparse.hstack([safe.A, column], format="csr")
-    objective = np.append(np.zeros(total), -1.0)
+    objective = np.append(np.zeros(total), -gain)
     sides = safe.row_lower, safe.row_upper
     if near is not None:
+        if fixed is not None:
+            lower[:size][fixed] = upper[:size][fixed] = near[fixed]
         # Further unknowns: |parameter - near|.
         parameters, eye = sparse.eye(size, total + 1), sparse.identity(size)
         A = sparse.bmat([[A, None], [parameters, eye], [parameters, -eye]], format="csr")
         free = np.full(size, np.inf)
         sides = np.concatenate([safe.row_lower, near, -free]), np.concatenate([safe.row_upper, free, near])
         lower, upper = np.append(lower, np.zeros(size)), np.append(upper, free)
-        objective = np.append(np.zeros(total + 1), np.ones(size))
-    found = solve(LinearProgram(objective, A, *sides, lower, upper))
+        objective = np.append(objective, np.broadcast_to(cost, size))
+    found = solve(LinearProgram(objective, A, *sides, lower, upper), time_limit=10.0)
     if found.status is not Status.OPTIMAL or found.x is None:
         return None
     return found.x[:size], float(found.x[total])

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -216,12 +215,3 @@ class Verdicts(_NoTruth):
         for block in self.exclusions:
             found += [(Obligation(block.head, block.rule, clause, block.region), v) for clause, v in block.unproved]
         return tuple(sorted(found, key=depth))
-
-    def counts(self) -> dict[str, int]:
-        """Count the verdicts of each kind."""
-        total = Counter(type(verdict).__name__ for _, verdict in self.items)
-        for block in self.exclusions:
-            good = int(block.proved.sum())
-            total["Holds"] += good
-            total["NotProved"] += len(block.margins) - good
-        return {kind: count for kind, count in total.items() if count}

@@ -31,9 +31,8 @@ from smle.guarantees.proof.verdict import (
     Verdicts,
 )
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
-from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
-from smle.guarantees.regions.obligations import obligation_regions
 from smle.rules import CNF, Clause, Literals, Specification
 from smle_check.floats import exact
 

@@ -11,7 +11,7 @@ errors; the exact checker has the last word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,10 @@ import numpy.typing as npt
 from smle.guarantees.proof.frozen_heads import Bounds, Head, NetworkBounds
 from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.rounding import LARGEST, affine_errors
-from smle.guarantees.regions.geometry import TINY, Domain, Region, RegionMaximum, U, enlarged_rows
+from smle.guarantees.regions.geometry import TINY, Domain, Region, RegionMaximum, U
 from smle.rules import Literals
 
-__all__ = ["HeadNumbers", "WidenedBox", "Worst", "enlarged_rows", "worst_case"]
+__all__ = ["HeadNumbers", "WidenedBox", "Worst", "worst_case"]
 
 Array = npt.NDArray[np.float64]
 
@@ -152,21 +152,17 @@ class HeadNumbers:
     @classmethod
     def of(cls, head: Head, envelope: WidenedBox, domain: Domain) -> HeadNumbers:
         """Return the numbers of a head under an envelope."""
-        return cls.build(
-            head.W.astype(np.float64),
-            None if head.V is None else head.V.astype(np.float64),
-            head.b.astype(np.float64),
-            envelope=envelope,
-            domain=domain,
-        )
+        numbers = cls.exact(head)
+        weights = numbers.W if numbers.V is None else np.hstack([numbers.W, numbers.V])
+        sizes = envelope.sizes if numbers.V is None else np.concatenate([envelope.sizes, domain.sizes])
+        errors = affine_errors(weights, sizes, numbers.b)
+        return replace(numbers, errors=errors, sizes=np.abs(weights) @ sizes + np.abs(numbers.b))
 
     @classmethod
-    def build(cls, W: Array, V: Array | None, b: Array, *, envelope: WidenedBox, domain: Domain) -> HeadNumbers:
-        """Return the numbers of a head given as float64 arrays."""
-        weights = W if V is None else np.hstack([W, V])
-        sizes = envelope.sizes if V is None else np.concatenate([envelope.sizes, domain.sizes])
-        errors = affine_errors(weights, sizes, b)
-        return cls(W, V, b, errors, np.abs(weights) @ sizes + np.abs(b))
+    def exact(cls, head: Head | HeadNumbers) -> HeadNumbers:
+        """Return the numbers of a head without rounding."""
+        V, none = None if head.V is None else head.V.astype(np.float64), np.zeros(len(head.b))
+        return cls(head.W.astype(np.float64), V, head.b.astype(np.float64), none, none)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,12 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.simplex import ExactInfeasible, ExactOptimal, maximize, priced_bound
 from smle.guarantees.regions.guard import FORMATS, GuardRow, domain_box
+from smle.guarantees.regions.simplex import point_or_proof
 from smle.rules import Linear, Specification
 from smle.solvers import LinearProgram, Status, solve
 from smle_check.floats import BINARY64, Binary
+from smle_check.kernel import bounded
 
 __all__ = ["COMPLEMENT", "Multipliers", "Point", "Prover", "Refutation"]
 
@@ -92,7 +93,8 @@ class Prover:
         for fmt in FORMATS:
             spaces = [(self.half_space(r, complement, fmt), m) for r, m in multipliers]
             lower, upper = self.boxes[fmt]
-            bound = priced_bound([(form, a, m) for (form, a, _), m in spaces], lower, upper)
+            rows = [(dict(form), a) for (form, a, _), _ in spaces]
+            bound = bounded({}, rows, [m for _, m in spaces], lower, upper)
             if bound > 0 or (bound == 0 and not any(strict and m > 0 for (_, _, strict), m in spaces)):
                 return False
         return True
@@ -200,26 +202,8 @@ class Prover:
         return result
 
     def _decide_exactly(self, numbers: Sequence[int], complement: GuardRow | None, fmt: Binary) -> Point | Multipliers:
-        """Maximize the slack t of the strict rows over the non-strict ones, in rationals."""
         spaces = [self.half_space(r, complement, fmt) for r in numbers]
-        lower, upper = self.boxes[fmt]
-        used = sorted({i for form, _, _ in spaces for i, _ in form})
-        place = {i: p for p, i in enumerate(used)}
-        slack = len(used)
-        rows = [[*((place[i], q) for i, q in form), *([(slack, ONE)] if strict else [])] for form, _, strict in spaces]
-        any_strict = any(strict for _, _, strict in spaces)
-        outcome = maximize(
-            [(slack, ONE)] if any_strict else [],
-            rows,
-            row_lower=[None] * len(rows),
-            row_upper=[a for _, a, _ in spaces],
-            lower=[*(lower[i] for i in used), ZERO],
-            upper=[*(upper[i] for i in used), ONE],
-        )
-        if isinstance(outcome, ExactOptimal) and not (any_strict and outcome.value == 0):
-            x = list(self.middle[fmt])
-            for i, p in place.items():
-                x[i] = outcome.x[p]
-            return Point(tuple(x))
-        assert isinstance(outcome, ExactInfeasible | ExactOptimal)  # the box is finite
-        return tuple(sorted((r, m) for r, m in zip(numbers, outcome.multipliers, strict=True) if m))
+        found = point_or_proof(spaces, *self.boxes[fmt])
+        if isinstance(found, dict):
+            return Point(tuple(found.get(i, v) for i, v in enumerate(self.middle[fmt])))
+        return tuple(sorted((r, m) for r, m in zip(numbers, found, strict=True) if m))

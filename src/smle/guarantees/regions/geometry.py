@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,11 @@ import numpy.typing as npt
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.guard import GuardRow, guard_rows
 from smle.rules import Specification
-from smle.solvers import LinearProgram, Session, Status, open_session, solve
+from smle.solvers import LinearProgram, Status, open_session, solve
 from smle_check.floats import BINARY32, BINARY64, cast_error, nearest, round_up
+
+if TYPE_CHECKING:
+    from smle.solvers.highs import Session
 
 __all__ = ["Domain", "Region", "RegionMaximum", "enlarged_rows"]
 
@@ -112,7 +116,7 @@ class Region:
         cls, cells: Cells, spec: Specification, regions: Iterable[int], *,
         domain: Domain | None = None, rows: tuple[Array, Array] | None = None,
     ) -> Region:  # fmt: skip
-        """Return the intersection of regions of an cells.
+        """Return the intersection of some regions.
 
         `domain` and `rows` (from `enlarged_rows`) may be handed in to save computing them again.
         """

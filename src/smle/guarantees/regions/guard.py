@@ -92,7 +92,7 @@ def guard_row(row: Row, spec: Specification) -> GuardRow:
 
 
 def guard_rows(cells: Cells, spec: Specification) -> tuple[GuardRow, ...]:
-    """Return the guard forms of all rows of an cells, in their order."""
+    """Return the guard forms of all rows, in their order."""
     return tuple(guard_row(row, spec) for row in cells.rows)
 
 

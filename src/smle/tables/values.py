@@ -1,7 +1,8 @@
-"""Whole numbers that a float format cannot hold: here is decided, for every door, what is refused.
+"""Single values: which stand for missing ones, which are numbers, which whole numbers a float cannot hold.
 
-A rule may hold for a number and not for the one that it would be rounded to. Fractions are measurements: they are read
-as the nearest floats. So is text with an exponent, which is how floats themselves are written.
+The last are refused at every door: a rule may hold for a number and not for the one that it would be rounded to.
+Fractions are measurements: they are read as the nearest floats. So is text with an exponent, which is how floats
+themselves are written.
 """
 
 from __future__ import annotations
@@ -17,11 +18,27 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 
-__all__ = ["WHOLE_FLOAT32", "WHOLE_FLOAT64", "as_objects", "may_be_rounded", "require_exact"]
+__all__ = ["WHOLE_FLOAT32", "WHOLE_FLOAT64", "as_objects", "is_missing", "is_number", "may_be_rounded", "require_exact"]
 
 WHOLE_FLOAT32, WHOLE_FLOAT64 = 2**24, 2**53  # up to here all whole numbers are floats
 _WHOLE_TEXT = re.compile(r"([+-]?[\d_]+)(?:\.0*)?")
 _INFINITE_TEXT = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value can be read as a number, however large."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    except OverflowError:
+        return True
+    return True
 
 
 def may_be_rounded(numbers: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
@@ -62,8 +79,8 @@ def require_exact(values: Any, numbers: npt.NDArray[np.floating[Any]], names: Se
             text = str(value)
             raise DataError(
                 f"{names[column]}: {text if len(text) <= 40 else text[:40] + '...'} cannot be read exactly ({kind} has "
-                f"all whole numbers up to 2^{bits}), and a rule may tell it from its neighbors. Subtract an offset or "
-                "use a larger unit, in the rules too."
+                f"all whole numbers up to 2^{bits}), and a rule may distinguish it from its neighbors. Subtract an "
+                "offset or use a larger unit, in the rules too."
             )
 
 

@@ -1,4 +1,4 @@
-"""What an attack hands over: a violation in the user's units, or none, which proves nothing."""
+"""What an attack returns: a violation in the user's units, or none, which proves nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Violation:
     """An input at which a model breaks a rule, judged in exact arithmetic.
 
     * `rule`: its name; `asks`: its `then`.
-    * `inputs`: those that matter: the rule reads them, or the violation depends on them. The others may have any usual
-      value. Numbers in the user's units, categories by name, None where the value is missing.
+    * `inputs`: those that matter: the rule reads them, or the violation depends on them. The others have usual values.
+      Numbers in the user's units, categories by name, None where the value is missing.
     * `row`: all inputs, as in a table.
     * `answer`: the outputs that the rule reads: numbers, True or False for labels, options by name.
     * `outputs`: all numbers behind the answer: logits for labels, a score per option.
     * `excess`: by how much the rule is broken, exactly, in the units of the comparison that came nearest to hold, as it
-      is stated. 0: a limit that is excluded was reached. None: the answer is no finite number.
+      is stated. 0: the answer reaches a limit that the rule excludes. None: the answer is not a finite number.
     """
 
     rule: str
@@ -37,19 +37,21 @@ class Violation:
         place = ", ".join(f"{name}={_shown(value)}" for name, value in self.inputs.items()) or "every input"
         answer = ", ".join(f"{name}={_shown(value)}" for name, value in self.answer.items())
         if self.excess is None:
-            much = "the answer is no finite number"
+            much = "the answer is not a finite number"
         else:
-            much = f"off by {number_text(self.excess, 4)}" if self.excess else "a limit that is excluded is reached"
+            much = (
+                f"off by {number_text(self.excess, 4)}" if self.excess else "it reaches a limit that the rule excludes"
+            )
         return f"Rule '{self.rule}' asks {self.asks}. At {place} the model answers {answer}: {much}."
 
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """The outcome of `smle.attack`. It has no truth value: ask `found`.
+    """The outcome of `smle.attack`. It has no truth value; use `found`.
 
     * `violation`: the strongest one that was found, or None.
-    * `tried`: how many inputs the model was asked.
-    * `unreached`: rules that bind at none of them, so that nothing was learned about them.
+    * `tried`: how many inputs were tried.
+    * `unreached`: rules that apply at none of them, so the attack says nothing about these.
     """
 
     violation: Violation | None
@@ -62,7 +64,7 @@ class Attack:
         return self.violation is not None
 
     def __bool__(self) -> bool:
-        raise TypeError("An attack has no truth value: that nothing was found is no proof. Ask attack.found.")
+        raise TypeError("An attack has no truth value, because finding nothing proves nothing. Use attack.found.")
 
     def __repr__(self) -> str:
         """Say what was found, and that nothing found is not a proof."""
@@ -70,7 +72,7 @@ class Attack:
             return f"{self.violation} ({self.tried:,} inputs tried.)"
         said = f"No violation found at {self.tried:,} inputs. This is not a proof."
         if self.unreached:
-            said += f" No input was found at which these rules bind: {', '.join(self.unreached)}."
+            said += f" These rules apply at none of them: {', '.join(self.unreached)}."
         return said
 
 

@@ -1,6 +1,6 @@
 """Linear programs in rationals: the judge where a float solver's word is not a proof.
 
-    maximize c.x   subject to   row_lower <= A x <= row_upper,   lower <= x <= upper
+    maximize c.x   subject to   A x <= a,   lower <= x <= upper
 
 None stands for an end that is not there. The method is the bounded-variable simplex on a dictionary whose rows
 are sparse; Bland's rule takes over after a while, so it always ends. Meant for small problems (tens of rows).
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = ["ExactInfeasible", "ExactOptimal", "ExactUnbounded", "maximize", "priced_bound"]
+__all__ = ["ExactInfeasible", "ExactOptimal", "ExactUnbounded", "maximize", "point_or_proof"]
 
 SparseRow = Sequence[tuple[int, Fraction]]
 End = Fraction | None
@@ -22,9 +22,9 @@ _GREEDY_PIVOTS = 200
 
 @dataclass(frozen=True)
 class ExactOptimal:
-    """An optimum `x`, its value, and one multiplier per row (>= 0: upper end, <= 0: lower end) that proves it.
+    """An optimum `x`, its value, and one multiplier m >= 0 per row that proves it.
 
-    value = sum_r max(m_r upper_r, m_r lower_r) + sum_i max over [lower_i, upper_i] of (c - A'm)_i x_i.
+    value = m.a + sum_i max over [lower_i, upper_i] of (c - A'm)_i x_i.
     """
 
     x: tuple[Fraction, ...]
@@ -47,25 +47,16 @@ class ExactUnbounded:
 
 
 def maximize(
-    objective: SparseRow,
-    rows: Sequence[SparseRow],
-    *,
-    row_lower: Sequence[End],
-    row_upper: Sequence[End],
-    lower: Sequence[End],
-    upper: Sequence[End],
+    objective: SparseRow, rows: Sequence[tuple[SparseRow, Fraction]], lower: Sequence[End], upper: Sequence[End]
 ) -> ExactOptimal | ExactInfeasible | ExactUnbounded:
-    """Solve a linear program exactly. Shapes: rows (k), variables (n)."""
+    """Solve a linear program exactly. `rows` are pairs (form, bound); `lower` and `upper` have an end per variable."""
     n, k = len(lower), len(rows)
-    if not (len(upper) == n and len(row_lower) == k and len(row_upper) == k):
-        raise ValueError("Expected one end per variable and per row on either side.")
+    if len(upper) != n:
+        raise ValueError(f"Expected as many lower as upper ends. Got {n} and {len(upper)}.")
     for i, (low, high) in enumerate(zip(lower, upper, strict=True)):
         if low is not None and high is not None and low > high:
             raise ValueError(f"Expected lower <= upper. Got an empty range for variable {i}.")
-    for low, high in zip(row_lower, row_upper, strict=True):
-        if low is not None and high is not None and low > high:
-            raise ValueError("Expected row_lower <= row_upper. Got an empty range for a row.")
-    tableau = _Tableau(rows, [*lower, *row_lower], [*upper, *row_upper], n)
+    tableau = _Tableau([form for form, _ in rows], [*lower, *[None] * k], [*upper, *(bound for _, bound in rows)], n)
     refutation = tableau.restore()
     if refutation is not None:
         return ExactInfeasible(refutation)
@@ -77,29 +68,26 @@ def maximize(
     return ExactOptimal(x, value, tuple(slopes.get(n + r, ZERO) for r in range(k)))
 
 
-def priced_bound(
-    multipliers: Sequence[tuple[SparseRow, Fraction, Fraction]],
-    lower: Sequence[Fraction],
-    upper: Sequence[Fraction],
-    objective: SparseRow = (),
-) -> Fraction:
-    """Bound c.x from above by multipliers (row, bound, m >= 0) for rows `row . x <= bound`; residuals are priced.
+def point_or_proof(
+    rows: Sequence[tuple[SparseRow, Fraction, bool]], lower: Sequence[End], upper: Sequence[End]
+) -> dict[int, Fraction] | tuple[Fraction, ...]:
+    """Return a point of `form . x <= bound` (`<` if strict), or multipliers of the rows that prove that there is none.
 
-    sum_r m_r a_r + sum_i max(e_i lower_i, e_i upper_i),  e = c - A'm. Any m >= 0 gives a valid bound.
+    Of the point, the variables that the rows mention. Strict rows share a slack, which is maximized.
     """
-    total = ZERO
-    residual: dict[int, Fraction] = {}
-    for i, c in objective:
-        residual[i] = residual.get(i, ZERO) + c
-    for row, bound, m in multipliers:
-        if m < 0:
-            raise ValueError("Expected multipliers >= 0. Got a negative one.")
-        total += m * bound
-        for i, q in row:
-            residual[i] = residual.get(i, ZERO) - m * q
-    for i, e in residual.items():
-        total += e * (upper[i] if e > 0 else lower[i])
-    return total
+    used = sorted({i for form, _, _ in rows for i, _ in form})
+    place = {i: p for p, i in enumerate(used)}
+    slack = [(len(used), Fraction(1))]
+    any_strict = any(strict for _, _, strict in rows)
+    found = maximize(
+        slack if any_strict else [],
+        [([*((place[i], q) for i, q in form), *(slack if strict else [])], bound) for form, bound, strict in rows],
+        [*(lower[i] for i in used), ZERO],
+        [*(upper[i] for i in used), Fraction(1)],
+    )
+    if isinstance(found, ExactInfeasible) or (isinstance(found, ExactOptimal) and any_strict and found.value == 0):
+        return found.multipliers
+    return {i: found.x[p] for i, p in place.items()}
 
 
 class _Tableau:

@@ -1,4 +1,4 @@
-"""A Specification to VNN-LIB 1.0: the file asserts that some rule is broken somewhere in the domain."""
+"""Rules to VNN-LIB 1.0, for outside verifiers: the file asserts that some rule is broken somewhere in the domain."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from smle.errors import RuleError
+from smle.rules import Categorical, Literal, Polytope, Row, Specification
 from smle.rules.expressions import decimal_text
-from smle.rules.polytope import Linear, Polytope, Row
-from smle.rules.specification import Categorical, Specification
 
 __all__ = ["write_vnnlib"]
 
@@ -36,8 +35,8 @@ def write_vnnlib(specification: Specification, *, rule: str | None = None) -> st
     lines += [f"(declare-const Y_{i} Real) ; {name}" for i, name in enumerate(specification.targets)]
     one = Fraction(1)
     for i, (low, high) in enumerate(zip(specification.lower, specification.upper, strict=True)):
-        lines.append(f"(assert {_comparison((), ((i, one),), high, False)})")
-        lines.append(f"(assert {_comparison((), ((i, -one),), -low, False)})")
+        lines.append(f"(assert {_row(Row(((i, one),), high))})")
+        lines.append(f"(assert {_row(Row(((i, -one),), -low))})")
     if sum(len(r.requirement) * len(r.regions) for r in rules) > _MAX_CLAUSES:
         raise RuleError(f"Expected at most {_MAX_CLAUSES:,} clauses to write. Got more.")
     ways = [(region, clause) for r in rules for region in r.regions for clause in r.requirement.expanded()]
@@ -46,7 +45,7 @@ def write_vnnlib(specification: Specification, *, rule: str | None = None) -> st
     cases = [
         [
             *(_row(row) for row in region.rows if row not in shared.rows),
-            *(_broken(lit.outputs, lit.inputs, lit.bound, lit.strict) for lit in clause.literals),
+            *(_text(literal.negated) for literal in clause.literals),
         ]
         for region, clause in ways
     ]
@@ -58,17 +57,12 @@ def write_vnnlib(specification: Specification, *, rule: str | None = None) -> st
 
 
 def _row(row: Row) -> str:
-    return _comparison((), row.coefficients, row.bound, row.strict)
+    return _text(Literal((), row.coefficients, row.bound, row.strict))
 
 
-def _broken(outputs: Linear, inputs: Linear, bound: Fraction, strict: bool) -> str:
-    """Return the negation of `outputs . y + inputs . x <= bound`."""
-    negative = tuple((i, -v) for i, v in outputs), tuple((i, -v) for i, v in inputs)
-    return _comparison(*negative, -bound, not strict)
-
-
-def _comparison(outputs: Linear, inputs: Linear, bound: Fraction, strict: bool) -> str:
-    """Return `outputs . y + inputs . x <= bound`, scaled where a coefficient has no finite decimal."""
+def _text(literal: Literal) -> str:
+    """Return a literal, scaled where a coefficient has no finite decimal."""
+    outputs, inputs, bound = literal.outputs, literal.inputs, literal.bound
     numbers = [bound, *(v for _, v in (*outputs, *inputs))]
     if any(decimal_text(abs(n)) is None for n in numbers):
         scale = math.lcm(*(n.denominator for n in numbers))
@@ -77,7 +71,7 @@ def _comparison(outputs: Linear, inputs: Linear, bound: Fraction, strict: bool) 
         bound *= scale
     terms = [(v, f"Y_{i}") for i, v in outputs] + [(v, f"X_{i}") for i, v in inputs]
     left, right = [t for t in terms if t[0] > 0], [(-v, n) for v, n in terms if v < 0]
-    operator, opposite = ("<", ">") if strict else ("<=", ">=")
+    operator, opposite = ("<", ">") if literal.strict else ("<=", ">=")
     if not left:
         return f"({opposite} {_sum(right)} {_decimal(-bound)})"
     if not right:

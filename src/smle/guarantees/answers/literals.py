@@ -1,0 +1,125 @@
+"""The search over literals, one of each clause: branch and bound with a callback, and a MILP for constant outputs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from smle.solvers import MixedIntegerProgram, solve
+
+__all__ = ["Found", "Node", "branch_and_bound", "choose_literals"]
+
+Array = npt.NDArray[np.float64]
+Answer = TypeVar("Answer")
+Literal = TypeVar("Literal")
+
+
+@dataclass(frozen=True, eq=False)
+class Node(Generic[Answer, Literal]):
+    """The cheapest answer under the chosen literals, its cost, and the literals of a clause that it breaks, if any."""
+
+    cost: float
+    answer: Answer
+    broken: Sequence[Literal] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Found(Generic[Answer]):
+    """The best answer, None if none was found. `ended`: there is no better one; otherwise the limit cut the search."""
+
+    answer: Answer | None
+    cost: float
+    nodes: int
+    ended: bool
+
+
+def branch_and_bound(
+    solve: Callable[[tuple[Literal, ...]], Node[Answer, Literal] | None],
+    *,
+    max_nodes: int,
+    below: float = float("inf"),
+    enough: float = float("-inf"),
+    best_first: bool = False,
+) -> Found[Answer]:
+    """Return the cheapest answer that breaks no clause.
+
+    Args:
+        solve: Returns the cheapest answer under the chosen literals, None if there is none. More literals never make
+            it cheaper, so its cost bounds what follows. A broken clause is branched on, its first literal first.
+        max_nodes: How often to call `solve` at most.
+        below: Only answers that cost less count.
+        enough: The search ends with the first answer that costs no more than this.
+        best_first: Go on from the cheapest node; otherwise from the latest, depth first.
+    """
+    best: Answer | None = None
+    cost, nodes, count = below, 0, 0
+    heap: list[tuple[Any, int, float, tuple[Literal, ...]]] = [(0, 0, float("-inf"), ())]
+    while heap and nodes < max_nodes and cost > enough:
+        *_, bound, chosen = heapq.heappop(heap)
+        if bound >= cost:
+            continue
+        nodes += 1
+        node = solve(chosen)
+        if node is None or not node.cost < cost:
+            continue
+        if not node.broken:
+            best, cost = node.answer, node.cost
+            continue
+        for literal in node.broken if best_first else reversed(node.broken):
+            count += 1
+            heapq.heappush(heap, (node.cost if best_first else -count, count, node.cost, (*chosen, literal)))
+    return Found(best, cost, nodes, cost <= enough or all(bound >= cost for *_, bound, _ in heap))
+
+
+def choose_literals(
+    g: Array, h: Array, owner: npt.NDArray[np.intp], *, near: Array, reach: Array, room: Array, most: float
+) -> npt.NDArray[np.intp] | None:
+    """Return for each clause the literal that holds best at a constant output with room in one literal of each.
+
+    A MILP over the output, its distance from `near`, the room, and one binary per literal. The room counts most. None:
+    no such output was found.
+
+    Args:
+        g: Literals `g.y <= h`, (k, m).
+        h: Their bounds, (k,).
+        owner: The clause of each, (k,), from 0 on.
+        near: Where outputs should be, (m,).
+        reach: How far they may be from it, (m,).
+        room: The share of the room that each literal keeps, (k,).
+        most: The most room that is of use.
+    """
+    k, m = g.shape
+    clauses = int(owner.max()) + 1
+    big = np.abs(g) @ (np.abs(near) + reach) + np.abs(h) + most * room
+    eye, members = sparse.identity(m), sparse.csr_matrix((np.ones(k), (owner, np.arange(k))), (clauses, k))
+    A = sparse.bmat(
+        [
+            [sparse.csr_matrix(g), None, sparse.csr_matrix(room[:, None]), sparse.diags(big)],
+            [None, None, None, -members],
+            [eye, -eye, None, None],
+            [-eye, -eye, None, None],
+        ],
+        format="csr",
+    )
+    upper = np.concatenate([h + big, -np.ones(clauses), near, -near])
+    program = MixedIntegerProgram(
+        np.concatenate([np.zeros(m), 1.0 / reach, [-100.0 * m / most], np.zeros(k)]),
+        A,
+        np.full(len(upper), -np.inf),
+        upper,
+        np.concatenate([near - reach, np.zeros(m + 1 + k)]),
+        np.concatenate([near + reach, reach, [most], np.ones(k)]),
+        np.arange(2 * m + 1 + k) > 2 * m,
+    )
+    x = solve(program, time_limit=10.0).x
+    if x is None or not np.isfinite(x).all() or not x[2 * m] > 0:
+        return None
+    excess = (g @ x[:m] - h) / np.abs(g).sum(axis=1)
+    order = np.lexsort((excess, owner))
+    return order[np.searchsorted(owner[order], np.arange(clauses))]
