@@ -244,7 +244,7 @@ def test_training_goes_on_from_the_weights_as_they_are(skewed, tmp_path):
 
 def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
     X, y = skewed[0], np.minimum(skewed[0][:, 0], 8)
-    model = SafeRegressor(CAPPED, learning_rate=0.03, **QUICK)
+    model = SafeRegressor(CAPPED, batch_size=32, **QUICK)
     losses = []
     for _ in range(5):
         for part in np.array_split(np.arange(len(X)), 2):
