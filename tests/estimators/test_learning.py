@@ -245,14 +245,12 @@ def test_training_goes_on_from_the_weights_as_they_are(skewed, tmp_path):
 def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
     X, y = skewed[0], np.minimum(skewed[0][:, 0], 8)
     model = SafeRegressor(CAPPED, batch_size=32, **QUICK)
-    losses = []
     for _ in range(5):
         for part in np.array_split(np.arange(len(X)), 2):
             model.partial_fit(X[part], y[part])
             assert model.certificate_.check()
             assert model.predict(X).max() <= 9
-        losses.append(((model.predict(X) - y) ** 2).mean())
-    assert losses[-1] < 0.5 * losses[0]
+    assert model.score(X, y) > 0.95
     with pytest.raises(ValueError, match="only networks"):
         SafeRegressor(CAPPED, estimator=Ridge()).partial_fit(X, y)
     labels = SafeClassifier(PAIR, thresholds=0.3, **QUICK)
