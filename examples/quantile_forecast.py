@@ -51,7 +51,7 @@ def main(*, rows: int = 5000, max_epochs: int = 100) -> float:
     network = SafeNetwork(backbone, spec, embedding=32)
     train(
         network, features, demand, loss=pinball, seed=0,
-        options=TrainingOptions(max_epochs=max_epochs, learning_rate=1e-2, batch_size=256, progress=False),
+        options=TrainingOptions(max_epochs=max_epochs, learning_rate=1e-2, batch_size=256, verbose=False),
     )  # fmt: skip
     print(network.certificate_)
     with torch.inference_mode():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import smle
 from smle import Specification, correct
-from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
+from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, RuleError
 from smle.guarantees import nearest_outputs
 from smle.nn import CNN, BoxNetwork
 from support.sampling import Judge, hard_points
@@ -242,18 +242,12 @@ def test_safe_networks_are_saved_and_loaded(tmp_path: Path, bounds: str) -> None
     np.testing.assert_array_equal(answers(again, X), answers(network, X))
     np.testing.assert_array_equal(again.predict(X), answers(network, X)[:, 0])
     again.certificate_.check()
-    again.head.heads.bias.add_(1.0)
-    with pytest.raises(CertificateError, match=r"changed after it was certified \(heads\.bias\)"):
-        again.certificate_.check()
 
 
 def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
     spec = spec_of(RULES["limits"])
     with pytest.raises(ModelFormatError, match=r"bfloat16\. Call model\.float\(\)"):
         correct(wild_model(3).to(torch.bfloat16), spec).save(tmp_path / "model")
-    free = BoxNetwork(nn.Linear(2, 4), spec_of("outputs: [p]\nrules: []\n"), embedding=4)
-    with pytest.raises(NotCertifiedError, match="nothing to prove"):
-        free.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
@@ -278,8 +272,11 @@ def test_features_of_another_shape_and_rules_that_are_none_are_refused() -> None
     network = correct(wild_model(2), spec_of(RULES["coupled"]))
     with pytest.raises(DataError, match=r"\(rows, 2\), the columns a, b\. Got \(50, 3\)"):
         network.predict(np.zeros((50, 3)))
+    free = spec_of("outputs: [p, q]\nrules: []\n")
     with pytest.raises(RuleError, match="there are none"):
-        correct(wild_model(2), spec_of("outputs: [p, q]\nrules: []\n"))
+        correct(wild_model(2), free)
+    with pytest.raises(RuleError, match="there are none"):
+        BoxNetwork(nn.Linear(2, 4), free, embedding=4)
     with pytest.raises(TypeError, match="Expected a Specification"):
         correct(wild_model(2), RULES["coupled"])
 

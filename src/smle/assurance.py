@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import smle_check
-from smle.certificates.agreement import cells_of
-from smle.certificates.document import Certificate, tensors_of
+from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import issue, require_proved
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.guarantees import Verdicts
@@ -24,12 +23,9 @@ from smle.guarantees import verify as verify_frozen_heads
 from smle.nn.asked import AskedModule
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
-from smle.nn.clip import eager
-from smle.nn.head import DeployedHead
-from smle.nn.network import SafeNetwork
-from smle.nn.precision import Float32Only
-from smle.nn.quick import Quick
-from smle.nn.rules_head import RulesHead
+from smle.nn.certified_head import CertifiedHead
+from smle.nn.head import is_large, read_features
+from smle.nn.network import SafeNetwork, evaluating, predicted
 from smle.programs import Perceptron
 from smle.rules import Specification
 from smle.violations import replayed
@@ -38,92 +34,50 @@ from smle_check.reading import BACKBONE
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = [
-    "CorrectedNetwork",
-    "DeployedNetwork",
-    "RulesHead",
-    "Seal",
-    "certify",
-    "deployed_head",
-    "network_of",
-    "project",
-    "state_of",
-    "verify",
-]
+__all__ = ["CertifiedNetwork", "backbone_state", "certify", "network_of", "project", "verify", "weights_of"]
 
 
-class DeployedNetwork(Float32Only):
-    """A backbone and a frozen head: what is certified, stored and served. It has nothing left to train.
+class CertifiedNetwork(nn.Module):
+    """A stored box network: a backbone and the certified heads behind it, with nothing left to train.
 
-    The head is its own: training the network that it was made of goes on elsewhere. The backbone is shared, since the
-    proof does not depend on it.
+    The head's numbers are those of the certificate and cannot be written. The proof does not depend on the backbone.
     """
 
-    def __init__(self, backbone: nn.Module, head: DeployedHead) -> None:
+    def __init__(self, backbone: nn.Module, spec: Specification, certificate: Certificate) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self._quick = Quick.of(backbone)
+        self.backbone, self.spec, self.certificate_ = backbone, spec, certificate
+        self.head = CertifiedHead(certificate)
+        self._is_large = is_large(spec)
         self.requires_grad_(False)
         self.eval()
 
-    @classmethod
-    def of(cls, network: BoxNetwork) -> DeployedNetwork:
-        """Return the deployed form of a trained network, as it is now."""
-        network.eval()
-        return cls(network.backbone, copy.deepcopy(network.deployed))
-
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
-        # Looking up parts as attributes takes longer than the arithmetic of one row.
-        parts: dict[str, Any] = self._modules
-        z = _computed(parts["backbone"], self._quick, features, backbone_inputs)
-        outputs: Tensor = parts["head"].forward(features, z)
+        features = read_features(features, is_large=self._is_large)
+        z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(features.float())
+        outputs: Tensor = self.head(features, z)
         return outputs
 
-
-class CorrectedNetwork(nn.Module):
-    """A torch module with a certified head behind its answers, which obey the rules whatever the module computes.
-
-    * features (..., d), in the order of the rules' inputs; the module maps them, or the further arguments of
-      `forward`, to answers (..., m) in the order of their outputs.
-    * The module is the given one, not a copy, and may be trained: the proof is about the head alone, and gradients
-      pass where an answer is allowed.
-    """
-
-    def __init__(self, backbone: nn.Module, head: RulesHead) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self._quick = Quick.of(backbone)
-
-    def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
-        """Return answers that obey the rules (..., m)."""
-        parts: dict[str, Any] = self._modules
-        answers = _computed(parts["backbone"], self._quick, features, backbone_inputs)
-        outputs: Tensor = parts["head"].forward(features, answers)
-        return outputs
+    def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
+        """Return answers to a table or an array: (n,) for one output, else (n, m)."""
+        return predicted(self, self.spec, X, inputs, out_of_domain)
 
 
-def _computed(backbone: nn.Module, quick: Quick | None, features: Tensor, others: tuple[Any, ...]) -> Any:
-    """Return what a backbone makes of its further arguments, if there are any, or else of the features."""
-    if others:
-        return backbone(*others)
-    x = features if features.dtype is torch.float32 else features.float()
-    z = quick(x) if quick is not None and eager(x) else None
-    return backbone(x) if z is None else z
-
-
-def state_of(network: DeployedNetwork | CorrectedNetwork | SafeNetwork) -> dict[str, npt.NDArray[Any]]:
+def weights_of(network: BoxNetwork | SafeNetwork | CertifiedNetwork | MLP) -> dict[str, npt.NDArray[Any]]:
     """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
-    state = {f"{BACKBONE}{name}": value for name, value in network.backbone.state_dict().items()}
-    if isinstance(network, DeployedNetwork):
-        state.update(network.head.state_dict())
-    arrays = {name: np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in state.items()}
-    return arrays if isinstance(network, DeployedNetwork) else {**arrays, **network.head.arrays()}
+    backbone = network if isinstance(network, MLP) else network.backbone
+    assert isinstance(backbone, nn.Module)
+    state = backbone.state_dict().items()
+    weights = {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}
+    if isinstance(network, BoxNetwork):
+        return {**weights, **network.deployed.tensors}
+    if isinstance(network, MLP):
+        return weights
+    head = {k: v for k, v in network.head.certificate.tensors.items() if not k.startswith(BACKBONE)}
+    return weights | arrays_of(head)
 
 
-def network_of(record: ModelRecord, spec: Specification) -> DeployedNetwork | CorrectedNetwork | MLP:
+def network_of(record: ModelRecord, spec: Specification) -> SafeNetwork | CertifiedNetwork | MLP:
     """Return a stored network in torch, in eval mode; without rules it is the perceptron alone.
 
     Raises:
@@ -131,92 +85,22 @@ def network_of(record: ModelRecord, spec: Specification) -> DeployedNetwork | Co
     """
     if record.onnx is not None:
         raise ModelFormatError("Expected the record of a network. Got one of an estimator, which is stored as ONNX.")
-    certificate = record.certificate
-    state = {name: torch.from_numpy(value.copy()) for name, value in record.weights.items()}
     widths = Perceptron(tensors_of(record.weights)).widths
     zeros = np.zeros(widths[0])
     backbone = MLP(widths[1:-1], widths[-1], shift=zeros, scale=zeros).eval().requires_grad_(False)
-    backbone.load_state_dict({k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)})
+    backbone.load_state_dict(backbone_state(record))
+    certificate = record.certificate
     if certificate is None:
         return backbone
     if certificate.document["program"]["head"] == "rules":
-        return CorrectedNetwork(backbone, RulesHead(certificate)).eval()
-    return DeployedNetwork(backbone, deployed_head(certificate, spec, state))
+        return SafeNetwork.of(backbone, spec, certificate).eval()
+    return CertifiedNetwork(backbone, spec, certificate)
 
 
-def deployed_head(certificate: Certificate, spec: Specification, state: dict[str, Tensor]) -> DeployedHead:
-    """Return the box that a certificate states, with the numbers of a model file.
-
-    Raises:
-        ModelFormatError: If these are not the numbers of such a box.
-    """
-    program = certificate.document["program"]
-    try:
-        hidden = sum(name.startswith("bounds.hidden.") and name.endswith(".bias") for name in state)
-        head = DeployedHead(
-            spec,
-            cells_of(certificate, spec),
-            embedding=len(state["bounds.lower"]),
-            affine=program["bounds"] == "affine",
-            hidden=[len(state[f"bounds.hidden.{i}.bias"]) for i in range(hidden)],
-            passthrough="heads.passthrough" in state,
-            nan_safe_clip=program["clip"] == "where",
-        )
-        head.load_state_dict({name: value for name, value in state.items() if not name.startswith(BACKBONE)})
-    except (KeyError, RuntimeError) as error:
-        raise ModelFormatError(f"The numbers of the head do not fit its certificate: {error}") from None
-    return head
-
-
-class Seal:
-    """The numbers of a deployed network when it was certified: tells whether they were changed since.
-
-    Contents are compared. torch's counters of changes miss writes through `.data` and through numpy, and comparing
-    a head takes some ten microseconds.
-    """
-
-    def __init__(self, network: DeployedNetwork | CorrectedNetwork, tensors: dict[str, smle_check.Tensor]) -> None:
-        self._network, self._tensors = network, tensors
-        self._parts = [
-            (name.split(".") if name else [], {key: _copied(value) for key, value in part._buffers.items()})
-            for name, part in network.head.named_modules()
-        ]
-
-    def changed(self) -> list[str]:
-        """Return the names of all tensors, those of the backbone included, that are others now."""
-        now = tensors_of(state_of(self._network))
-        names = {name for name in self._tensors.keys() | now.keys() if self._tensors.get(name) != now.get(name)}
-        return sorted(names | set(self.changed_in(self._network.head)))
-
-    def changed_in(self, head: nn.Module) -> list[str]:
-        """Return the names of the tensors in a head that are not the certified ones."""
-        if isinstance(head, RulesHead):
-            held = head.certificate.tensors
-            names = (name for name in self._tensors.keys() | held.keys() if not name.startswith(BACKBONE))
-            return sorted(name for name in names if self._tensors.get(name) != held.get(name))
-        found = []
-        for path, known in self._parts:
-            part: nn.Module | None = head
-            for name in path:
-                part = None if part is None else part._modules.get(name)
-            now = {} if part is None else part._buffers
-            for name, value in known.items():
-                other = now.get(name)
-                if other is not value and not _same(other, value):
-                    found.append(".".join([*path, name]))
-        return found
-
-
-def _copied(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach().cpu().clone()
-
-
-def _same(now: Tensor | None, known: Tensor | None) -> bool:
-    if now is None or known is None or now.dtype is not known.dtype:
-        return False
-    now = now if now.is_cpu else now.cpu()
-    # Bit by bit only where it matters: NaN is not equal to itself.
-    return torch.equal(now, known) or (now.shape == known.shape and now.numpy().tobytes() == known.numpy().tobytes())
+def backbone_state(record: ModelRecord) -> dict[str, Tensor]:
+    """Return the stored weights of the backbone, as its `load_state_dict` takes them."""
+    own = {name.removeprefix(BACKBONE): value for name, value in record.weights.items() if name.startswith(BACKBONE)}
+    return {name: torch.from_numpy(value.copy()) for name, value in own.items()}
 
 
 def _require_box(network: BoxNetwork) -> None:
@@ -239,20 +123,13 @@ def verify(network: BoxNetwork) -> Verdicts:
 
 def _replayed(verdicts: Verdicts, network: BoxNetwork) -> Verdicts:
     """Ask the network itself where its heads are not proved."""
-    training = network.training
-    deployed = DeployedNetwork.of(network)
-    if training:
-        network.train()
-
-    def cell_of(X: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
-        return np.asarray(deployed.head.cells(torch.tensor(X)).cpu().numpy(), dtype=np.int64)
-
-    asked = AskedModule(deployed, network.spec)
-    try:
-        asked.ask(np.array([[float(end) for end in network.spec.lower]] * 2))
-    except Exception:  # noqa: BLE001  # whatever a backbone raises that reads something else than the features
-        return verdicts
-    return replayed(verdicts, network.spec, asked, cell_of=cell_of)
+    asked = AskedModule(network, network.spec)
+    with evaluating(network):
+        try:
+            asked.ask(np.array([[float(end) for end in network.spec.lower]] * 2))
+        except Exception:  # noqa: BLE001  # whatever a backbone raises that reads something else than the features
+            return verdicts
+        return replayed(verdicts, network.spec, asked, cell_of=network.deployed.cell_of)
 
 
 def certify(
@@ -271,12 +148,11 @@ def certify(
         NotCertifiedError: If a rule cannot be proved.
     """
     _require_box(network)
-    deployed = DeployedNetwork.of(network)
+    network.eval()
     if tensors is None:
-        tensors = tensors_of(state_of(deployed))
-    over = deployed.head.frozen_heads()
+        tensors = tensors_of(weights_of(network))
     try:
-        return issue(network.spec, network.cells, over, tensors=tensors, files=files or {})
+        return issue(network.spec, network.cells, network.frozen_heads(), tensors=tensors, files=files or {})
     except NotCertifiedError:
         require_proved(verify(network), network.spec)  # names an input at which the network breaks a rule, if any
         raise
@@ -304,11 +180,5 @@ def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
             "(enforcement='correct'), which needs none."
         )
     safe.pin(result.over)
-    return _accepted(safe)
-
-
-def _accepted(network: BoxNetwork) -> BoxNetwork:
-    """Hand over a network only if the exact checker accepts it; without rules there is nothing to prove."""
-    if network.spec.rules:
-        certify(network)
-    return network
+    certify(safe)
+    return safe

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save as serialize
 
+import smle
 import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import ModelFormatError, NotCertifiedError
@@ -29,7 +32,15 @@ from smle_check.reading import MAX_FILE, read_file, require
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["ModelRecord", "model_files", "read_record", "require_replaceable", "require_writable", "write_record"]
+__all__ = [
+    "ModelRecord",
+    "description_of",
+    "model_files",
+    "read_record",
+    "require_replaceable",
+    "require_writable",
+    "write_record",
+]
 
 FORMAT, VERSION = "smle-model", 1
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -44,14 +55,7 @@ class ModelRecord:
     `description` is model.json; `rules` and `certificate` are None for a network without rules. The model in front of
     the head is either `backbone.*` of the weights or `onnx`, the bytes of model.onnx.
 
-    A corrected estimator is stored as the arrays of its head and an ONNX model, which may be any:
-
-        description = {"format": "smle-model", "version": 1, "kind": ..., ...}
-        files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode(), "onnx": onnx}
-        certificate = certify_rules(spec, default=..., files=files)
-        write_record(ModelRecord(arrays_of(certificate.tensors), description, rules, certificate, onnx), folder)
-
-    `read_record` gives the same record back; its `certificate.check()` checks that all parts are the bound ones.
+    `read_record` gives back what `write_record` wrote; `certificate.check()` checks that all parts are the bound ones.
     """
 
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -87,6 +91,25 @@ class ModelRecord:
     def description_bytes(description: dict[str, Any]) -> bytes:
         """Return model.json as it is written."""
         return (json.dumps(description, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+
+def description_of(kind: str, spec: Specification, **facts: Any) -> dict[str, Any]:
+    """Return what model.json says of every model: its kind, columns, time and versions; and facts of its own."""
+    versions = {"smle": smle.__version__, "python": platform.python_version(), "numpy": np.__version__}
+    if "torch" in sys.modules:
+        versions["torch"] = str(sys.modules["torch"].__version__)
+    provenance = {"created": datetime.now(timezone.utc).isoformat(timespec="seconds"), "versions": versions}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": kind,
+        "inputs": [item.name for item in spec.inputs],
+        "columns": list(spec.columns),
+        "targets": list(spec.targets),
+        "scores": {},
+        **facts,
+        "provenance": provenance | facts.get("provenance", {}),
+    }
 
 
 def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:

@@ -22,7 +22,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.assurance import RulesHead
 from smle.baselines import violation_rate
 from smle.certificates.rules import certify_rules
 from smle.errors import AccuracyWarning, SmleError
@@ -31,7 +30,8 @@ from smle.estimators.network import Trained, train_network
 from smle.estimators.scores import ScoreTable, encode_targets
 from smle.estimators.tasks import Task, task_of
 from smle.guarantees import nearest_outputs, to_scores
-from smle.nn.box_network import BoxNetwork
+from smle.nn.certified_head import CertifiedHead
+from smle.nn.network import Answers
 from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
 from studies.bench.harness import BenchResult, Table
@@ -148,7 +148,7 @@ class _Served(torch.autograd.Function):
     """What is served, with the gradient of the candidate that serves: a projection, and symmetric in scaled outputs."""
 
     @staticmethod
-    def forward(ctx: Any, answers: Tensor, features: Tensor, head: RulesHead, scale: Tensor) -> Tensor:
+    def forward(ctx: Any, answers: Tensor, features: Tensor, head: CertifiedHead, scale: Tensor) -> Tensor:
         """Return the outputs (batch, m)."""
         served: Tensor = head(features, answers)
         ctx.save_for_backward(answers, features, served, scale)
@@ -174,7 +174,7 @@ class _Served(torch.autograd.Function):
 class _Through(nn.Module):
     """A network with the step behind it, for training."""
 
-    def __init__(self, network: BoxNetwork, head: RulesHead, scale: Array) -> None:
+    def __init__(self, network: Answers, head: CertifiedHead, scale: Array) -> None:
         super().__init__()
         self.network, self.step = network, head
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
@@ -194,13 +194,13 @@ class _LastThrough(SafeEstimator):
         given = self._given()
         assert given is not None
         default, scale = task.default(targets)
-        step = RulesHead(certify_rules(given, default=default, scale=scale))
+        step = CertifiedHead(certify_rules(given, default=default, scale=scale))
 
-        def further(network: BoxNetwork, history: History) -> None:
+        def further(network: Answers, history: History) -> None:
             options = TrainingOptions(
                 learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
-                validation_share=self.validation_fraction, schedule="cosine", progress=False,
+                validation_fraction=self.validation_fraction, schedule="cosine", verbose=False,
             )  # fmt: skip
             module = _Through(network, step, task.units(targets)[1]) if self._through else network
             wanted = torch.tensor(targets, dtype=torch.float32)

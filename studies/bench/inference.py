@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import DeployedNetwork, project
+from smle.assurance import CertifiedNetwork, certify, project
 from smle.nn.box_network import BoxNetwork
 from smle.nn.quick import Quick
 from smle.rules import Specification
@@ -72,7 +72,7 @@ def _table(
     for gate in _LIMITS:
         for bounds in ("fixed", "affine"):
             safe, plain = _pair(hidden, embedding, bounds, gated=gate != "no gate")
-            ours = _torch(DeployedNetwork.of(safe))
+            ours = _torch(CertifiedNetwork(safe.backbone, safe.spec, certify(safe)))
             runtimes = {"torch": (ours, _torch(plain)), _SHORT: (ours, _short(plain))}
             served = _served(safe) if bounds == "fixed" else None
             if served is not None:
@@ -113,7 +113,7 @@ def _doors(quick: bool, passed: dict[str, bool]) -> Table:
             body, last = nn.Sequential(*layers), nn.Linear(64, 1)
             boxed = BoxNetwork(body, spec, embedding=64, bounds="fixed" if "affine" not in text else "affine")
         plain = nn.Sequential(*body, last).eval().requires_grad_(False)
-        contenders = {"plain": plain, "rules": correct(plain, spec).eval(), "box": DeployedNetwork.of(boxed)}
+        contenders = {"plain": plain, "rules": correct(plain, spec).eval(), "box": boxed.eval()}
         found: dict[str, list[float]] = {"rules": [], "box": []}
         for size in sizes:
             x = torch.rand(size, 3, generator=torch.Generator().manual_seed(0))
@@ -192,18 +192,21 @@ def _served(safe: BoxNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor
     try:
         import onnxruntime
 
-        from smle.export import write_network
+        from smle.export.files import write_certified
+        from smle.export.network import torch_backbone, write_network
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     body, without = safe.backbone, replace(safe.spec, rules=())
-    plain = BoxNetwork(body, without, embedding=safe.embedding, bounds="fixed").eval()
+    plain = nn.Sequential(body, nn.Linear(safe.embedding, len(safe.spec.targets))).eval()
     answers = []
     with tempfile.TemporaryDirectory() as folder:
-        for network in (safe, plain):
-            path = Path(folder) / "model.onnx"
-            write_network(network, path, monitor=False)  # both answer, and nothing else
+        paths = [Path(folder) / f"{name}.onnx" for name in ("safe", "plain")]
+        write_network(safe, paths[0], monitor=False)  # both answer, and nothing else
+        part = torch_backbone(plain, (torch.zeros(3, len(without.columns)),), features=True)
+        write_certified(without, None, {}, part, paths[1], monitor=False)
+        for path in paths:
             session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             answers.append(_session(session))
     return answers[0], answers[1]

@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from smle import correct
-from smle.assurance import DeployedNetwork, certify
+from smle.assurance import certify
 from studies.bench.harness import BenchResult, Table
 from studies.bench.peer_env import within
 from studies.experiments import methods
@@ -118,7 +118,7 @@ def _papers(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str,
     network, history = train_safe(task, settings, methods.enforced_targets(task), enforcement, seed=seed)
     certify(network).check()
     facts = methods.projections(history, enforcement.final)
-    return DeployedNetwork.of(network), {"crossed": _crossed(network, task.X_test), **facts}
+    return network.eval(), {"crossed": _crossed(network, task.X_test), **facts}
 
 
 def _default(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str, Any]]:
@@ -154,12 +154,11 @@ def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) ->
 
 def jobs_of(*, quick: bool = False) -> list[ChoiceJob]:
     """Return all jobs: cheaper training of all benchmarks first, then the choices one at a time."""
-    rest = {benchmark: variants[len(CHEAPER) :] for benchmark, variants in VARIANTS.items()}
-    parts = [dict.fromkeys(VARIANTS, ("base", *CHEAPER)), *([] if quick else [rest])]
+    first = dict.fromkeys(VARIANTS, ("base", *CHEAPER))
+    rest = {} if quick else {benchmark: variants[len(CHEAPER) :] for benchmark, variants in VARIANTS.items()}
     return [
         ChoiceJob(benchmark, task, variant, quick=quick)
-        for part in parts
-        for benchmark, variants in part.items()
+        for benchmark, variants in (*first.items(), *rest.items())
         for variant in variants
         for task in _tasks(benchmark, quick)
     ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import DeployedNetwork, certify
+from smle.assurance import certify
 from smle.guarantees.answers.nearest import nearest_outputs
 from smle.nn.network import SafeNetwork
 from smle.training.loop import train
@@ -134,7 +134,7 @@ def _built(method: str, case: Case, targets: Array, seed: int) -> Guarded:
 def _fit(network: Guarded, case: Case, options: TrainingOptions, targets: Array, seed: int) -> float:
     """Train in place; return the processor time."""
     X, y = (torch.tensor(part, dtype=torch.float32) for part in (case.task.X, targets))
-    count = len(X) - int(len(X) * options.validation_share)
+    count = len(X) - int(len(X) * options.validation_fraction)
     size = network.size
 
     def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
@@ -196,6 +196,6 @@ def _learned(case: Case, settings: Settings, seed: int) -> Trained:
     seconds = time.process_time() - start
     proved = certify(network).check()
     return Trained(
-        DeployedNetwork.of(network), network, seconds, settings.options.max_epochs,
+        network.eval(), network, seconds, settings.options.max_epochs,
         {"statements": len(proved), "proof_seconds": time.process_time() - start - seconds},
     )  # fmt: skip

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 
 import smle_check
-from smle.assurance import RulesHead
 from smle.certificates.document import Certificate, arrays_of
 from smle.certificates.rules import certify_rules
 from smle.estimators import SafeRegressor
@@ -26,6 +25,7 @@ from smle.export.graph import certified_program, graph_model, interface_of
 from smle.export.proposals import proposals_of
 from smle.extras import require
 from smle.guarantees import regions_of
+from smle.nn.certified_head import CertifiedHead
 from smle.programs import program_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
@@ -416,7 +416,7 @@ def _outside(attacker: Attacker, count: int) -> Iterator[Batch]:
 
 
 def _torch(attacker: Attacker, count: int) -> Iterator[Batch]:
-    head = RulesHead(attacker.subject.certificate)
+    head = CertifiedHead(attacker.subject.certificate)
 
     def path(X: FloatArray, Z: Array) -> Array:
         found: Array = head(torch.from_numpy(X), torch.from_numpy(Z)).detach().numpy()

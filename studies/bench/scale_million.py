@@ -124,7 +124,7 @@ def _trained(
         return nn.functional.binary_cross_entropy_with_logits(predicted, wanted, pos_weight=rare)
 
     options = TrainingOptions(
-        learning_rate=1e-2, batch_size=_BATCH, max_epochs=size.epochs, patience=None, keep="last", progress=False,
+        learning_rate=1e-2, batch_size=_BATCH, max_epochs=size.epochs, patience=None, keep="last", verbose=False,
         threads=1, device="cpu",
     )  # fmt: skip
     history = train(network, *rows, loss=loss, options=options, validation=new)

@@ -68,7 +68,7 @@ def _rate(width: int, threads: int, *, quick: bool) -> float:
     )
     network = SafeNetwork(body, specification(), embedding=_EMBEDDING)
     options = TrainingOptions(
-        batch_size=1024, max_epochs=epochs, patience=None, keep="last", threads=threads, progress=False, device="cpu"
+        batch_size=1024, max_epochs=epochs, patience=None, keep="last", threads=threads, verbose=False, device="cpu"
     )
     history = train(
         network, X[:rows], y[:rows], loss=nn.functional.mse_loss, options=options,

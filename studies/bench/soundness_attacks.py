@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from smle.guarantees.regions.cells import regions_of
 from smle.rules import Clause
@@ -67,7 +68,7 @@ class Opponent:
     def directions(self) -> Array:
         """Directions (cells, k, n) in the embedding that push a clause of the cell towards its bound."""
         cells, spec = self.subject.cells, self.subject.spec
-        weight = self.subject.network.head.heads.weight.numpy().astype(np.float64)
+        weight = self.subject.program.tensors["heads.weight"].astype(np.float64)
         found: list[Array] = []
         for c, cell in enumerate(cells):
             if c == len(weight):
@@ -95,12 +96,7 @@ class Opponent:
 
     def cells(self, X: FloatArray) -> npt.NDArray[np.int64]:
         """Return the cell of each input (rows,), as the deployed gate finds it."""
-        head = self.subject.network.head
-        if head.gate.is_trivial:
-            return np.zeros(len(X), dtype=np.int64)
-        with torch.inference_mode():
-            result: npt.NDArray[np.int64] = head.gate(head.domain(torch.from_numpy(X))).numpy()
-        return result
+        return self.subject.program.cell_of(X)
 
     def own(self, X: FloatArray) -> Array:
         """Return what the model's own backbone computes (rows, n)."""
@@ -188,14 +184,19 @@ class Opponent:
     def zeros(self, count: int, dtype: type[np.floating]) -> tuple[FloatArray, Array]:
         """Return the mixture with exact zeros of both signs where the domain has them, and no subnormal input."""
         X, _ = self.worst_mixture(count, dtype)
-        domain = self.subject.network.head.domain
-        around = (domain.lower_float32 <= 0) & (domain.upper_float32 >= 0)
-        zero = around.numpy() & (self.rng.random(X.shape) < 0.3)
+        low, high = ends(self.subject, np.float32)
+        zero = (low <= 0) & (high >= 0) & (self.rng.random(X.shape) < 0.3)
         for group in self.subject.spec.one_hot:
             zero[:, list(group)] = False
         X = np.where(zero, np.copysign(dtype(0), self.rng.random(X.shape) - 0.5).astype(dtype), X)
         X = np.where(np.abs(X) < np.finfo(np.float32).tiny, X * dtype(0), X)
         return X, self.corners(X)
+
+
+def ends(subject: Subject, dtype: type[np.floating]) -> tuple[FloatArray, FloatArray]:
+    """Return the ends of the domain (d,) in a format."""
+    name = np.dtype(dtype).name
+    return subject.program.tensors[f"domain.lower_{name}"], subject.program.tensors[f"domain.upper_{name}"]
 
 
 Attack = Callable[[Opponent, int], Iterator[Batch]]
@@ -226,7 +227,7 @@ def _gradient(opponent: Opponent, count: int) -> Iterator[Batch]:
     """Ascend the excess of a random clause through backbone, clip and head; every step is judged."""
     spec, network, rng = opponent.subject.spec, opponent.subject.network, opponent.rng
     steps, size = 10, min(1 << 14, max(1, count // 10))
-    low, high = network.head.domain.lower_float32, network.head.domain.upper_float32
+    low, high = (torch.from_numpy(end.copy()) for end in ends(opponent.subject, np.float32))
     movable = torch.ones(len(spec.columns))
     for group in spec.one_hot:
         movable[list(group)] = 0
@@ -235,9 +236,9 @@ def _gradient(opponent: Opponent, count: int) -> Iterator[Batch]:
         clause = clauses[rng.integers(len(clauses))]
         x = torch.from_numpy(opponent.facets(size, np.float32)).requires_grad_()
         for step in range(steps):
-            y = network(x)
             X = x.detach().numpy().copy()
-            yield Batch(X, X, opponent.own(X), y.detach().numpy(), "torch")
+            yield Batch(X, X, opponent.own(X), network(x).detach().numpy(), "torch")
+            y = _with_gradient(opponent.subject, x)
             excess = torch.stack([
                 sum((float(v) * y[:, k] for k, v in literal.outputs), torch.zeros(len(x)))
                 + sum((float(v) * x[:, k] for k, v in literal.inputs), torch.zeros(len(x)))
@@ -246,6 +247,20 @@ def _gradient(opponent: Opponent, count: int) -> Iterator[Batch]:
             (slope,) = torch.autograd.grad(excess.sum(), x) if excess.requires_grad else (torch.zeros_like(x),)
             move = torch.nan_to_num(slope).sign() * movable * (high - low) * (0.1 * 0.6**step)
             x = (x.detach() + move).clamp(low, high).requires_grad_()
+
+
+def _with_gradient(subject: Subject, x: Tensor) -> Tensor:
+    """Return the outputs (rows, m) with gradients of backbone, clip and heads; where bounds move is not seen."""
+    z, tensors = subject.network.backbone(x), subject.program.tensors
+    X = x.detach().numpy()
+    seen = subject.program.values(X, z.detach().numpy())
+    lower, upper = (torch.from_numpy(np.array(seen.get(end, tensors[f"bounds.{end}"]))) for end in ("lower", "upper"))
+    cell = np.minimum(subject.program.cell_of(X), len(tensors["heads.weight"]) - 1)
+    weight, bias = (torch.from_numpy(tensors[f"heads.{part}"][cell]) for part in ("weight", "bias"))
+    y = (weight @ torch.clamp(z, lower, upper).unsqueeze(2)).squeeze(2) + bias
+    if "heads.passthrough" in tensors:
+        y = y + (torch.from_numpy(tensors["heads.passthrough"][cell]) @ x.unsqueeze(2)).squeeze(2)
+    return y
 
 
 def _corners(opponent: Opponent, count: int) -> Iterator[Batch]:
@@ -277,14 +292,15 @@ def _hostile_backbone(opponent: Opponent, count: int) -> Iterator[Batch]:
 
 def _outside(opponent: Opponent, count: int) -> Iterator[Batch]:
     """NaN, infinities and numbers outside of the domain: the rules hold at the clamped input."""
-    spec, domain = opponent.subject.spec, opponent.subject.network.head.domain
+    spec = opponent.subject.spec
     one_hot = [c for group in spec.one_hot for c in group]
     for size, dtype in _formats(count, _CHUNK):
         X, Z = opponent.worst_mixture(size, dtype)
         odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310], dtype=dtype)
         spoiled = np.where(opponent.rng.random(X.shape) < 0.3, opponent.rng.choice(odd, size=X.shape), X)
         spoiled[:, one_hot] = X[:, one_hot]
-        at = domain(torch.from_numpy(spoiled)).numpy()
+        low, high = ends(opponent.subject, dtype)
+        at = np.fmin(np.fmax(spoiled, low), high)
         yield Batch(spoiled, at, Z, opponent.torch(spoiled, Z), "torch")
 
 

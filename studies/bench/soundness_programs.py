@@ -322,7 +322,7 @@ def onnx_session(data: bytes, *, level: str = "ORT_ENABLE_ALL", threads: int = 1
 def head_model(subject: Subject, *, monitor: bool = False) -> bytes:
     """Return the exported head as an ONNX file that takes the embedding as an input."""
     onnx = require("onnx", "ONNX export")
-    width = len(subject.network.head.bounds.lower)
+    width = subject.program.units
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
     interface = interface_of(subject.spec, monitor=monitor)
     tensors = {k: v for k, v in subject.certificate.tensors.items() if not k.startswith("backbone.")}

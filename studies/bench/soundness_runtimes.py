@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import smle_check
-from smle.assurance import state_of
+from smle.assurance import weights_of
 from smle.certificates.document import tensors_of
 from smle.export.files import companion, write_onnx
 from smle.extras import require
@@ -129,7 +129,7 @@ def wrong_rows(
 
 
 def _exported(subject: Subject) -> tuple[bytes, bytes]:
-    weights = state_of(subject.network)
+    weights = weights_of(subject.network)
     record = ModelRecord(weights, {}, subject.spec.to_yaml(), subject.certificate)
     assert set(tensors_of(weights)) == set(subject.certificate.tensors)
     with tempfile.TemporaryDirectory() as folder:

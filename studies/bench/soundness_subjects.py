@@ -12,14 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.assurance import DeployedNetwork, certify, project, state_of
-from smle.certificates.document import Certificate, tensors_of
+from smle.assurance import CertifiedNetwork, certify, project
+from smle.certificates.document import Certificate
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeClassifier, SafeRegressor
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
+from smle.programs import Box
 from smle.rules import Choice, Label, Specification
 from studies.bench.sampling import uniform_points
 
@@ -121,7 +122,7 @@ class Subject:
     origin: str
     spec: Specification
     cells: Cells
-    network: DeployedNetwork
+    network: CertifiedNetwork
     certificate: Certificate
 
     def __post_init__(self) -> None:
@@ -132,6 +133,13 @@ class Subject:
         """Kind of bounds, and whether the head has a gate."""
         gate = "gate" if self.cells.gated else "no gate"
         return f"{self.bounds}, {gate}"
+
+    @property
+    def program(self) -> Box:
+        """The deployed head in NumPy, which torch runs too."""
+        found = self.network.head.program
+        assert isinstance(found, Box)
+        return found
 
     @property
     def bounds(self) -> str:
@@ -214,8 +222,8 @@ def _drawn(name: str, text: str, *, embedding: int = 12, bounds: str = "fixed", 
 
 
 def _subject(name: str, network: BoxNetwork) -> Subject:
-    deployed = DeployedNetwork.of(network)
-    certificate = certify(network, tensors=tensors_of(state_of(deployed)))
+    certificate = certify(network)
+    deployed = CertifiedNetwork(network.backbone, network.spec, certificate)
     return Subject(name, "by hand", network.spec, network.cells, deployed, certificate)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import DeployedNetwork, certify
+from smle.assurance import certify
 from smle.baselines import violation_rate
 from smle.guarantees import Pdcg, nearest_outputs
 from smle.nn.network import SafeNetwork
@@ -129,20 +129,13 @@ def load_task(job: Job) -> Task:
 
 @dataclass(frozen=True, eq=False)
 class _Method:
-    """A trained method: outputs on the test set, how to answer, and what is known about it."""
+    """A trained method: outputs on the test set, how to answer, what is known about it, and its plain network."""
 
     outputs: Array
     answer: Callable[[Tensor], Any] | None
     facts: dict[str, Any]
     predict: Callable[[Array], Array] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Plain:
-    """A plain network, trained on the targets as they are, and what that took."""
-
-    network: nn.Module
-    facts: dict[str, Any]
+    network: nn.Module | None = None
 
 
 def solve(job: Job) -> list[dict[str, Any]]:
@@ -156,8 +149,9 @@ def solve(job: Job) -> list[dict[str, Any]]:
         if job.study == "main":
             methods["oracle"] = _Method(_allowed(task, task.X_test, task.y_test), None, {})
             methods["preprocess"] = _preprocess(task, settings, seed)
-            methods["postprocess"], plain = _postprocess(task, settings, seed)
-        methods["smle"] = _corrected(task, plain) if settings.choices is None else _smle(job, task, settings, seed)
+            methods["postprocess"] = _postprocess(task, settings, seed)
+        corrected = settings.choices is None
+        methods["smle"] = _corrected(task, methods["postprocess"]) if corrected else _smle(job, task, settings, seed)
         timings = _timings(task, {name: method.answer for name, method in methods.items() if method.answer})
     finally:
         torch.set_num_threads(threads)
@@ -215,7 +209,7 @@ def _preprocess(task: Task, settings: Settings, seed: int) -> _Method:
     return _Method(predict(task.X_test), network, facts, predict)
 
 
-def _postprocess(task: Task, settings: Settings, seed: int) -> tuple[_Method, _Plain]:
+def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     clock = _Clock()
     network, epochs = _trained(task, settings, task.y, seed)
     facts = {**clock.stop(), "epochs": epochs}
@@ -229,7 +223,7 @@ def _postprocess(task: Task, settings: Settings, seed: int) -> tuple[_Method, _P
     def answer(x: Tensor) -> Array:
         return predict(x.numpy())
 
-    return _Method(predict(task.X_test), answer, facts, predict), _Plain(network, facts)
+    return _Method(predict(task.X_test), answer, facts, predict, network)
 
 
 def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple[nn.Module, int]:
@@ -238,8 +232,9 @@ def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple
     return train_plain(task, replace(settings, options=options), targets, seed=seed)
 
 
-def _corrected(task: Task, plain: _Plain) -> _Method:
+def _corrected(task: Task, plain: _Method) -> _Method:
     """Return our default: the plain network that `postprocess` has, too, with the head of rules behind it."""
+    assert plain.network is not None
     started = time.perf_counter()
     found: SafeNetwork = correct(plain.network, task.specification, task.X)
     return _deployed(task, found.eval(), found.certificate_.check(), dict(plain.facts), started)
@@ -254,7 +249,7 @@ def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
     _remember(job, settings, network.backbone)
     facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
     started = time.perf_counter()
-    return _deployed(task, DeployedNetwork.of(network), certify(network).check(), facts, started)
+    return _deployed(task, network, certify(network).check(), facts, started)
 
 
 def _deployed(task: Task, network: nn.Module, proved: Sequence[Any], facts: dict[str, Any], started: float) -> _Method:

@@ -140,7 +140,7 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
         if not settings.scaled:
             nn.init.xavier_uniform_(last.weight)
             nn.init.zeros_(last.bias)
-    (X, y), held = _split(task.X, (targets - shift) / size, settings.options.validation_share)
+    (X, y), held = _split(task.X, (targets - shift) / size, settings.options.validation_fraction)
     history = train(
         network, X.float(), y.float(), loss=_loss(task), options=settings.options, seed=seed, title="plain",
         validation=(held[0].float(), held[1].float()),
@@ -158,7 +158,7 @@ def train_safe(
 
     `start`: the backbone's weights, if it was trained before.
     """
-    (X, y), held = _split(task.X, targets, settings.options.validation_share)
+    (X, y), held = _split(task.X, targets, settings.options.validation_fraction)
     network = safe_network(task, settings, seed=seed)
     if start is not None:
         network.backbone.load_state_dict(start)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from smle.guarantees import Counterexample
 from smle.guarantees.box.head_problem import RegionObligations
 from smle.guarantees.box.pdcg import strongest_counterexample
-from smle.nn.bounds import Box, BoxParameters, attentive_clip
+from smle.nn.bounds import Box, BoxParameters
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
 from smle.training.enforcement import PDCG
@@ -60,7 +60,7 @@ class PaperNetwork(BoxNetwork):
         super().__init__(backbone, spec, embedding=embedding, bounds=bounds, gate=choices.gate, passthrough=False)
         if choices.linear_bounds == "free" if linear else choices.constant_bounds == "trained":
             self.box = FreeBox(embedding, len(spec.columns) if linear else 0)
-        self.training_clip = torch.clamp if choices.clip_gradient == "plain" else attentive_clip
+        self.training_clip = torch.clamp if choices.clip_gradient == "plain" else returning_clip
         with torch.no_grad():
             for weight in self.heads.raw_weight:
                 nn.init.xavier_uniform_(weight)
@@ -125,3 +125,32 @@ def _strength(network: BoxNetwork, number: int, found: Counterexample, part: Reg
     if len(part.exclusions) and len(found.violated) == 2:
         total = total + torch.relu(y[list(found.violated)].min() + 1e-3)
     return total
+
+
+class _ReturningClip(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        clipped = torch.clamp(z, lower, upper)
+        ctx.save_for_backward(z - clipped)
+        ctx.shapes = lower.shape, upper.shape
+        return clipped
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        (beyond,) = ctx.saved_tensors  # negative below the box, positive above it
+        lower, upper = ctx.shapes
+        return (
+            gradient.masked_fill(beyond * gradient < 0, 0.0),
+            (gradient * (beyond < 0)).sum_to_size(lower) if ctx.needs_input_grad[1] else None,
+            (gradient * (beyond > 0)).sum_to_size(upper) if ctx.needs_input_grad[2] else None,
+        )
+
+
+def returning_clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Clip z for training: a unit beyond a bound still feels a gradient that would bring it back.
+
+    The true gradient is zero there, so that a unit which is clipped for all rows would never move again.
+    """
+    clipped: Tensor = _ReturningClip.apply(z, lower, upper)  # type: ignore[no-untyped-call]
+    return clipped

@@ -76,10 +76,11 @@ def chosen(benchmark: str, choices: PaperChoices, n: int, m: int) -> Settings:
             batch_size=_BATCH[benchmark],
             max_epochs=1000,
             patience=_PATIENCE[benchmark],
+            schedule=None,
             keep=choices.keep,
             optimizer=keras_adam,
             warmup_epochs=1000 if choices.first_phase == "plain" else 0,
-            progress=False,
+            verbose=False,
         ),
         choices=choices,
         linear=benchmark == "synthetic",
@@ -94,7 +95,7 @@ def chosen(benchmark: str, choices: PaperChoices, n: int, m: int) -> Settings:
 def best(benchmark: str) -> Settings:
     """Return our default: a plain network on the targets as they are, and the head of rules behind it."""
     options = TrainingOptions(
-        learning_rate=1e-2, batch_size=256, max_epochs=500, patience=30, schedule="plateau", progress=False
+        learning_rate=1e-2, batch_size=256, max_epochs=500, patience=30, schedule="plateau", verbose=False
     )
     if benchmark == "synthetic":
         # Without noise every row counts: the last epochs see those held out before.

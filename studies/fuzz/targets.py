@@ -21,7 +21,7 @@ import torch
 from safetensors.numpy import save as serialize
 
 import smle_check
-from smle.assurance import DeployedNetwork, certify, project, state_of
+from smle.assurance import certify, project, weights_of
 from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.rules import certify_rules
@@ -272,7 +272,7 @@ def _records() -> dict[str, ModelRecord]:
             torch.manual_seed(0)
             backbone = MLP((3,), 3, shift=np.zeros(len(spec.columns)), scale=np.ones(len(spec.columns)))
             network = project(BoxNetwork(backbone, spec, embedding=3, bounds=bounds, gate=gate))
-        weights = state_of(DeployedNetwork.of(network))
+        weights = weights_of(network)
         files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({})}
         certificate = certify(network, tensors=tensors_of(weights), files=files)
         made[name] = ModelRecord(weights, {}, spec.to_yaml(), certificate)

@@ -15,19 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smle_check
 from smle.errors import NotCertifiedError
 from smle.guarantees.proof.frozen_heads import Layer, NetworkBounds
-from smle.guarantees.regions.search import find_cells
-from smle.nn.head import DeployedHead
 from smle.rules import Specification
 from smle_check.heads.box import Hidden
 from smle_check.heads.network import Relaxed
-from support.builder import case
+from support.builder import case, deployed_head
 from support.relaxation_cases import MADE, Package, doubts, everywhere, labels, wedge
 
 MADE_ONCE = {name: make() for name, make in MADE.items()}
@@ -88,15 +85,11 @@ def test_exact_touch_is_not_certified() -> None:
 
 @pytest.mark.parametrize("name", ["everywhere", "wedge", "tent"])
 def test_deployed_program_keeps_the_rules(name: str) -> None:
-    """Corners, kinks and NaN backbones through the torch program, judged in rationals."""
+    """Corners, kinks and NaN backbones through the deployed program, judged in rationals."""
     package = made(name)
     spec = Specification.from_yaml(package.files["rules"].decode())
     n = len(package.weights["bounds.lower"])
-    hidden = [len(v) for k, v in package.weights.items() if k.startswith("bounds.hidden") and k.endswith("bias")]
-    head = DeployedHead(
-        spec, find_cells(spec), embedding=n, hidden=hidden, passthrough="heads.passthrough" in package.weights
-    )
-    head.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in package.weights.items()})
+    head = deployed_head(package)
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (600, 2)).astype("f4")
     x[:200] = np.round(x[:200] * 8) / 8
@@ -105,7 +98,7 @@ def test_deployed_program_keeps_the_rules(name: str) -> None:
     for size in (600, 7, 1):
         for start in range(0, 600 if size > 1 else 60, size):
             part = slice(start, start + size)
-            y = head(torch.from_numpy(x[part]), torch.from_numpy(z[part])).numpy()
+            y = head(x[part], z[part])
             for row, out in zip(x[part], y, strict=True):
                 point = [Fraction(float(v)) for v in row]
                 for rule in spec.rules:

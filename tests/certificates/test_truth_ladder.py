@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
 
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import regions_of
@@ -39,9 +38,9 @@ def package_of(yaml: str, head: Head, proofs: list, bounds) -> Package:
 
 
 def output(package: Package, x: float, z: float) -> list[Fraction]:
-    """Run the deployed torch program on a backbone that answers z in every unit; exact values."""
+    """Run the deployed program on a backbone that answers z in every unit; exact values."""
     n = package.weights["bounds.lower"].shape[0]
-    y = deployed_head(package, load=True)(torch.tensor([[x]]), torch.full((1, n), z))
+    y = deployed_head(package)(np.array([[x]], dtype=np.float32), np.full((1, n), z, dtype=np.float32))
     return [Fraction(float(v)) for v in y[0]]
 
 

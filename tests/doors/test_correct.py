@@ -146,7 +146,7 @@ def test_classifiers_are_corrected():
     ("answers", "message"),
     [
         (lambda n: ["much"] * n, "Expected numbers as answers .dose.. Got 'much'"),
-        (lambda n: [10**400] * n, "a whole number beyond all floats"),
+        (lambda n: [10**400] * n, "a whole number too large for a float"),
         (lambda n: [None] + [1.0] * (n - 1), None),
         (lambda n: np.ones((n, 2)), "Expected answers of shape"),
         (lambda n: np.ones(n) + 1j, "Expected numbers as answers"),

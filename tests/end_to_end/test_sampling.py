@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
 from smle import SafeRegressor, Specification
 from smle.estimators import without_rules
 from smle.guarantees.regions.search import find_cells
-from smle.nn.gate import Gate, InputClamp
+from smle.nn.head import gate_program
 from support.sampling import Judge, hard_points
 
 COUNT = 60_000
@@ -57,10 +56,10 @@ def test_the_guard_never_misses_and_a_plain_float32_gate_does(dtype):
     """Without slack, float32 rows call points outside that are exactly inside; the deployed gate calls none."""
     spec = Specification.from_yaml(OBLIQUE)
     judge, cells = Judge(spec), find_cells(spec)
-    domain, gate = InputClamp(spec), Gate(spec, cells)
+    gate = gate_program(spec, cells)
     missed = 0
     for X in hard_points(spec, np.random.default_rng(1), 100_000, dtype=dtype):
-        bits = gate.active(domain(torch.from_numpy(X))).numpy()
+        bits = gate.bits_of(X)
         for position, region in enumerate(cells.gated):
             rows = cells.polytope(region).rows
             inside = np.all([judge._inside(row, X) for row in rows], axis=0)

@@ -13,18 +13,15 @@ import pyarrow
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from torch import nn
 from typer.testing import CliRunner
 
 import smle_check
 from smle import SafeClassifier, SafeRegressor, Specification, load
-from smle.assurance import DeployedNetwork, certify, project
 from smle.certificates.document import arrays_of
 from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators.inputs import plain_table
 from smle.export import check_onnx, write_onnx
-from smle.nn import BoxNetwork
 from smle.rules import Choice
 from smle.storage import write_record
 from smle.tables import encode_inputs, option_values
@@ -93,20 +90,6 @@ def test_names_of_an_earlier_table_are_forgotten(table):
     model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
     assert model.feature_names_in_.tolist() == ["x"]
     assert not hasattr(model.fit(X.to_numpy(), y), "feature_names_in_")
-
-
-def test_a_deployed_network_does_not_follow_further_training():
-    network = BoxNetwork(nn.Linear(1, 4), Specification.from_yaml(CAP.format(0.5)), embedding=4)
-    safe = project(network)
-    certify(safe)
-    deployed, x = DeployedNetwork.of(safe), torch.rand(5, 1)
-    before = deployed(x)
-    safe.train()
-    with torch.no_grad():
-        safe.heads.raw_bias.add_(5.0)
-    safe.eval()
-    assert safe(x).max() > 1
-    assert torch.equal(deployed(x), before)
 
 
 @pytest.mark.parametrize("kind", ["SafeClassifier", "SafeRegressor"])
@@ -244,7 +227,7 @@ def test_whole_numbers_that_would_be_rounded_are_refused(kind):
 
 def test_a_number_beyond_all_floats_is_refused():
     table = pd.DataFrame({"x": [0.1], "k": pd.Series([10**400], dtype=object)})
-    with pytest.raises(DataError, match=r"'k': expected numbers\. Got a whole number beyond"):
+    with pytest.raises(DataError, match=r"'k': expected numbers\. Got a whole number too large for a float"):
         encode_inputs(Specification.from_yaml(LIMIT), table)
 
 
@@ -456,7 +439,7 @@ def test_nothing_can_be_written_into_what_is_served(table, tmp_path, options, so
     served = model.deployed_
     tensors = arrays_of(served.proof.tensors)
     held = [*served.front.scaling, *(part for layer in served.front.layers for part in layer)]
-    held += [array for array in served.head._tensors.values() if array.size]
+    held += [array for array in (served.head.tensors if served.is_box else served.head._tensors).values() if array.size]
     assert len(held) > 10
     for array in [*held, *(array for array in tensors.values() if array.size)]:
         with pytest.raises(ValueError, match="read-only"):

@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 import onnx
 import pytest
-import torch
 
 import smle_check
+from smle.certificates.agreement import cells_of
 from smle.export.backbone import Backbone, mlp_backbone
 from smle.guarantees.answers.membership import active
 from smle.guarantees.regions.guard import guard_row, guard_rows
-from smle.nn.head import DeployedHead
+from smle.programs import Box
 from smle.rules import Polytope
 from smle_check.floats import BINARY32, nearest
 from smle_check.heads.box import Bounds, Head
@@ -39,22 +39,8 @@ MODELS |= {"one region and more": lambda: untrained(ONE + "  - {name: s, then: y
 MODELS |= {f"mixed, {b}": (lambda b=b: untrained(MIXED, b)) for b in ("fixed", "constant", "affine")}
 
 
-def torch_head(exported: Exported) -> tuple[DeployedHead, object]:
-    from smle.certificates.agreement import cells_of
-
-    certificate = exported.record.certificate
-    cells = cells_of(certificate, exported.spec)
-    weights = {k: v for k, v in exported.record.weights.items() if not k.startswith("backbone.")}
-    head = DeployedHead(
-        exported.spec,
-        cells,
-        embedding=len(weights["bounds.lower"]),
-        affine="bounds.lower_slope" in weights,
-        passthrough="heads.passthrough" in weights,
-        nan_safe_clip=certificate.document["program"]["clip"] == "where",
-    )
-    head.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in weights.items()})
-    return head, cells
+def numpy_head(exported: Exported) -> Box:
+    return Box.of(exported.record.certificate)
 
 
 def head_graph(exported: Exported, *, monitor: bool = True) -> bytes:
@@ -93,17 +79,14 @@ def embeddings(rng: np.random.Generator, rows: int, n: int) -> np.ndarray:
 
 
 def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], threads: int) -> dict[str, float]:
-    """Compare the exported head with torch on hard points; return figures."""
+    """Compare the exported head with NumPy on hard points; return figures."""
     spec = exported.spec
-    head, cells = torch_head(exported)
+    head, cells = numpy_head(exported), cells_of(exported.record.certificate, spec)
     running, errors, judge = session(head_graph(exported), threads), rounding(exported), Judge(spec)
     rng, figures = np.random.default_rng(11), {"points": 0, "largest share of the bound": 0.0, "other cells": 0}
     for X in hard_points(spec, np.random.default_rng(1), count, dtype=np.float32):
-        z = embeddings(rng, len(X), errors.shape[0] and head.bounds.lower.shape[0])
-        with torch.inference_mode():
-            expected = head(torch.from_numpy(X), torch.from_numpy(z)).numpy()
-            trivial = head.gate.is_trivial
-            cell = np.zeros(len(X), int) if trivial else head.gate(head.domain(torch.from_numpy(X))).numpy()
+        z = embeddings(rng, len(X), errors.shape[0] and head.units)
+        expected, cell = head(X, z), head.cell_of(X)
         for batch in batches:
             pieces = []
             for start in range(0, len(X), batch):
@@ -123,8 +106,8 @@ def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], t
             assert (gap <= bound).all()
             free = cell[same] == len(errors)
             if free.any():
-                size = np.abs(z[same][free]).astype(float) @ np.abs(head.free.weight.numpy().astype(float)).T
-                assert (gap[free] <= 2e-6 * (size + np.abs(head.free.bias.numpy()))).all()
+                size = np.abs(z[same][free]).astype(float) @ np.abs(head.tensors["free.weight"].astype(float)).T
+                assert (gap[free] <= 2e-6 * (size + np.abs(head.tensors["free.bias"]))).all()
             figures["points"] += len(X)
             figures["other cells"] += int((~same).sum())
             share = float((gap / bound).max(initial=0.0))
@@ -145,7 +128,7 @@ def near_a_facet(spec, cells, X: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_head_agrees_with_torch_within_the_certified_rounding(name):
+def test_head_agrees_with_numpy_within_the_certified_rounding(name):
     figures = compare_heads(MODELS[name](), 2000, batches=(2000, 7), threads=1)
     assert figures["points"] >= 3900
 
@@ -170,9 +153,9 @@ def test_parity_on_100000_points(braking_model, braking_spec, threads, capsys):
 def test_the_comparison_can_fail(monkeypatch):
     """A head that is off by a hundred-thousandth is noticed."""
     exported = hand_made("braking")
-    head, cells = torch_head(exported)
-    head.heads.bias += 1e-5
-    monkeypatch.setitem(globals(), "torch_head", lambda _: (head, cells))
+    head = numpy_head(exported)
+    off = Box(head.ops, {**head.tensors, "heads.bias": head.tensors["heads.bias"] + np.float32(1e-5)})
+    monkeypatch.setitem(globals(), "numpy_head", lambda _: off)
     with pytest.raises(AssertionError):
         compare_heads(exported, 500, batches=(500,), threads=1)
 

@@ -130,9 +130,9 @@ def tensors_of(network: BoxNetwork, spec: Specification) -> Arrays:
         tensors["heads.at"] = np.stack(
             [witness(network, spec, cell) for cell, head in enumerate(over.heads) if head is not None]
         )
-    free = network.deployed.free
+    free = network.free_head
     if free is not None:
-        tensors |= {"free.weight": free.weight.numpy(), "free.bias": free.bias.numpy()}
+        tensors |= {"free.weight": free[0], "free.bias": free[1]}
     return {name: np.ascontiguousarray(value, dtype=value.dtype) for name, value in tensors.items()}
 
 

@@ -138,10 +138,10 @@ def test_refit_is_clipped_least_squares_in_one_dimension() -> None:
     over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[0.0]], [0.0]),))
     z = np.linspace(0, 1, 101)[:, None]
     data = Samples(z, np.zeros((101, 1)), np.zeros(101, dtype=np.intp), 2 * z)
-    result = refit(over, spec, WHOLE, samples=data)
-    head = result.over.heads[0]
+    found, _ = refit(over, spec, WHOLE, samples=data)
+    head = found.heads[0]
     assert head is not None
-    assert result.verdicts.hold
+    assert verify(found, spec, WHOLE).hold
     assert float(head.W[0, 0] + head.b[0]) == pytest.approx(1.0, abs=1e-4)
     # Least squares of 2 z among lines through (1, 1): slope minimizes sum ((a - 2) z + 1 - a)^2.
     best = -((1 - z[:, 0]) @ (2 * z[:, 0] - 1)) / ((1 - z[:, 0]) @ (1 - z[:, 0]))

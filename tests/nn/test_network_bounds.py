@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from smle.assurance import DeployedNetwork, certify, project, state_of, verify
+from smle.assurance import certify, project, verify, weights_of
 from smle.errors import NotCertifiedError
 from smle.estimators import SafeRegressor, load
 from smle.export import check_onnx, load_onnx
@@ -43,7 +43,7 @@ rules:
 )
 SPECS = {**SPECIFICATIONS, "labels": LABELS, "roads": ROADS}
 NETWORKS = {name: make_network(spec, bounds="network") for name, spec in SPECS.items()}
-QUICK = TrainingOptions(max_epochs=4, batch_size=64, learning_rate=1e-2, progress=False)
+QUICK = TrainingOptions(max_epochs=4, batch_size=64, learning_rate=1e-2, verbose=False)
 
 
 def shaken(name: str, size: float, seed: int) -> BoxNetwork:
@@ -81,7 +81,8 @@ def attack(network: BoxNetwork, rows: int, seed: int = 0) -> int:
     for group in spec.one_hot:
         x[:, list(group)] = 0
         x[np.arange(rows), rng.choice(group, rows)] = 1
-    hostile = DeployedNetwork(Hostile(network.embedding, seed), network.deployed)
+    hostile = copy.deepcopy(network).eval()
+    hostile.backbone = Hostile(network.embedding, seed)
     broken = 0
     for part in (slice(0, rows // 2), slice(rows // 2, rows)):
         y = hostile(torch.from_numpy(x[part])).numpy()
@@ -121,12 +122,15 @@ def test_stored_bounds_cannot_cross(size: float, seed: int) -> None:
 
 def test_bounds_start_around_zero_and_can_bend() -> None:
     network = BoxNetwork(nn.Linear(2, 4), EVERYWHERE, embedding=4, bounds="network").eval()
-    lower, upper = network.deployed.limits(torch.rand(50, 2) * 2 - 1)
-    assert torch.allclose(lower, -upper)
+    seen = network.deployed.values(np.random.default_rng(0).uniform(-1, 1, (50, 2)), np.zeros((50, 4)))
+    lower, upper = seen["lower"], seen["upper"]
+    assert np.allclose(lower, -upper)
     assert 0.3 < upper.min() < upper.max() < 4
-    lower, upper = shaken("everywhere", 1.0, 0).eval().deployed.limits(torch.linspace(-1, 1, 9)[:, None].repeat(1, 2))
-    bends = (upper[2:] - 2 * upper[1:-1] + upper[:-2]).abs().amax()
-    assert bends > 0.01
+    line = np.linspace(-1, 1, 9)[:, None].repeat(2, axis=1)
+    bent = shaken("everywhere", 1.0, 0).eval()
+    seen = bent.deployed.values(line, np.zeros((9, bent.embedding)))
+    lower, upper = seen["lower"], seen["upper"]
+    assert np.abs(upper[2:] - 2 * upper[1:-1] + upper[:-2]).max() > 0.01
     assert (upper >= lower).all()
 
 
@@ -193,7 +197,7 @@ def test_state_dict_and_copies_keep_the_program() -> None:
     with torch.no_grad():
         assert torch.equal(other.eval()(X), network(X))
         assert torch.equal(copy.deepcopy(network)(X), network(X))
-    names = {name for name in state_of(DeployedNetwork.of(network)) if name.startswith("bounds.")}
+    names = {name for name in weights_of(network) if name.startswith("bounds.")}
     assert names == {
         "bounds.hidden.0.weight", "bounds.hidden.0.bias", "bounds.hidden.1.weight", "bounds.hidden.1.bias",
         "bounds.lower", "bounds.lower_slope", "bounds.upper", "bounds.upper_slope",

@@ -76,10 +76,10 @@ def test_what_is_deployed_is_what_the_module_states():
     module = layers(6)
     network = BoxNetwork(nn.Linear(2, UNITS), SPEC, embedding=UNITS, bounds=module).eval()
     x = torch.rand(50, 2)
-    lower, upper = network.deployed.limits(x)
-    stated = module(x)
-    assert torch.allclose(lower, stated[:, :UNITS], atol=1e-5)
-    assert torch.allclose(upper, stated[:, UNITS:], atol=1e-5)
+    seen = network.deployed.values(x.numpy(), np.zeros((50, UNITS)))
+    stated = module(x).detach().numpy()
+    assert np.allclose(seen["lower"], stated[:, :UNITS], atol=1e-5)
+    assert np.allclose(seen["upper"], stated[:, UNITS:], atol=1e-5)
 
 
 @pytest.mark.parametrize(

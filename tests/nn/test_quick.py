@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from smle.assurance import DeployedNetwork
+from smle.nn import MLP, SafeNetwork
 from smle.nn.quick import Quick
-from support.safe_networks import BRAKING, make_network, make_rows
+from support.safe_networks import BRAKING, make_rows
 
 
 @pytest.fixture
-def deployed() -> DeployedNetwork:
-    network = DeployedNetwork.of(make_network(BRAKING))
+def deployed() -> SafeNetwork:
+    network = SafeNetwork(MLP((8,), 2, shift=[100.0, 20.0, 0.5], scale=[50.0, 10.0, 0.3]), BRAKING).eval()
     assert network._quick is not None
     return network
 
@@ -26,7 +26,7 @@ def answers(network: nn.Module, rows: int = 32) -> torch.Tensor:
         return torch.cat([network(features), *(network(row.unsqueeze(0)) for row in features)])
 
 
-def by_modules(network: DeployedNetwork) -> torch.Tensor:
+def by_modules(network: SafeNetwork) -> torch.Tensor:
     slow = copy.deepcopy(network)
     slow._quick = None
     return answers(slow)

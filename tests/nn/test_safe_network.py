@@ -58,13 +58,13 @@ def by_hand(network: SafeNetwork, X: Tensor, y: Tensor) -> SafeNetwork:
 
 
 def by_loop(network: SafeNetwork, X: Tensor, y: Tensor) -> SafeNetwork:
-    options = TrainingOptions(learning_rate=1e-2, batch_size=64, max_epochs=40, progress=False)
+    options = TrainingOptions(learning_rate=1e-2, batch_size=64, max_epochs=40, verbose=False)
     train(network, X, y, loss=squared, options=options)
     return network
 
 
 def by_loader(network: SafeNetwork, X: Tensor, y: Tensor) -> SafeNetwork:
-    options = TrainingOptions(learning_rate=1e-2, max_epochs=40, progress=False)
+    options = TrainingOptions(learning_rate=1e-2, max_epochs=40, verbose=False)
     train(network, list(zip(X.split(64), y.split(64), strict=True)), loss=squared, options=options)
     return network
 

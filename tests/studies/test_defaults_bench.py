@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from smle.assurance import RulesHead
 from smle.certificates.rules import certify_rules
+from smle.nn.certified_head import CertifiedHead
 from smle.rules import Specification
 from studies.bench import run_bench
 from studies.bench.default_tasks import load, names
@@ -43,7 +43,7 @@ inputs: {a: [0, 1]}
 outputs: [p, q]
 rules: [{name: sum, then: p + q <= 1 and p - q <= 3}]
 """)
-    head = RulesHead(certify_rules(spec, scale=[1.0, 1.0]))
+    head = CertifiedHead(certify_rules(spec, scale=[1.0, 1.0]))
     answers = torch.tensor([[0.2, 0.3], [2.0, 1.0], [9.0, -1.0]], requires_grad=True)
     served = _Served.apply(answers, torch.full((3, 1), 0.5), head, torch.ones(2))
     weight = torch.tensor([[1.0, 2.0]] * 3)

@@ -166,7 +166,10 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     assert set(again) == {f"job{i}" for i in range(8)} - kept
 
 
-def _cluster(tmp_path, monkeypatch, backend):
+@pytest.mark.audit
+@pytest.mark.filterwarnings("ignore")  # of packages that are not ours
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_a_local_cluster_gives_the_same_results(tmp_path, monkeypatch, backend):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     jobs = [*make(tmp_path, 3), FakeJob("bad", str(tmp_path), fails=True)]
     results = run_jobs(jobs, solve, folder=tmp_path, n_jobs=2, backend=backend)
@@ -176,18 +179,6 @@ def _cluster(tmp_path, monkeypatch, backend):
     (failure,) = results.failures
     assert failure.error == "ZeroDivisionError: job bad cannot be done"
     assert len(list((tmp_path / "jobs").glob("*.json"))) == 4
-
-
-@pytest.mark.audit
-@pytest.mark.filterwarnings("ignore")  # of packages that are not ours
-def test_ray_gives_the_same_results_on_a_local_cluster(tmp_path, monkeypatch):
-    _cluster(tmp_path, monkeypatch, "ray")
-
-
-@pytest.mark.audit
-@pytest.mark.filterwarnings("ignore")  # of packages that are not ours
-def test_dask_gives_the_same_results_on_a_local_cluster(tmp_path, monkeypatch):
-    _cluster(tmp_path, monkeypatch, "dask")
 
 
 @pytest.mark.audit

@@ -24,8 +24,11 @@ from smle.certificates.issue import compiled, issue
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.search import find_cells
+from smle.nn.head import gate_of
+from smle.programs import Box
 from smle.rules import Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_up
+from smle_check.program import Gate, box_of
 
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)
 
@@ -237,29 +240,19 @@ def without_gate(cells: Cells) -> Cells:
     return Cells(cells.rows, cells.regions, cells.rules, (), ((),), (), ())
 
 
-def deployed_head(package: Package, *, load: bool = False) -> Any:
-    """Return the torch program that a package describes; with `load`, with its weights."""
-    import torch
-
-    from smle.nn.head import DeployedHead
-
+def of_rules(package: Package) -> tuple[Gate, dict[str, np.ndarray]]:
+    """Return the gate of a package, and what is stored of domain and gate, as smle reads them off the rules."""
     spec = Specification.from_yaml(package.files["rules"].decode())
     gated = tuple(package.document["gate"]["regions"])
-    signatures = package.weights["gate.signatures"]
-    active = tuple(tuple(g for g, bit in zip(gated, row, strict=True) if bit) for row in signatures)
+    active = [tuple(g for g, bit in zip(gated, row, strict=True) if bit) for row in package.weights["gate.signatures"]]
     bare = regions_of(spec)
-    cells = Cells(bare.rows, bare.regions, bare.rules, gated, active, (), ())
-    deployed = DeployedHead(
-        spec,
-        cells,
-        embedding=len(package.weights["bounds.lower"]),
-        affine=package.document["program"]["bounds"] == "affine",
-        passthrough="heads.passthrough" in package.weights,
-        nan_safe_clip=package.document["program"]["clip"] == "where",
-    )
-    if load:
-        deployed.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in package.weights.items()})
-    return deployed
+    return gate_of(spec, Cells(bare.rows, bare.regions, bare.rules, gated, tuple(active), (), ()))
+
+
+def deployed_head(package: Package) -> Box:
+    """Return the program that a package describes, with its weights."""
+    stated = package.document["program"]
+    return Box(box_of(of_rules(package)[0], stated["clip"], stated["bounds"], package.weights), package.weights)
 
 
 # --- The cases. Each is small, hand-made, and accepted. ---------------------------------------------------------

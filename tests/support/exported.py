@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import save
 
 import smle_check
-from smle.assurance import DeployedNetwork, certify, project, state_of
+from smle.assurance import certify, project, weights_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.export.backbone import Backbone, mlp_backbone
 from smle.export.files import _sealed
@@ -99,7 +99,7 @@ def untrained(text: str, bounds: str = "fixed", embedding: int = 8) -> Exported:
         network = BoxNetwork(backbone, spec, embedding=embedding, bounds=bounds)
         network.heads.raw_weight.data.normal_()
     network = project(network)
-    weights = state_of(DeployedNetwork.of(network))
+    weights = weights_of(network)
     certificate = certify(network, tensors=tensors_of(weights), files={"rules": spec.to_yaml().encode()})
     return _exported(spec, weights, spec.to_yaml(), certificate)
 

@@ -139,7 +139,7 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
     box = {"network": NetworkBounds.of_stored, "affine": lambda b: Bounds(**b), "fixed": lambda b: Bounds(**b)}
     free = None
     if "free.weight" in tensors:
-        free = torch.from_numpy(tensors["free.weight"].copy()), torch.from_numpy(tensors["free.bias"].copy())
+        free = tensors["free.weight"], tensors["free.bias"]
     assert heads.count(None) == (free is not None)
     network.pin(FrozenHeads(box[kind](bounds), tuple(heads)), free)
     return network.requires_grad_(False)
@@ -165,11 +165,9 @@ def answered(network: BoxNetwork, rows: Rows, *, one_by_one: bool = False) -> np
 
 def in_numpy(network: BoxNetwork) -> Box:
     """Return the program of the network's head, as its certificate would state it."""
-    head, block = network.deployed, bytearray()
+    block, tensors = bytearray(), network.deployed.tensors
     stated = smle_check.Specification(compiled(network.spec, network.cells, block), bytes(block))
-    tensors = {name: value.numpy() for name, value in head.state_dict().items()}
-    bounds = "network" if head.network else "affine" if head.affine else "constant"
-    clip = "where" if head.nan_safe_clip else "clamp"
+    bounds, clip = network.frozen_heads().bounds.kind, "clamp" if "heads.fallback" in tensors else "where"
     return Box(box(stated, network.cells.gated, clip, bounds, tensors), tensors)
 
 

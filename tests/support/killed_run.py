@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from smle.training.loop import EpochInfo, TrainingOptions, train
 from support.safe_networks import BRAKING, make_network, make_rows, squared
 
-OPTIONS = TrainingOptions(max_epochs=25, warmup_epochs=3, batch_size=32, learning_rate=1e-2, progress=False)
+OPTIONS = TrainingOptions(max_epochs=25, warmup_epochs=3, batch_size=32, learning_rate=1e-2, verbose=False)
 
 
 def main(checkpoint: str | None, *, slowly: bool) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from smle.nn import BoxNetwork, SafeNetwork
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, make_network, make_rows, squared
 
-OPTIONS = TrainingOptions(max_epochs=4, final_epochs=2, batch_size=33, learning_rate=1e-2, progress=False)
+OPTIONS = TrainingOptions(max_epochs=4, final_epochs=2, batch_size=33, learning_rate=1e-2, verbose=False)
 
 
 def run(kind: str, *, checkpoint: str | None = None) -> tuple[BoxNetwork | SafeNetwork, list[float]]:

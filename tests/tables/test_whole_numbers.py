@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from smle import SafeRegressor, Specification
-from smle.assurance import DeployedNetwork
+from smle.assurance import CertifiedNetwork, certify, project
 from smle.cli import app
 from smle.corrected.serving import active_rules
 from smle.errors import DataError
@@ -228,7 +228,10 @@ def test_integer_tensors_are_read_as_the_numbers_they_are(rows, kind, mode):
     """In float32, 16777217 would be 16777216, where the other rule applies."""
     network = _network(2**25)
     network.train(mode == "training")
-    use = DeployedNetwork.of(network) if mode == "deployed" else network
+    use = network
+    if mode == "deployed":
+        safe = project(network)
+        use = CertifiedNetwork(safe.backbone, safe.spec, certify(safe))
     for number, fits in ((2**24 + 1, lambda y: y >= 1), (2**24, lambda y: y <= 0.5)):
         assert fits(use(torch.tensor(rows * [[number]]).to(kind))).all()
 
@@ -248,7 +251,7 @@ def test_integer_tensors_that_float64_cannot_hold_are_refused(rows):
 
 def test_a_compiled_program_refuses_what_it_cannot_see():
     def compiled(top):
-        return torch.compile(_network(top).eval(), fullgraph=True, backend="eager")
+        return torch.compile(_network(top), fullgraph=True, backend="eager")
 
     with pytest.raises(Exception, match="a compiled program cannot see"):
         compiled(2**54)(torch.tensor([[1], [2]]))

@@ -29,7 +29,8 @@ X, Y = make_rows(EVERYWHERE, 240)
 
 
 def options(**changes: object) -> TrainingOptions:
-    defaults: dict[str, object] = {"max_epochs": 5, "batch_size": 32, "learning_rate": 1e-2, "progress": False}
+    defaults: dict[str, object] = {"max_epochs": 5, "batch_size": 32, "learning_rate": 1e-2, "verbose": False}
+    defaults["schedule"] = None
     return TrainingOptions(**{**defaults, **changes})  # type: ignore[arg-type]
 
 
@@ -298,7 +299,7 @@ def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     screen = Console(file=io.StringIO(), force_terminal=True, width=160)
     monkeypatch.setattr("smle.training.progress.Console", lambda **_: screen)
     with caplog.at_level(logging.INFO, logger="smle.training"):
-        run(make_network(EVERYWHERE), options=options(progress=True, max_epochs=2), title="my run")
+        run(make_network(EVERYWHERE), options=options(verbose=True, max_epochs=2), title="my run")
     assert "my run: 2 epochs" in caplog.text
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     for part in ("my run", "loss ", "validation ", "margin "):
@@ -310,7 +311,7 @@ def test_progress_and_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     [
         ("learning_rate", 0),
         ("patience", 0),
-        ("validation_share", 1.0),
+        ("validation_fraction", 1.0),
         ("keep", "all"),
         ("schedule", "linear"),
         ("warmup_epochs", -1),

@@ -14,7 +14,7 @@ from smle.training.enforcement import pdcg as module
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, EVERYWHERE, make_network, make_rows, squared
 
-QUICK = TrainingOptions(max_epochs=3, batch_size=64, learning_rate=1e-2, progress=False)
+QUICK = TrainingOptions(max_epochs=3, batch_size=64, learning_rate=1e-2, verbose=False)
 
 
 def test_a_run_that_leaves_a_counterexample_is_finished_exactly() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -18,7 +18,7 @@ from smle.rules import html_table, text_table
 from smle_check.digits import margin_text
 from smle_check.words import domain_text, head_text
 
-__all__ = ["Certificate", "Proved", "arrays_of", "how_proved", "shortened", "tensors_of"]
+__all__ = ["Certificate", "Proved", "arrays_of", "how_proved", "tensors_of"]
 
 Proved = smle_check.Proved
 
@@ -32,14 +32,12 @@ class Certificate:
     * `text`: the canonical JSON (certificate.json); `block`: certificate.bin, empty if there is none.
     * `tensors`: the weights that it speaks of; `files`: the bound files by their role (`model`, `rules`,
       and `onnx` where the model in front of the head is model.onnx).
-    * `changed`: for a model in use, names those of its weights that are no longer the ones that it speaks of.
     """
 
     text: bytes
     block: bytes
     tensors: dict[str, smle_check.Tensor] = field(repr=False)
     files: dict[str, bytes] = field(repr=False)
-    changed: Callable[[], list[str]] | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Certificate:
@@ -64,28 +62,14 @@ class Certificate:
             raise CertificateError("certificate: expected a JSON object.")
         return parsed
 
-    def watching(self, changed: Callable[[], list[str]]) -> Certificate:
-        """Return the same certificate for a model in use: `check` then speaks of the model as it is."""
-        other = replace(self, changed=changed)
-        if "proved" in self.__dict__:  # checking once more may take long
-            other.__dict__["proved"] = self.proved
-        return other
-
     def check(self) -> tuple[Proved, ...]:
         """Check everything in exact arithmetic and return what is proved.
 
-        The certificate of an estimator (`model.certificate_`) is rejected if its network has been changed since. Any
-        other one, such as that of `smle.certify`, speaks of the numbers that were stored in it.
+        It speaks of the numbers that are stored in it.
 
         Raises:
             CertificateError: If the checker rejects it; the message says why.
         """
-        different = self.changed() if self.changed is not None else []
-        if different:
-            raise CertificateError(
-                f"The network was changed after it was certified ({shortened(different)}): the certificate does not "
-                "cover it as it is now. Load or fit the model again."
-            )
         try:
             return tuple(smle_check.check_certificate(self.text, self.tensors, self.block, self.files))
         except smle_check.Rejected as reason:
@@ -94,7 +78,7 @@ class Certificate:
     @cached_property
     def proved(self) -> tuple[Proved, ...]:
         """What is proved of the numbers that are stored here (checked once)."""
-        return replace(self, changed=None).check()
+        return self.check()
 
     @property
     def domain(self) -> list[str]:
@@ -172,11 +156,6 @@ def _accuracy(description: bytes) -> list[str]:
 
 _TYPES = {"F32": "f4", "F64": "f8", "F16": "f2", "U8": "u1", "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}
 _TYPES |= {"BOOL": "b1"}
-
-
-def shortened(names: list[str], most: int = 3) -> str:
-    """Return a list of names for a message, the first few of many."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, smle_check.Tensor]:

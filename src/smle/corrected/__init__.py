@@ -8,17 +8,14 @@ Nothing is assumed about the model: a fitted estimator, a pipeline, an ONNX file
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import warnings
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-import smle
 from smle.certificates.rules import certify_rules
 from smle.corrected.answers import PythonModel, answers_of, stored_form
 from smle.corrected.model import CorrectedModel
@@ -27,7 +24,7 @@ from smle.errors import ModelFormatError, SmleError
 from smle.export.stored import StoredModel
 from smle.programs import program_of
 from smle.rules import Specification
-from smle.storage import FORMAT, VERSION
+from smle.storage import description_of
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
 
@@ -95,7 +92,11 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
         certificate = certify_rules(spec, default=default, scale=scale, files=files)
     corrected = CorrectedModel(front, spec, certificate)
     if isinstance(front, StoredModel):
-        corrected.describe(_description(spec, model, front))
+        name = "ONNX file" if model is front else type(model).__name__
+        architecture = {"backbone": "onnx", "estimator": name, "columns": list(front.columns or ())}
+        kind = _KINDS.get(spec.output_kind, "CorrectedModel")
+        facts = {"architecture": architecture, "history": {}, "flat": len(spec.targets) == 1, "classes": None}
+        corrected.describe(description_of(kind, spec, **facts))
     return corrected
 
 
@@ -138,23 +139,3 @@ def _typical(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanmedian(finite, axis=0)), np.nan_to_num(np.nanstd(finite, axis=0))
-
-
-def _description(spec: Specification, model: Any, stored: StoredModel) -> dict[str, Any]:
-    """Return model.json of a model that was corrected and not trained here."""
-    versions = {"smle": smle.__version__, "python": platform.python_version(), "numpy": np.__version__}
-    name = "ONNX file" if model is stored else type(model).__name__
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": _KINDS.get(spec.output_kind, "CorrectedModel"),
-        "architecture": {"backbone": "onnx", "estimator": name, "columns": list(stored.columns or ())},
-        "inputs": [item.name for item in spec.inputs],
-        "columns": list(spec.columns),
-        "targets": list(spec.targets),
-        "provenance": {"created": datetime.now(timezone.utc).isoformat(timespec="seconds"), "versions": versions},
-        "history": {},
-        "scores": {},
-        "flat": len(spec.targets) == 1,
-        "classes": None,
-    }

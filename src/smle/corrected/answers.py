@@ -81,7 +81,7 @@ def _example(found: Any) -> str:
         except (TypeError, ValueError):
             return repr(value)[:40]
         except OverflowError:
-            return "a whole number beyond all floats"
+            return "a whole number too large for a float"
     return type(found).__name__
 
 
@@ -159,7 +159,7 @@ def stored_form(
     raise ConversionError(
         f"The stored form of {type(model).__name__} does not agree with it: {differences[0]} Its converter (skl2onnx, "
         "onnxmltools) does not know all that it does, or float32 numbers are too coarse for it. Scale large inputs and "
-        "targets, encode categories in front of it, or choose another estimator; smle.correct(fitted, specification) "
+        "targets, encode categories in front of it, or choose another estimator; smle.correct(fitted, spec) "
         "serves any model in Python, but cannot be stored."
     )
 

@@ -69,7 +69,7 @@ class CorrectedModel(ServedModel):
         if isinstance(self.front, PythonModel):
             raise ConversionError(
                 f"This model cannot be stored: {self.front.unstored}. Only ONNX is stored, and nothing is pickled. Fit "
-                "SafeRegressor(specification, estimator=...), or correct an ONNX file."
+                "SafeRegressor(spec, estimator=...), or correct an ONNX file."
             )
         if self.specification_.output_kind == "mixed":
             raise ConversionError(

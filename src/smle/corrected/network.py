@@ -5,12 +5,8 @@ A folder holds numbers, rules and the certificate, no code: whoever loads it bri
 
 from __future__ import annotations
 
-import smle.nn  # first: where torch is missing it says what to install
-
 # isort: split
-import platform
 import warnings
-from datetime import datetime, timezone
 from os import PathLike
 from typing import Any
 
@@ -19,36 +15,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-import smle
-from smle.assurance import DeployedNetwork, Seal, certify, state_of
-from smle.certificates.agreement import cells_of, require_same_rules
+from smle.assurance import CertifiedNetwork, backbone_state, certify, weights_of
+from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.nn.box_network import BoxNetwork, Rescaled
-from smle.nn.head import DeployedHead
-from smle.nn.network import Answers, SafeNetwork, encoded_features, evaluating, predicted
-from smle.nn.rules_head import RulesHead
+from smle.nn.certified_head import CertifiedHead
+from smle.nn.network import Answers, SafeNetwork, encoded_features, evaluating
+from smle.programs import WIDE
 from smle.rules import Specification
-from smle.storage import FORMAT, VERSION, ModelRecord, write_record
+from smle.storage import ModelRecord, description_of, write_record
 from smle_check.reading import BACKBONE
 
 __all__ = ["KINDS", "CertifiedNetwork", "correct_module", "export_network", "load_network", "save_network"]
 
 KINDS = ("SafeNetwork", "BoxNetwork")
-_WIDE = 2.0**100  # answers beyond are replaced
-
-
-class CertifiedNetwork(DeployedNetwork):
-    """A box network from a folder: backbone and certified heads, with nothing left to train."""
-
-    spec: Specification
-    certificate_: Certificate
-
-    def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
-        """Return answers to a table or an array: (n,) for one output, else (n, m)."""
-        return predicted(self, self.spec, X, inputs, out_of_domain)
 
 
 def correct_module(model: nn.Module, spec: Specification, examples: Any = None) -> SafeNetwork:
@@ -57,12 +40,12 @@ def correct_module(model: nn.Module, spec: Specification, examples: Any = None) 
     if examples is not None:
         features, *inputs = examples if isinstance(examples, tuple) else (examples,)
         answers = _raw(network, encoded_features(spec, features), tuple(inputs))
-        known = np.where(np.abs(answers) <= _WIDE, answers, np.nan).reshape(-1, answers.shape[-1])
+        known = np.where(np.abs(answers) <= WIDE, answers, np.nan).reshape(-1, answers.shape[-1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # columns of NaN alone
             default, scale = np.nan_to_num(np.nanmedian(known, axis=0)), np.nan_to_num(np.nanstd(known, axis=0))
         files = {"rules": spec.to_yaml().encode()}
-        network.head = RulesHead(certify_rules(spec, default=default, scale=scale, files=files))
+        network.head = CertifiedHead(certify_rules(spec, default=default, scale=scale, files=files))
     return network.eval()
 
 
@@ -85,22 +68,21 @@ def save_network(
     A certified model that is there is replaced with `overwrite=True`.
 
     Raises:
-        NotCertifiedError: If there are no rules, or one cannot be proved.
+        NotCertifiedError: If a rule cannot be proved.
     """
     spec = network.spec
-    if not spec.rules:
-        raise NotCertifiedError("This network has no rules, so there is nothing to prove. Save its state_dict instead.")
     wrapped = isinstance(network.backbone, Rescaled | Answers)
     backbone = network.backbone.backbone if wrapped else network.backbone
     assert isinstance(backbone, nn.Module)
-    description, rules = _description(type(network).__name__, backbone, spec), spec.to_yaml()
+    description = description_of(type(network).__name__, spec, backbone=_name_of(backbone))
+    rules = spec.to_yaml()
     if isinstance(network.backbone, Answers):
         description["embedding"] = network.backbone.last.in_features
     files = {"model": ModelRecord.description_bytes(description), "rules": rules.encode()}
+    weights = weights_of(network)
     if isinstance(network, BoxNetwork):
-        certificate, weights = certify(network, files=files), state_of(DeployedNetwork.of(network))
+        certificate = certify(network, files=files)
     else:
-        weights = state_of(network)
         own = {name: value for name, value in weights.items() if name.startswith(BACKBONE)}
         certificate = rebind(network.certificate_, files, backbone=tensors_of(own))
     write_record(ModelRecord(weights, description, rules, certificate), folder, overwrite=overwrite)
@@ -132,60 +114,27 @@ def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = Tru
     if verify:
         certificate.check()
         require_same_rules(certificate, spec)
-    state = {name: torch.from_numpy(value.copy()) for name, value in record.weights.items()}
-    own = {name.removeprefix(BACKBONE): value for name, value in state.items() if name.startswith(BACKBONE)}
-    program = certificate.document["program"]
+    own = backbone_state(record)
     try:
-        if program["head"] == "rules":
-            embedding = record.description.get("embedding")
-            found = SafeNetwork.of(backbone, spec, certificate, embedding=embedding)
+        if certificate.document["program"]["head"] == "rules":
+            found = SafeNetwork.of(backbone, spec, certificate, embedding=record.description.get("embedding"))
             found.backbone.load_state_dict(own)
             found.is_fresh = False
             return found.eval()
-        units = len(state["bounds.lower"])
-        inner = Rescaled(backbone, units) if "rescale.scale" in own else backbone
+        inner = Rescaled(backbone, len(own["rescale.scale"])) if "rescale.scale" in own else backbone
         inner.load_state_dict(own)
-        hidden = sorted(name for name in state if name.startswith("bounds.hidden.") and name.endswith(".bias"))
-        head = DeployedHead(
-            spec,
-            cells_of(certificate, spec),
-            embedding=units,
-            affine=program["bounds"] == "affine",
-            hidden=[len(state[f"bounds.hidden.{i}.bias"]) for i in range(len(hidden))],
-            passthrough="heads.passthrough" in state,
-            nan_safe_clip=program["clip"] == "where",
-        )
-        head.load_state_dict({name: value for name, value in state.items() if not name.startswith(BACKBONE)})
-    except (KeyError, RuntimeError) as error:
+        return CertifiedNetwork(inner, spec, certificate)
+    except RuntimeError as error:
         raise ModelFormatError(
             f"Expected backbone= to be a module like the stored one ({record.description.get('backbone')}). Its "
             f"numbers do not fit: {error}"
         ) from None
-    network = CertifiedNetwork(inner, head)
-    network.spec = spec
-    network.certificate_ = certificate.watching(Seal(network, certificate.tensors).changed)
-    return network
 
 
-def _description(kind: str, backbone: nn.Module, spec: Specification) -> dict[str, Any]:
+def _name_of(backbone: nn.Module) -> str:
+    """Return the class of a module whose numbers can be stored."""
     for name, value in backbone.state_dict().items():
         if not isinstance(value, Tensor) or value.dtype is torch.bfloat16:
             what = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise ModelFormatError(f"Expected tensors that can be stored. Got '{name}' as {what}. Call model.float().")
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": kind,
-        "backbone": f"{type(backbone).__module__}.{type(backbone).__qualname__}",
-        "inputs": [item.name for item in spec.inputs],
-        "columns": list(spec.columns),
-        "targets": list(spec.targets),
-        "provenance": {
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": {
-                "smle": smle.__version__, "python": platform.python_version(), "torch": torch.__version__,
-                "numpy": np.__version__,
-            },
-        },
-        "scores": {},
-    }  # fmt: skip
+    return f"{type(backbone).__module__}.{type(backbone).__qualname__}"

@@ -21,17 +21,16 @@ from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.export.stored import StoredModel
 from smle.guarantees import Cells, active, regions_of
 from smle.monitor import Edges, Observation, Usage, column_edges
-from smle.programs import MUCH, WAYS, Box, Corrections, Perceptron, Program, program_of, served_by, ways_of
+from smle.programs import MUCH, WAYS, WIDE, Box, Corrections, Perceptron, Program, program_of, served_by, ways_of
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
 from smle.tables.days import with_days
 from smle.tables.frames import frame_of, missing_counts
 
-__all__ = ["WIDE", "Answered", "Front", "ServedModel"]
+__all__ = ["Answered", "Front", "ServedModel"]
 
 Array = npt.NDArray[Any]
-WIDE = 2.0**100  # answers beyond are replaced
 _CHUNK = 1024  # rows per pass through a network and its box, so that embeddings stay in the cache
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
-from smle.assurance import DeployedNetwork, certify, network_of, project
+from smle.assurance import CertifiedNetwork, certify, network_of, project
 from smle.certificates.document import Certificate
 from smle.corrected import ServedModel
 from smle.estimators.tasks import Task
 from smle.guarantees import Cells, FrozenHeads, Head, find_cells
 from smle.nn.box_network import BoxNetwork
+from smle.programs import Box, frozen_heads_of
 from smle.rules import Specification
 from smle.training.batches import split_rows
 from smle.training.refit import refit_network
@@ -37,8 +39,8 @@ def projected(
     """Return the certificate of the safe heads for other rules, those of the task."""
     spec = task.spec
     deployed = network_of(old.record(), old.specification_)
-    assert isinstance(deployed, DeployedNetwork)
-    safe = project(_with_rules(old, deployed, spec))
+    assert isinstance(deployed, CertifiedNetwork)
+    safe = project(_with_rules(old, deployed.backbone, spec))
     if X is not None and targets is not None:
         enforced = task.nearest(X, targets)
         kept, held = split_rows(len(X), share=validation_fraction, seed=0)
@@ -47,42 +49,33 @@ def projected(
     return certify(safe)
 
 
-def _with_rules(model: ServedModel, deployed: DeployedNetwork, spec: Specification) -> BoxNetwork:
+def _with_rules(model: ServedModel, backbone: nn.Module, spec: Specification) -> BoxNetwork:
     """Return a network with the old backbone and bounds whose cells are those of the new rules."""
-    head = deployed.head
-    cells = find_cells(spec)
-    single = head.gate.is_trivial and any(model.cells.regions)  # the model was made without a gate
+    box = model.head
+    assert isinstance(box, Box)
+    old = frozen_heads_of(box.tensors)
+    kind = old.bounds.kind
+    single = len(box.tensors["gate.signatures"]) == 1 and any(model.cells.regions)  # the model was made without a gate
     network = BoxNetwork(
-        deployed.backbone,
+        backbone,
         spec,
-        embedding=len(head.bounds.lower),
-        bounds="network" if head.network else "affine" if head.affine else "fixed",
+        embedding=box.units,
+        bounds="fixed" if kind == "constant" else kind,
         gate=not single,
-        passthrough=True if head.heads.passthrough is not None else None,
-        cells=cells,
+        passthrough=True if "heads.passthrough" in box.tensors else None,
+        cells=find_cells(spec),
     )
-    template = network.frozen_heads()
-    old = head.frozen_heads()
-    sources = _sources(model, deployed, network)
+    before = [
+        Head(box.tensors["free.weight"], box.tensors["free.bias"]) if head is None else head for head in old.heads
+    ]
+    taken = [before[source] for source in _sources(model, network)]
     heads = tuple(
-        None if fresh is None else _taken_over(fresh, _old_head(deployed, old, source))
-        for fresh, source in zip(template.heads, sources, strict=True)
+        None if fresh is None else _taken_over(fresh, head)
+        for fresh, head in zip(network.frozen_heads().heads, taken, strict=True)
     )
-    free = None
-    if network.cells.free_cell:
-        taken = _old_head(deployed, old, sources[-1])
-        free = (torch.from_numpy(taken.W.copy()), torch.from_numpy(taken.b.copy()))
+    free = (taken[-1].W, taken[-1].b) if network.cells.free_cell else None
     network.pin(FrozenHeads(old.bounds, heads), free)
     return network
-
-
-def _old_head(deployed: DeployedNetwork, old: FrozenHeads, cell: int) -> Head:
-    found = old.heads[cell]
-    if found is not None:
-        return found
-    free = deployed.head.free
-    assert free is not None
-    return Head(free.weight.numpy(), free.bias.numpy())
 
 
 def _taken_over(fresh: Head, old: Head) -> Head:
@@ -91,18 +84,15 @@ def _taken_over(fresh: Head, old: Head) -> Head:
     return replace(fresh, W=old.W, b=old.b, V=V)
 
 
-def _sources(model: ServedModel, deployed: DeployedNetwork, network: BoxNetwork) -> list[int]:
+def _sources(model: ServedModel, network: BoxNetwork) -> list[int]:
     """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
-    rng = np.random.default_rng(0)
-    spec, old_gate, new_gate = network.spec, deployed.head.gate, network.deployed.gate
+    rng, spec = np.random.default_rng(0), network.spec
     lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
     points = rng.uniform(lower, upper, (_POINTS, len(lower)))
     for group in spec.one_hot:
         points[:, list(group)] = np.eye(len(group))[rng.integers(len(group), size=_POINTS)]
-    x = torch.from_numpy(points)
-    before, after = (
-        _cells(gate, head.domain(x)) for gate, head in ((old_gate, deployed.head), (new_gate, network.deployed))
-    )
+    assert isinstance(model.head, Box)
+    before, after = model.head.cell_of(points), network.deployed.cell_of(points)
     names = _rule_names(model.specification_, model.cells)
     wanted = _rule_names(spec, network.cells)
     result = []
@@ -114,11 +104,6 @@ def _sources(model: ServedModel, deployed: DeployedNetwork, network: BoxNetwork)
             shared = [len(wanted[cell] & known) / max(1, len(wanted[cell] | known)) for known in names]
             result.append(int(np.argmax(shared)))
     return result
-
-
-def _cells(gate: Any, x: torch.Tensor) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = (torch.zeros(len(x), dtype=torch.long) if gate.is_trivial else gate(x)).numpy()
-    return found
 
 
 def _rule_names(spec: Specification, cells: Cells) -> list[set[str]]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import platform
 import sys
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-import smle
 from smle.monitor import Usage
 from smle.rules import Specification
-from smle.storage import FORMAT, VERSION
+from smle.storage import description_of
 from smle.tables import table_digest
 
 if TYPE_CHECKING:
@@ -37,28 +34,15 @@ def describe(
     usage: Usage,
 ) -> dict[str, Any]:
     """Return the description of a model that was fitted to encoded rows and targets."""
-    versions = {"smle": smle.__version__, "python": platform.python_version()}
-    used = {name: str(sys.modules[name].__version__) for name in ("torch",) if name in sys.modules}
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": kind,
-        "architecture": architecture,
-        "inputs": [item.name for item in spec.inputs],
-        "columns": list(spec.columns),
-        "targets": list(spec.targets),
-        "provenance": {
-            "data_sha256": table_digest(X, targets),
-            "rows": len(X),
-            "seed": seed,
-            "command": " ".join(sys.argv)[:1000],
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": {**versions, **used, "numpy": np.__version__},
-        },
-        "history": history,
-        "training": usage.to_json(),
-        "scores": {},
+    provenance = {
+        "data_sha256": table_digest(X, targets),
+        "rows": len(X),
+        "seed": seed,
+        "command": " ".join(sys.argv)[:1000],
     }
+    return description_of(
+        kind, spec, architecture=architecture, provenance=provenance, history=history, training=usage.to_json()
+    )
 
 
 def short_history(history: History) -> dict[str, Any]:

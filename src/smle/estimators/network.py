@@ -21,7 +21,8 @@ from smle.estimators.inputs import spread
 from smle.guarantees import Cells, find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.box_network import BoxNetwork, moves_with_inputs
-from smle.nn.gate import Gate
+from smle.nn.head import gate_program
+from smle.nn.network import Answers
 from smle.nn.precision import float32_by_default
 from smle.nn.units import DataScale
 from smle.training.batches import split_rows
@@ -61,7 +62,7 @@ def train_network(
     weight: Array | None,
     seed: int,
     *,
-    further: Callable[[BoxNetwork, History], None] | None = None,
+    further: Callable[[BoxNetwork | Answers, History], None] | None = None,
 ) -> Trained:
     """Return a trained network: with a box that obeys the rules, or plain where there are none.
 
@@ -82,31 +83,40 @@ def train_network(
         enforced = task.nearest(X, targets) if model.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(model.enforcement) if spec.rules else None
         network = _network(model, task, X, enforced, seed)
-        history = _train(model, task, network, torch.tensor(X), enforced, weight, enforcement, seed)
+        rows = torch.tensor(X, dtype=None if spec.rules else torch.float32)  # a gate reads numbers as they are
+        history = _train(model, task, network, rows, enforced, weight, enforcement, seed)
         if further is not None:
             further(network, history)
-        certificate = certify(network) if spec.rules else None
-        backbone = _folded(network) if certificate is None else network.backbone
+        certificate, backbone = None, network.backbone
+        if isinstance(network, BoxNetwork):
+            certificate = certify(network)
+        else:
+            backbone = _folded(network)
     held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
     state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
     return Trained(tensors_of(state), certificate, history, held)
 
 
-def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork:
-    spec, cells = task.spec, find_cells(task.spec)
+def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork | Answers:
+    """Return a network to train: a perceptron in the units of the data, with a box behind it if there are rules."""
+    spec = task.spec
     shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
-    bounds = model.bounds
-    if bounds == "auto":
-        bounds = "affine" if moves_with_inputs(spec) else "fixed"
+    frame = DataScale(shift, scale, *task.units(targets))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        backbone = MLP(model.hidden_layer_sizes, model.embedding, shift=shift, scale=scale)
+        if not spec.rules:
+            return Answers(backbone, model.embedding, frame)
+        bounds, cells = model.bounds, find_cells(spec)
+        if bounds == "auto":
+            bounds = "affine" if moves_with_inputs(spec) else "fixed"
         return BoxNetwork(
-            MLP(model.hidden_layer_sizes, model.embedding, shift=shift, scale=scale),
+            backbone,
             spec,
             embedding=model.embedding,
             bounds=bounds,
             gate=model.gate,
-            frame=DataScale(shift, scale, *task.units(targets)),
+            frame=frame,
             prefer=_preferred(task, cells, X, targets),
             cells=cells,
         )
@@ -114,8 +124,7 @@ def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Arr
 
 def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
     """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
-    gate = Gate(task.spec, cells)
-    cell = np.zeros(len(X), dtype=int) if gate.is_trivial else gate(torch.tensor(X)).numpy()
+    cell = gate_program(task.spec, cells).cell_of(X)
     typical = np.tile(task.typical(targets), (len(cells), 1))
     for c in np.unique(cell):
         typical[c] = task.typical(targets[cell == c])
@@ -125,7 +134,7 @@ def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) ->
 def _train(
     model: SafeEstimator,
     task: Task,
-    network: BoxNetwork,
+    network: BoxNetwork | Answers,
     X: torch.Tensor,
     targets: Array,
     weight: Array | None,
@@ -138,11 +147,11 @@ def _train(
         batch_size=model.batch_size,
         max_epochs=model.max_epochs,
         patience=model.patience,
-        validation_share=model.validation_fraction,
+        validation_fraction=model.validation_fraction,
         schedule=model.schedule,
         final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
         final_below=task.small_loss(targets) if model.final_epochs is None else math.inf,
-        progress=model.verbose,
+        verbose=model.verbose,
     )
     history = train(
         network,
@@ -151,12 +160,12 @@ def _train(
         loss=task.loss(targets),
         options=options,
         seed=seed,
-        title="training" if network.spec.rules or model.enforcement == "correct" else "baseline",
+        title="training" if isinstance(network, BoxNetwork) or model.enforcement == "correct" else "baseline",
         enforcement=enforcement,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
     )
-    if model.refit_heads and network.spec.rules:
+    if model.refit_heads and isinstance(network, BoxNetwork):
         wanted = torch.tensor(targets)
         kept, held = split_rows(len(X), share=model.validation_fraction, seed=seed)
         refit_network(
@@ -171,18 +180,18 @@ def _train(
 
 
 @torch.no_grad()
-def _folded(network: BoxNetwork) -> MLP:
-    """Return a trained network without rules as one perceptron: its head is folded into the last layer."""
-    free = network.eval().deployed.free
-    standardize, *others, last = network.backbone.children()
-    assert free is not None
+def _folded(network: Answers) -> MLP:
+    """Return a trained network without rules as one perceptron: its last two layers and the units become one."""
+    standardize, *others, inner = network.backbone.children()
     assert isinstance(standardize, Standardize)
-    assert isinstance(last, nn.Linear)
+    assert isinstance(inner, nn.Linear)
     hidden = [layer.out_features for layer in others if isinstance(layer, nn.Linear)]
-    result = MLP(hidden, len(free.bias), shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
-    weight, bias = (part.to(torch.float64) for part in (free.weight, free.bias))
-    state = {k: v for k, v in network.backbone.state_dict().items() if not k.startswith(f"{len(others) + 1}.")}
-    state[f"{len(others) + 1}.weight"] = weight @ last.weight.to(torch.float64)
-    state[f"{len(others) + 1}.bias"] = weight @ last.bias.to(torch.float64) + bias
+    last, scale = network.last, network.scale.to(torch.float64)
+    result = MLP(hidden, last.out_features, shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
+    weight = scale.unsqueeze(1) * last.weight.to(torch.float64)
+    name = f"{len(others) + 1}."
+    state = {k: v for k, v in network.backbone.state_dict().items() if not k.startswith(name)}
+    state[f"{name}weight"] = weight @ inner.weight.to(torch.float64)
+    state[f"{name}bias"] = weight @ inner.bias.to(torch.float64) + scale * last.bias + network.shift
     result.load_state_dict(state)
     return result

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.estimators.inputs import spread
-from smle.guarantees import LocalLoss, nearest_outputs, softmax_loss
+from smle.guarantees import nearest_outputs
 from smle.rules import Choice, Specification
 from smle.tables import encode_choices, encode_numbers, option_values
 
@@ -46,7 +46,7 @@ class Task(ABC):
 
     @property
     @abstractmethod
-    def refit_loss(self) -> Any:
+    def refit_loss(self) -> str:
         """The loss of the refit of learned heads."""
 
     # --- targets
@@ -290,9 +290,9 @@ class Options(Task):
         """What stands for each option, in the type that y has."""
 
     @property
-    def refit_loss(self) -> Any:
+    def refit_loss(self) -> str:
         """The loss of the refit of learned heads."""
-        return "softmax" if self.sign > 0 else _smallest_wins
+        return "softmax" if self.sign > 0 else "softmin"
 
     def encode(self, y: Any) -> Array:
         """Return 1 for the chosen option."""
@@ -371,11 +371,6 @@ class Options(Task):
     def sides(self, truth: Array) -> list[Sides | None]:
         """Return the options."""
         return [((self.sign * truth).argmax(axis=1), tuple(self.choice.options))]
-
-
-def _smallest_wins(outputs: Array, targets: Array) -> LocalLoss:
-    mirrored = softmax_loss(-outputs, targets)
-    return LocalLoss(mirrored.value, -mirrored.gradient, mirrored.curvature)
 
 
 class Rows(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from smle.assurance import CorrectedNetwork, DeployedNetwork, certify, state_of
+from smle.assurance import certify, weights_of
 from smle.certificates.document import Certificate
 from smle.errors import ModelFormatError
 from smle.export.backbone import Backbone, onnx_backbone
@@ -60,13 +60,12 @@ def write_network(
         certificate = network.certificate_
     elif certificate is None and network.spec.rules:
         certificate = certify(network)
-    deployed = network.eval() if isinstance(network, SafeNetwork) else DeployedNetwork.of(network)
-    write_deployed(deployed, network.spec, path, certificate, example=example, backbone=backbone, monitor=monitor)
+    write_deployed(network.eval(), network.spec, path, certificate, example=example, backbone=backbone, monitor=monitor)
     return certificate
 
 
 def write_deployed(
-    network: DeployedNetwork | CorrectedNetwork | SafeNetwork,
+    network: BoxNetwork | SafeNetwork,
     spec: Specification,
     path: FilePath,
     certificate: Certificate | None,
@@ -85,7 +84,7 @@ def write_deployed(
         middle = torch.tensor([float((a + b) / 2) for a, b in zip(spec.lower, spec.upper, strict=True)])
         module = network.reading_features() if isinstance(network, SafeNetwork) else network.backbone
         part = torch_backbone(module, (middle.repeat(3, 1),), features=True)
-    write_certified(spec, certificate, state_of(network), part, Path(path), monitor=monitor)
+    write_certified(spec, certificate, weights_of(network), part, Path(path), monitor=monitor)
 
 
 def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, features: bool) -> Backbone:

@@ -5,44 +5,15 @@ Raw parameters live in standardized inputs x' (see `DataScale`); what is deploye
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox", "attentive_clip"]
+__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox"]
 
 
 _NARROW = 0.0025  # what each slope adds to the half-width at first
-
-
-class _AttentiveClip(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        clipped = torch.clamp(z, lower, upper)
-        ctx.save_for_backward(z - clipped)
-        ctx.shapes = lower.shape, upper.shape
-        return clipped
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = gradients
-        (beyond,) = ctx.saved_tensors  # negative below the box, positive above it
-        lower, upper = ctx.shapes
-        return (
-            gradient.masked_fill(beyond * gradient < 0, 0.0),
-            (gradient * (beyond < 0)).sum_to_size(lower) if ctx.needs_input_grad[1] else None,
-            (gradient * (beyond > 0)).sum_to_size(upper) if ctx.needs_input_grad[2] else None,
-        )
-
-
-def attentive_clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Clip z for training: a unit beyond a bound still feels a gradient that would bring it back.
-
-    The true gradient is zero there, so that a unit which is clipped for all rows would never move again.
-    """
-    clipped: Tensor = _AttentiveClip.apply(z, lower, upper)  # type: ignore[no-untyped-call]
-    return clipped
 
 
 class BoxParameters(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -9,24 +10,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors.numpy import load, save
 from torch import Tensor, nn
 
+from smle.errors import RuleError
 from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
-from smle.nn.bounds import AffineBox, Box, FixedBox, attentive_clip
-from smle.nn.bridge import centers_of, frozen, ungated
-from smle.nn.clip import eager
-from smle.nn.head import DeployedHead
+from smle.nn.bounds import AffineBox, Box, FixedBox
+from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_features, stored_heads, ungated
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.network_bounds import NetworkBox
+from smle.nn.operations import TABLE, affine_at
 from smle.nn.own_bounds import box_of
 from smle.nn.precision import Float32Only
 from smle.nn.units import DataScale
+from smle.programs import Box as BoxProgram
+from smle.programs import frozen_heads_of
 from smle.rules import Specification
+from smle_check.program import Step, needed, prepared, run
+from smle_check.program import box_of as operations_of
 
 if TYPE_CHECKING:
     from smle.certificates.document import Certificate
 
-__all__ = ["BoxNetwork", "Rescale", "Rescaled", "moves_with_inputs", "require_specification", "require_width"]
+__all__ = ["BoxNetwork", "Rescale", "Rescaled", "moves_with_inputs", "require_rules", "require_width"]
 
 Array = npt.NDArray[np.float64]
 
@@ -66,6 +72,7 @@ class BoxNetwork(Float32Only):
     * Nothing holds the heads back by itself: an enforcement (`smle.training.PDCG`) keeps them near what is safe while
       they are trained, and makes them safe at the end. `smle.project` does so without training.
     * `eval()` freezes bounds and heads: what then runs is the deployed program, the one that `smle.certify` judges.
+      It runs in NumPy, in float32, whatever torch was told about precisions; gradients are those of training.
     * Heads that were projected or refitted are deployed as they are (`pin`) until training goes on.
 
     Args:
@@ -82,6 +89,7 @@ class BoxNetwork(Float32Only):
         cells: The cells, if already known.
 
     Raises:
+        RuleError: If there are no rules.
         NotCertifiedError: If no affine answer is found for the rules of some cell.
     """
 
@@ -103,7 +111,7 @@ class BoxNetwork(Float32Only):
             raise ValueError(
                 f"Expected bounds to be 'constant', 'fixed', 'affine', 'network' or a module. Got {bounds!r}."
             )
-        require_specification(spec)
+        require_rules(spec)
         if embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
         found = find_cells(spec) if cells is None else cells
@@ -116,7 +124,7 @@ class BoxNetwork(Float32Only):
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.pinned = False
-        self.training_clip: Callable[..., Tensor] = attentive_clip
+        self.training_clip: Callable[..., Tensor] = torch.clamp
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self.box = self._make_box(bounds, embedding, frame)
         self.heads = HeadParameters(
@@ -126,14 +134,10 @@ class BoxNetwork(Float32Only):
             passthrough=passthrough,
             free=self.cells.free_cell,
         )
-        self.deployed = DeployedHead(
-            spec,
-            self.cells,
-            embedding=embedding,
-            affine=self.box.is_affine,
-            hidden=self.box.widths,
-            passthrough=passthrough,
-        )
+        self._is_large = is_large(spec)
+        self._gate, self._of_rules = gate_of(spec, self.cells)
+        self.freeze()
+        self._prepare()
 
     def _make_box(self, bounds: str | nn.Module, embedding: int, frame: DataScale) -> Box:
         if isinstance(bounds, nn.Module):
@@ -144,35 +148,82 @@ class BoxNetwork(Float32Only):
         low, high = (torch.from_numpy((end - frame.x_shift) / frame.x_scale) for end in (domain.low, domain.high))
         return (NetworkBox if bounds == "network" else AffineBox)(embedding, low, high)
 
+    def _prepare(self) -> None:
+        """Prepare, for features in float32 and float64, what training has in front of the bounds."""
+        place = self.heads.raw_weight.device
+        tensors = {name: torch.from_numpy(value).to(place) for name, value in self._of_rules.items()}
+        ops = needed(self._program.ops, ("x32", "cell"))
+        self._front: dict[torch.dtype, list[Step]] = {
+            dtype: prepared(ops, tensors, TABLE, str(dtype).removeprefix("torch."))
+            for dtype in (torch.float32, torch.float64)
+        }
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BoxNetwork:
+        super()._apply(fn, recurse)
+        self._prepare()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out prepared programs; a copy prepares its own."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_program", "_front")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._deploy(self._over, self._free)
+        self._prepare()
+
+    # --- answers
+
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
-        """Return the outputs (batch, m) in the user's units."""
-        features = self.deployed.read(features)
+        """Return the outputs (batch, m) in the user's units.
+
+        Raises:
+            ValueError: If shapes do not fit the rules.
+            TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
+        """
+        features = read_features(features, is_large=self._is_large)
         z = self.embed(features, *backbone_inputs)
+        wanted = (len(z), len(self.spec.columns))
+        if features.shape != wanted:
+            raise ValueError(
+                f"Expected features of shape {wanted}: one row per embedding, one column per input of the rules. Got "
+                f"{tuple(features.shape)}."
+            )
         if not self.training:
-            outputs: Tensor = self.deployed(features, z)
-            return outputs
+            served: Tensor = self._served(features, z)
+            return served
         if self.pinned:  # training goes on
             self.pinned = False
+        return self._trained(features, z)
+
+    def _trained(self, features: Tensor, z: Tensor) -> Tensor:
         device = "cpu" if z.is_cpu else z.device.type
-        if not torch.is_autocast_enabled(device):
-            return self._train_outputs(features, z)
-        with torch.autocast(device_type=device, enabled=False):
-            return self._train_outputs(features, z)
-
-    def _train_outputs(self, features: Tensor, z: Tensor) -> Tensor:
-        if eager(z):
-            self.deployed.require_shape(features, len(z))
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device_type=device, enabled=False):
+                return self._trained(features, z)
         z = z if z.dtype is torch.float32 else z.to(torch.float32)
-        envelope = self.box.envelope()
+        seen = {"features": features}
+        steps = self._front[features.dtype]
+        if steps:
+            run(steps, seen)
+        x32 = seen.get("x32")
         known = self.heads.constants(torch.float32)
-
-        def limits(x32: Tensor) -> tuple[Tensor, Tensor]:
-            return self.box.limits(x32, envelope, standardize=(known["standard_offset"], known["standard"]))
-
-        certified, free = self.heads(torch.float32)
-        return self.deployed.outputs(
-            features, z, limits=limits, heads=certified, free=free, clipped_by=self.training_clip
+        lower, upper = self.box.limits(
+            features if x32 is None else x32,
+            self.box.envelope(),
+            standardize=(known["standard_offset"], known["standard"]),
         )
+        return affine_at(seen.get("cell"), self.training_clip(z, lower, upper), x32, z, *self.heads(torch.float32))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _served(self, features: Tensor, z: Tensor) -> Tensor:
+        """Return what is deployed, with the gradients of training if they are asked for."""
+        answers = self._program(features.detach().cpu().numpy(), z.detach().to(torch.float32).cpu().numpy())
+        served = torch.from_numpy(answers).to(z.device)
+        if not torch.is_grad_enabled() or not (z.requires_grad or features.requires_grad):
+            return served
+        exact: Tensor = _Exact.apply(self._trained(features, z), served)  # type: ignore[no-untyped-call]
+        return exact
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""
@@ -191,29 +242,33 @@ class BoxNetwork(Float32Only):
         super().train(mode)
         return self
 
-    @torch.no_grad()
+    # --- what is deployed
+
+    def _deploy(self, over: FrozenHeads, free: FreeHead | None) -> None:
+        self._over, self._free = over, free
+        arrays = self._of_rules | stored_heads(over, free)
+        clip = "clamp" if "heads.fallback" in arrays else "where"
+        self._program = BoxProgram(operations_of(self._gate, clip, over.bounds.kind, arrays), arrays)
+
     def freeze(self) -> None:
-        """Compute bounds and heads in float64, round them to float32 and store them in the deployed program.
-
-        Does nothing while heads are pinned.
-        """
-        if self.pinned:
-            return
-        self.deployed.store(*frozen(self.heads, self.box, fallback=not self.deployed.nan_safe_clip))
+        """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""
+        if not self.pinned:
+            self._deploy(*frozen(self.heads, self.box))
 
     @torch.no_grad()
-    def pin(self, over: FrozenHeads, free: tuple[Tensor, Tensor] | None = None) -> None:
+    def pin(self, over: FrozenHeads, free: FreeHead | None = None) -> None:
         """Deploy given heads exactly as they are, until training goes on; the bounds stay.
 
         The raw parameters follow, so that training would go on from these heads. The network is left in eval mode.
-        `free` is the head of the free cell, weight (m, n) and bias (m,); None
-        keeps it.
+        `free` is the head of the free cell, weight (m, n) and bias (m,); None keeps it.
         """
         self.eval()
-        self.deployed.store(over, free)
+        if free is not None:
+            free = np.asarray(free[0], dtype=np.float32), np.asarray(free[1], dtype=np.float32)
+        self._deploy(over, self._free if free is None else free)
         self.load_heads(over)
         if free is not None:
-            self.heads.assign_free(free[0].to(torch.float64), free[1].to(torch.float64))
+            self.heads.assign_free(*free)
         self.pinned = True
 
     @torch.no_grad()
@@ -224,13 +279,54 @@ class BoxNetwork(Float32Only):
             V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
             self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
 
+    def frozen_heads(self) -> FrozenHeads:
+        """Return what the deployed program can reach, as plain arrays."""
+        if self.training:
+            self.freeze()
+        return self._over
+
+    @property
+    def free_head(self) -> FreeHead | None:
+        """The head of the free cell as it is deployed, if there is such a cell."""
+        return self._free
+
+    @property
+    def deployed(self) -> BoxProgram:
+        """The deployed program in NumPy: features (batch, d) and embeddings (batch, n) to outputs (batch, m)."""
+        if self.training:
+            self.freeze()
+        return self._program
+
+    # --- state and files
+
     def get_extra_state(self) -> Tensor:
-        """Return whether heads are pinned, for `state_dict`."""
-        return torch.tensor(self.pinned)
+        """Return bytes for `state_dict`: a digest of domain and gate, and heads that are pinned."""
+        heads = save(stored_heads(self._over, self._free)) if self.pinned else b""
+        return torch.frombuffer(bytearray(self._digest() + heads), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take over whether heads are pinned."""
-        self.pinned = bool(state)
+        """Take over heads that are pinned.
+
+        Raises:
+            RuntimeError: If the state belongs to other rules: its heads are for other cells.
+        """
+        data, digest = state.cpu().numpy().tobytes(), self._digest()
+        if data[: len(digest)] != digest:
+            raise RuntimeError("The state belongs to other rules than those of this network.")
+        heads = load(data[len(digest) :]) if len(data) > len(digest) else None
+        self.pinned = heads is not None
+        if heads is not None:
+            free = (heads["free.weight"], heads["free.bias"]) if "free.weight" in heads else None
+            self._deploy(frozen_heads_of(heads), free)
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """Take over a state; what is deployed follows."""
+        found = super().load_state_dict(*arguments, **options)
+        self.freeze()
+        return found
+
+    def _digest(self) -> bytes:
+        return hashlib.sha256(save(self._of_rules)).digest()
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
         """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
@@ -244,11 +340,17 @@ class BoxNetwork(Float32Only):
 
         return save_network(self, folder, overwrite=overwrite)
 
-    def frozen_heads(self) -> FrozenHeads:
-        """Return what the deployed program can reach, as plain arrays."""
-        if self.training:
-            self.freeze()
-        return self.deployed.frozen_heads()
+
+class _Exact(torch.autograd.Function):
+    """The values of one tensor with the gradients of another."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Tensor, values: Tensor) -> Tensor:
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
 
 
 def moves_with_inputs(spec: Specification) -> bool:
@@ -257,13 +359,15 @@ def moves_with_inputs(spec: Specification) -> bool:
     return any(literal.inputs for clause in clauses for literal in clause.literals)
 
 
-def require_specification(spec: object) -> None:
-    """Raise TypeError unless rules are given as a Specification."""
+def require_rules(spec: object) -> None:
+    """Raise TypeError unless rules are given as a Specification, RuleError if there are none."""
     if not isinstance(spec, Specification):
         raise TypeError(
             f"Expected the rules as a Specification. Got {type(spec).__name__}. Read a file or a text with "
             "smle.Specification.from_yaml(...)."
         )
+    if not spec.rules:
+        raise RuleError("Expected rules: there are none, so there is nothing to obey. Use the module as it is.")
 
 
 def require_width(z: object, units: int) -> Tensor:

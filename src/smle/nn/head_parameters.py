@@ -116,11 +116,11 @@ class HeadParameters(nn.Module):
         self.raw_bias[:count].copy_((bias - self.y_shift) / self.y_scale)
 
     @torch.no_grad()
-    def assign_free(self, weight: Tensor, bias: Tensor) -> None:
-        """Set the free head, if there is one, to one given in the user's units: weight (m, n), bias (m,)."""
-        if self.has_free:
-            self.raw_weight[-1].copy_(weight / self.y_scale.unsqueeze(-1))
-            self.raw_bias[-1].copy_((bias - self.y_shift) / self.y_scale)
+    def assign_free(self, weight: npt.ArrayLike, bias: npt.ArrayLike) -> None:
+        """Set the free head to one given in the user's units: weight (m, n), bias (m,)."""
+        weight, bias = (torch.as_tensor(np.asarray(p, dtype=np.float64)) for p in (weight, bias))
+        self.raw_weight[-1].copy_(weight / self.y_scale.unsqueeze(-1))
+        self.raw_bias[-1].copy_((bias - self.y_shift) / self.y_scale)
 
     @torch.no_grad()
     def fallback(self) -> Tensor:

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
 from smle.certificates.rules import certify_rules
-from smle.errors import DataError, RuleError
+from smle.errors import DataError
 from smle.nn.backbones import Standardize
-from smle.nn.box_network import require_specification
-from smle.nn.clip import eager
+from smle.nn.box_network import require_rules
+from smle.nn.certified_head import CertifiedHead
 from smle.nn.head import is_large, read_features
-from smle.nn.quick import Quick
-from smle.nn.rules_head import RulesHead
+from smle.nn.quick import Quick, eager
 from smle.nn.units import DataScale
+from smle.programs import WIDE
 from smle.rules import Specification
 from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answers", "SafeNetwork", "encoded_features", "evaluating", "predicted"]
 
-_WIDE = 2.0**100  # answers beyond are replaced
+_is_compiling = torch.compiler.is_compiling
 _FEW_ROWS = 8  # from which no units are read
 
 
@@ -117,14 +117,12 @@ class SafeNetwork(nn.Module):
         self, backbone: nn.Module, spec: Specification, *, embedding: int | None = None, example: Any = None
     ) -> None:
         super().__init__()
-        require_specification(spec)
-        if not spec.rules:
-            raise RuleError("Expected rules: there are none, so there is nothing to obey. Use the module as it is.")
+        require_rules(spec)
         if embedding is not None and embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
         self._set_up(backbone, spec, embedding)
         if example is None:
-            self.head = RulesHead(self._certified(None))
+            self.head = CertifiedHead(self._certified(None))
         else:
             features, targets = example if isinstance(example, tuple) and len(example) == 2 else (example, None)
             self.set_units(features, targets)
@@ -137,7 +135,7 @@ class SafeNetwork(nn.Module):
         network = cls.__new__(cls)
         nn.Module.__init__(network)
         network._set_up(backbone, spec, embedding)
-        network.head = RulesHead(certificate)
+        network.head = CertifiedHead(certificate)
         return network
 
     def _set_up(self, backbone: nn.Module, spec: Specification, embedding: int | None) -> None:
@@ -170,7 +168,7 @@ class SafeNetwork(nn.Module):
         wanted = None if targets is None else _encoded_targets(self.spec, targets)
         if isinstance(self.backbone, Answers):
             self.backbone.set_units(DataScale.of_data(self.spec, encoded_features(self.spec, features), wanted))
-        self.head, self.is_fresh = RulesHead(self._certified(wanted)), False
+        self.head, self.is_fresh = CertifiedHead(self._certified(wanted)), False
 
     # --- answers
 
@@ -188,7 +186,8 @@ class SafeNetwork(nn.Module):
         if self.training and answers.requires_grad:
             self.head.require_shapes(features, answers)
             return answers[..., 0] if flat else answers
-        served: Tensor = self.head(features, answers)
+        head: CertifiedHead = self._modules["head"]  # type: ignore[assignment]  # attributes are slow to look up
+        served: Tensor = head(features, answers) if _is_compiling() else head.serve(features, answers)
         if not self.training:
             self._count(answers.detach(), served.detach())
         return served[..., 0] if flat else served
@@ -265,7 +264,7 @@ class SafeNetwork(nn.Module):
             self.counts["rows"] += answers.numel() // answers.shape[-1]
             return
         own, final = (part.to(torch.float32).cpu().numpy().reshape(-1, part.shape[-1]) for part in (answers, served))
-        usable = (np.abs(own) <= _WIDE).all(axis=1)
+        usable = (np.abs(own) <= WIDE).all(axis=1)
         self.counts["rows"] += len(usable)
         self.counts["moved"] += int(((own != final).any(axis=1) & usable).sum())
         self.counts["replaced"] += int((~usable).sum())

@@ -14,11 +14,19 @@ from torch.nn.modules import module as torch_module
 
 from smle.nn.backbones import Standardize
 
-__all__ = ["Quick"]
+__all__ = ["Quick", "eager"]
 
 _linear, _relu = nn.functional.linear, torch.relu
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = [getattr(torch_module, f"_global{name}") for name in _HOOKS]
+
+
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
+
+
+def eager(tensor: Tensor) -> bool:
+    """Return whether Python runs each call: on a CPU, outside compilers and exporters."""
+    return tensor.is_cpu and not _is_compiling() and not _is_tracing()
 
 
 class Quick:

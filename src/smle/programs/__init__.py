@@ -4,11 +4,12 @@ from smle.programs.box import Box, Perceptron, frozen_heads_of
 from smle.programs.candidates import Candidates
 from smle.programs.clip_list import ClipList
 from smle.programs.head import Program, program_of
-from smle.programs.served import MUCH, WAYS, Corrections, Moves, Parts, alternatives_of, served_by, ways_of
+from smle.programs.served import MUCH, WAYS, WIDE, Corrections, Moves, Parts, alternatives_of, served_by, ways_of
 
 __all__ = [
     "MUCH",
     "WAYS",
+    "WIDE",
     "Box",
     "Candidates",
     "ClipList",

@@ -33,7 +33,7 @@ class Box:
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array]) -> None:
-        self.ops, self._tensors = ops, tensors
+        self.ops, self.tensors = ops, tensors
         self._steps: dict[tuple[str | None, str], list[Step]] = {}
 
     @classmethod
@@ -57,12 +57,12 @@ class Box:
     @property
     def heads(self) -> int:
         """How many heads there are, the free one included."""
-        return len(self._tensors["heads.weight"]) + ("free.weight" in self._tensors)
+        return len(self.tensors["heads.weight"]) + ("free.weight" in self.tensors)
 
     @property
     def units(self) -> int:
         """Width of the embedding."""
-        return len(self._tensors["bounds.lower"])
+        return len(self.tensors["bounds.lower"])
 
     def __call__(self, features: Array, embedding: Array) -> Array:
         """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64."""
@@ -80,7 +80,7 @@ class Box:
         steps = self._steps.get(key)
         if steps is None:
             ops = self.ops if wanted is None else needed(self.ops, (wanted,))
-            steps = self._steps[key] = prepared(ops, self._tensors, TABLE, features.dtype.name)
+            steps = self._steps[key] = prepared(ops, self.tensors, TABLE, features.dtype.name)
         env = {"features": features, "answer": np.asarray(embedding, dtype=_FLOAT32)}
         with np.errstate(invalid="ignore", over="ignore"):
             run(steps, env)

@@ -13,15 +13,17 @@ from smle.guarantees import active, broken, clause_holds
 from smle.programs.candidates import Candidates
 from smle.programs.head import Program
 from smle.rules import Choice, Clause, Label, Specification
-from smle_check.heads.clips import WIDE
+from smle_check.heads import clips
 
-__all__ = ["MUCH", "WAYS", "Corrections", "Moves", "Parts", "alternatives_of", "served_by", "ways_of"]
+__all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "served_by", "ways_of"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 WAYS = ("kept", "moved", "replaced", "safe")
 """How a row is served: by the model's own answer; by the nearest allowed one; with a default in the place of an answer
 that is NaN, infinite or beyond 1e30; by the stored safe answer."""
+WIDE = float(clips.WIDE)
+"""Answers beyond are replaced."""
 MUCH = 0.001
 """The stored safe answer should not serve a larger share of the rows than this."""
 _CLAUSES, _LITERALS = 50, 12  # clauses with alternatives whose parts are counted, and alternatives of each
@@ -211,7 +213,7 @@ def _parts(spec: Specification, X: Array, served: Array, own: Array, usable: Mas
 
 def _usable(answers: Array) -> Mask:
     """Return which rows have no answer that is replaced: (n,)."""
-    return np.asarray((np.abs(answers) <= float(WIDE)).all(axis=1))
+    return np.asarray((np.abs(answers) <= WIDE).all(axis=1))
 
 
 def _changed(spec: Specification, answers: Array, served: Array) -> Mask:

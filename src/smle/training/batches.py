@@ -85,7 +85,7 @@ class Rows:
         inputs = tuple(torch.cat(pair) for pair in zip(self.inputs, other.inputs, strict=True))
         return Rows(inputs, torch.cat([self.targets, other.targets]), weight)
 
-    def _batch(self, rows: Tensor) -> Batch:
+    def _batch(self, rows: Tensor | slice) -> Batch:
         weight = None if self.weight is None else self.weight[rows]
         return Batch(tuple(part[rows] for part in self.inputs), self.targets[rows], weight)
 
@@ -97,9 +97,8 @@ class Rows:
 
     def ordered(self, group: Group) -> Iterator[Batch]:
         """Yield large batches in order."""
-        mine = torch.arange(group.rank, len(self), group.size)
-        for start in range(0, len(mine), _EVALUATION_ROWS):
-            yield self._batch(mine[start : start + _EVALUATION_ROWS])
+        for start in range(group.rank, len(self), step := _EVALUATION_ROWS * group.size):
+            yield self._batch(slice(start, start + step, group.size))
 
     def fingerprint(self) -> str:
         """Return a digest of all numbers."""

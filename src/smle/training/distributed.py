@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,10 +56,10 @@ class Group:
         for tensor in tensors:
             dist.broadcast(tensor.data, src=0)
 
-    def failures(self, message: str) -> str:
-        """Return the first process's message: empty if all went well there."""
+    def of_first(self, value: Any) -> Any:
+        """Return the value that the first process has."""
         if not self.active:
-            return message
-        box: list[str] = [message]
+            return value
+        box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import logging
@@ -101,7 +100,7 @@ class _Run:
         """Take over training and validation data, holding out rows if there is none for validation."""
         self.data, self.validation = data, None if validation is None else _validation(validation)
         if validation is None and isinstance(data, Rows) and len(data) > 1:
-            kept, held = split_rows(len(data), share=self.options.validation_share, seed=self.seed)
+            kept, held = split_rows(len(data), share=self.options.validation_fraction, seed=self.seed)
             self.data, self.validation = data.take(kept), data.take(held)
         self.all_rows: Batches = self.data if self.options.final_epochs == 0 else _joined(self.data, self.validation)
 
@@ -130,7 +129,7 @@ class _Run:
             self.restore(read_checkpoint(self.path))
         started = time.monotonic() - self.history.seconds
         options = self.options
-        shown = options.progress if self.group.is_first else False
+        shown = options.verbose if self.group.is_first else False
         total = options.warmup_epochs + options.max_epochs
         with Bar(self.title, total, final=options.final_epochs, shown=shown) as bar:
             while not self.finished:
@@ -162,7 +161,7 @@ class _Run:
         if self.phase == 2:
             self.generator.manual_seed(self.seed + 1)  # the same order, however long it took to get here
         self.first_epoch, self.best = len(self.history.loss), math.inf
-        self.best_state = copy.deepcopy(self.network.state_dict())
+        self.best_state = _copied(self.network)
 
     # --- one epoch
 
@@ -183,7 +182,7 @@ class _Run:
             history.safety.append(safety)
         if value < self.best and self.phase < 2:
             self.best, history.best_epoch = value, number
-            self.best_state = copy.deepcopy(self.network.state_dict())
+            self.best_state = _copied(self.network)
         if isinstance(self.schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
             self.schedule.step(value)
         elif self.schedule is not None:
@@ -298,7 +297,7 @@ class _Run:
             stopped = "max_epochs"
         if stopped:
             self.end_phase(stopped)
-        if self.path is not None and (self.finished or not len(history.loss) % options.checkpoint_every):
+        if self.path is not None:
             self.save(self.path)
 
     def end_phase(self, stopped: str) -> None:
@@ -330,13 +329,13 @@ class _Run:
             except NotCertifiedError as error:
                 message = str(error)
             self.take_reports()
-        message = self.group.failures(message)
+        message = self.group.of_first(message)
         if message:
             raise NotCertifiedError(message)
         network.eval()
         self.group.broadcast(network)
         if isinstance(network, BoxNetwork):
-            network.pinned = bool(self.group.sums(float(network.pinned))[0])
+            network.set_extra_state(self.group.of_first(network.get_extra_state()))
         if isinstance(network, SafeNetwork):
             network.counts = dict.fromkeys(network.counts, 0)  # those of validation are of no interest
         network.to("cpu")
@@ -346,9 +345,9 @@ class _Run:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """Return digests of what must be the same for a run to go on, by name."""
-        ignored = ("progress", "checkpoint_every", "threads", "device")
+        ignored = ("verbose", "threads", "device")
         options = {f.name: _plain(getattr(self.options, f.name)) for f in fields(self.options) if f.name not in ignored}
-        shapes = {name: list(value.shape) for name, value in self.network.state_dict().items()}
+        shapes = {name: list(value.shape) for name, value in self.network.named_parameters()}
         enforcement = None if self.enforcement is None else self.enforcement.name
         parts = {
             "network": shapes,
@@ -427,6 +426,10 @@ def _joined(data: Batches, validation: Batches | None) -> Batches:
     if not isinstance(data, Rows) or not isinstance(validation, Rows | None):
         raise ValueError("Expected rows in memory for final_epochs, validation included. Got a loader.")
     return data if validation is None else data.joined(validation)
+
+
+def _copied(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
 def _plain(value: Any) -> Any:

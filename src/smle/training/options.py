@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smle.defaults import NETWORK
+
 __all__ = ["Callback", "EpochInfo", "History", "Loss", "TrainingOptions"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -24,47 +26,46 @@ SMALL_NETWORK = 500_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """How to train.
+    """How to train. Names and defaults are those of the estimators (`smle.defaults.NETWORK`).
 
-    * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam, with `weight_decay` as in AdamW.
-    * `schedule`: `plateau` (the rate falls to a third each time a third of the patience is used up), `cosine`, or
-      optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
     * `max_epochs` at most; `patience` epochs without a better validation loss end training, None: never.
+    * `validation_fraction`: share of the rows to hold out if no validation set is given.
+    * `schedule` of the learning rate: `plateau` (it falls to a third each time a third of the patience is used up),
+      `cosine`, or optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
+    * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam, with `weight_decay` as in AdamW.
     * `keep`: `best` restores the weights of the best validation loss, `last` keeps those of the last epoch.
     * `warmup_epochs`: at most so many epochs without rules first, with the same patience; then training with
       rules starts from there with a new optimizer.
     * `final_epochs`: so many epochs at the end on all rows, also those for validation, from the weights kept before,
       with a tenth of the learning rate that falls to zero as a cosine. What they end with is kept. For rows in memory.
       `final_below`: only if the best validation loss is below this.
-    * `validation_share`: rows held out if no validation set is given.
     * `threads` of torch; None: one for small networks, as torch has it for others. `device`: `auto`, `cpu`, ...
-    * `checkpoint_every`: epochs between two checkpoints. `progress`: show a bar; None: only on a terminal.
+    * `verbose`: show a bar; None: only on a terminal.
     """
 
-    learning_rate: float = 1e-3
-    batch_size: int = 128
-    max_epochs: int = 500
-    patience: int | None = 20
-    validation_share: float = 0.2
-    progress: bool | None = None
+    learning_rate: float = NETWORK.learning_rate
+    batch_size: int = NETWORK.batch_size
+    max_epochs: int = NETWORK.max_epochs
+    patience: int | None = NETWORK.patience
+    validation_fraction: float = NETWORK.validation_fraction
+    schedule: str | ScheduleFactory | None = NETWORK.schedule
     optimizer: OptimizerFactory | None = None
     weight_decay: float = 0.0
-    schedule: str | ScheduleFactory | None = None
     keep: str = "best"
     warmup_epochs: int = 0
     final_epochs: int = 0
     final_below: float = math.inf
     threads: int | None = None
     device: str = "auto"
-    checkpoint_every: int = 1
+    verbose: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "batch_size", "max_epochs", "patience", "threads", "checkpoint_every"):
+        for name in ("learning_rate", "batch_size", "max_epochs", "patience", "threads"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"Expected {name} > 0. Got {value}.")
-        if not 0 < self.validation_share < 1:
-            raise ValueError(f"Expected 0 < validation_share < 1. Got {self.validation_share}.")
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"Expected 0 < validation_fraction < 1. Got {self.validation_fraction}.")
         for name in ("warmup_epochs", "final_epochs", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Expected {name} >= 0. Got {getattr(self, name)}.")

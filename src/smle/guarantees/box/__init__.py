@@ -11,31 +11,29 @@ from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import COSTS as PDCG_COSTS
 from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, run_pdcg, strongest_counterexample
 from smle.guarantees.box.projection import HeadResult, nearest_safe_head, project
-from smle.guarantees.box.refitting import LocalLoss, Loss, Samples, logistic_loss, refit, softmax_loss, squared_error
+from smle.guarantees.box.refitting import LOSSES as REFIT_LOSSES
+from smle.guarantees.box.refitting import Samples, mean_loss, refit
 from smle.guarantees.box.robust import Layout, RobustRow, roomy_center
 
 __all__ = [
     "PDCG_COSTS",
+    "REFIT_LOSSES",
     "Counterexample",
     "Finder",
     "HeadProblem",
     "HeadResult",
     "Layout",
-    "LocalLoss",
-    "Loss",
     "Memory",
     "Pdcg",
     "RobustRow",
     "Samples",
     "Search",
     "find_center",
-    "logistic_loss",
+    "mean_loss",
     "nearest_safe_head",
     "project",
     "refit",
     "roomy_center",
     "run_pdcg",
-    "softmax_loss",
-    "squared_error",
     "strongest_counterexample",
 ]
