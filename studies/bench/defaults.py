@@ -206,7 +206,14 @@ class _LastThrough(SafeEstimator):
             )  # fmt: skip
             module = _Through(network, step, task.units(targets)[1]) if self._through else network
             wanted = torch.tensor(targets, dtype=torch.float32)
-            train(module, torch.tensor(X), wanted, loss=task.loss(targets), options=options, seed=seed)
+            train(
+                module,
+                torch.tensor(X, dtype=torch.float32),
+                wanted,
+                loss=task.loss(targets),
+                options=options,
+                seed=seed,
+            )
             network.eval()
 
         epochs = self.max_epochs
