@@ -167,10 +167,10 @@ def stored_form(
             return stored
         differences.append(far)
     raise ConversionError(
-        f"The stored form of {type(model).__name__} does not agree with it: {differences[0]} Its converter (skl2onnx, "
-        "onnxmltools) does not know all that it does, or float32 numbers are too coarse for it. Scale large inputs and "
-        "targets, encode categories in front of it, or choose another estimator; smle.correct(fitted, spec) "
-        "serves any model in Python, but cannot be stored."
+        f"The ONNX form of {type(model).__name__} gives other answers: {differences[0]} Its converter (skl2onnx, "
+        "onnxmltools) does not support all of it, or float32 is too coarse for it. Scale large inputs and targets, encode "
+        "categories in front of it, or choose another estimator. smle.correct(fitted, spec) serves any model, but only "
+        "in Python: it cannot be stored."
     )
 
 

@@ -309,7 +309,7 @@ class BoxNetwork(Float32Only):
         """
         data, digest = state.cpu().numpy().tobytes(), self._digest()
         if data[: len(digest)] != digest:
-            raise RuntimeError("The state belongs to other rules than those of this network.")
+            raise RuntimeError("This state belongs to a network with other rules.")
         heads = load(data[len(digest) :]) if len(data) > len(digest) else None
         self.pinned = heads is not None
         if heads is not None:
@@ -364,7 +364,7 @@ def require_rules(spec: object) -> None:
             "smle.Specification.from_yaml(...)."
         )
     if not spec.rules:
-        raise RuleError("Expected rules: there are none, so there is nothing to obey. Use the module as it is.")
+        raise RuleError("Expected at least one rule. Got none. Without rules, use the module as it is.")
 
 
 def require_width(z: object, units: int) -> Tensor:

@@ -196,13 +196,13 @@ class SafeNetwork(nn.Module):
         columns = self.spec.columns
         if not isinstance(features, Tensor):
             raise TypeError(
-                f"Expected features as a tensor (..., {len(columns)}). Got {type(features).__name__}. For tables and "
-                "arrays there is network.predict(table)."
+                f"Expected features as a tensor (..., {len(columns)}). Got {type(features).__name__}. Pass tables "
+                "and arrays to network.predict."
             )
         if features.ndim < 2 or features.shape[-1] != len(columns):
             raise ValueError(
                 f"Expected features of shape (..., {len(columns)}), the columns {', '.join(columns)}, as the first "
-                f"argument. Got {tuple(features.shape)}. What the backbone reads besides goes behind them: "
+                f"argument. Got {tuple(features.shape)}. Pass further inputs of the backbone after them: "
                 "network(features, *inputs)."
             )
         return read_features(features, is_large=self._is_large)
@@ -324,7 +324,7 @@ def _explained(module: nn.Module, given: tuple[Any, ...], error: TypeError) -> T
         signature.bind(*given)
     except TypeError:
         return TypeError(
-            f"Expected the arguments of the backbone behind the features: {type(own).__name__} takes {signature}. Got "
+            f"Expected the arguments of the backbone after the features: {type(own).__name__} takes {signature}. Got "
             f"{len(given)}: network(features, {', '.join(type(value).__name__ for value in given)})."
         )
     return error

@@ -119,7 +119,7 @@ class PDCG(Enforcement):
         if not tolerance > 0:
             raise ValueError(f"Expected tolerance > 0. Got {tolerance}.")
         if cost not in PDCG_COSTS:
-            raise ValueError(f"Expected a cost among {', '.join(PDCG_COSTS)}. Got {cost!r}.")
+            raise ValueError(f"Expected cost to be one of {', '.join(PDCG_COSTS)}. Got {cost!r}.")
         self.memory, self.iterations, self.every, self.tolerance = memory, iterations, every, tolerance
         self.keep_memory, self.anchored, self.cost = keep_memory, anchored, cost
         self.search: Finder | None = None

@@ -193,7 +193,7 @@ class _Run:
                 self.enforce(self.enforcement.after_step, self.step)
             total, weight = total + all_value, weight + all_rows
         if not weight:
-            raise TrainingError("There are no rows to train on. Check the loader, and the share held out.")
+            raise TrainingError("No rows to train on. Check the loader and validation_fraction.")
         return total / weight
 
     def backward(self, batch: Batch) -> tuple[int, float]:
@@ -373,7 +373,7 @@ class _Run:
             theirs = stored if isinstance(stored, dict) else {}
             names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
             raise TrainingError(
-                f"The checkpoint {self.path} belongs to another run: other {', '.join(names)}. Delete it, or name "
+                f"The checkpoint {self.path} belongs to another run; these differ: {', '.join(names)}. Delete it, or choose "
                 "another file."
             )
         self.phase, self.step, self.finished, first, best = data["progress"]
@@ -390,7 +390,7 @@ class _Run:
             generator.set_state(states[str(i)])
         if self.enforcement is not None:
             self.enforcement.load_state({k: v.numpy() for k, v in content.tensors["enforcement"].items()})
-        _LOG.info("%s: going on after epoch %d from %s", self.title, len(self.history.loss), self.path)
+        _LOG.info("%s: resuming after epoch %d from %s", self.title, len(self.history.loss), self.path)
 
 
 def _validation(given: tuple[Inputs, Tensor] | Loader) -> Batches:
