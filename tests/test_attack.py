@@ -302,6 +302,9 @@ def test_what_is_wrong_is_said():
         attack(LinearRegression, BRAKES)
     with pytest.raises(DataError, match=r"answers of shape \(\d+, 1\)"):
         attack(lambda t: np.zeros((len(t), 2)), BRAKES)
+    for reads_more in (lambda t: t["extra"], smle.correct(lambda t: t["extra"].to_numpy(), BRAKES)):
+        with pytest.raises(DataError, match=r"'extra'.* pass examples=TABLE"):
+            attack(reads_more, BRAKES)
     with pytest.raises(DataError, match="examples do not fit"):
         attack(lambda t: np.zeros(len(t)), BRAKES, examples=pd.DataFrame({"speed": [1.0]}))
 

@@ -105,7 +105,7 @@ def hostile(spec, certificate, X, rng) -> list[list[list[float]]]:
         wide = np.abs(reference.tensors["check.range"])
         t = rng.normal(size=len(spec.targets)) * wide * 10.0 ** rng.integers(-6, 2)
         made = [t, np.where(rng.random(t.shape) < 0.3, rng.choice([np.nan, np.inf, -np.inf, 1e-40, -0.0]), t)]
-        for _ in range(4):  # on the border of a literal
+        for _ in range(4 if len(H) else 0):  # on the border of a literal
             k = int(rng.integers(len(H)))
             moving = 0.0
             if k < reference.checked.moving:
@@ -304,7 +304,7 @@ def test_thresholds_next_to_zero_are_never_subnormal():
                 f"  - {{name: lo, when: x + z >= 7, then: {left} >= 5}}\n"
                 f"  - {{name: hi, when: x + z < 7, then: {left} <= 4}}\n",
                 NotCertifiedError,
-                "x=7, z=0 conditions of rules 'lo' and 'hi' meet at a border of several inputs",
+                "x=7, z=0 conditions of rules 'lo' and 'hi' meet at a border over several inputs",
             )
             for left in ("y", "y + w")
         ),

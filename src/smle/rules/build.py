@@ -73,31 +73,9 @@ def check_keys(mapping: Mapping[str, Any], known: Sequence[str], what: str) -> N
 
 
 def build(
-    *,
-    inputs: Mapping[str, Any] | Iterable[NumericInput | Categorical],
-    outputs: Iterable[Any] = (),
-    labels: Iterable[str] = (),
-    choices: Mapping[str, Any] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    rules: Mapping[str, Any] | Iterable[Any] = (),
-    functions: Functions | None = None,
+    *, inputs: Any, outputs: Any, labels: Any, choices: Any, constants: Any, rules: Any, functions: Functions | None
 ) -> Specification:
-    """State a specification in Python; the parts are those of a rules file.
-
-    Args:
-        inputs: Name to range `(low, high)` of numbers or dates, list of categories, or a dict as in the rules file.
-        outputs: Names of real outputs (or Number, Label and Choice objects).
-        labels: Names of labels.
-        choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
-        constants: Name to number.
-        rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
-        functions: Functions of your own for rule texts, by name. They get numbers, terms and conditions and return one
-            of these; the rule keeps what they return, and does not depend on them.
-
-    Raises:
-        RuleError: If a part cannot be read; the message names it.
-
-    """
+    """Do the work of `Specification.build`."""
     made_inputs = _inputs(inputs)
     made_outputs = _outputs(outputs, labels, choices or {})
     made_constants = {}
