@@ -373,8 +373,8 @@ class _Run:
             theirs = stored if isinstance(stored, dict) else {}
             names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
             raise TrainingError(
-                f"The checkpoint {self.path} belongs to another run; these differ: {', '.join(names)}. Delete it, or choose "
-                "another file."
+                f"The checkpoint {self.path} belongs to another run; these differ: {', '.join(names)}. Delete it, or "
+                "choose another file."
             )
         self.phase, self.step, self.finished, first, best = data["progress"]
         self.history = History(**data["history"])
