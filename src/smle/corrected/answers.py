@@ -169,8 +169,8 @@ def stored_form(
     raise ConversionError(
         f"The ONNX form of {type(model).__name__} gives other answers: {differences[0]} Its converter (skl2onnx, "
         "onnxmltools) does not support all of it, or float32 is too coarse for it. Scale large inputs and targets, "
-        "encode categories in front of it, or choose another estimator. smle.correct(fitted, spec) serves any model, but "
-        "only in Python: it cannot be stored."
+        "encode categories in front of it, or choose another estimator. smle.correct(fitted, spec) serves any model, "
+        "but only in Python: it cannot be stored."
     )
 
 
