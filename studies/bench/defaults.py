@@ -181,7 +181,7 @@ class _Through(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the outputs (batch, m)."""
-        outputs: Tensor = _Served.apply(self.network(features), features, self.step, self.get_buffer("scale"))  # type: ignore[no-untyped-call]
+        outputs: Tensor = _Served.apply(self.network(features.float()), features, self.step, self.get_buffer("scale"))  # type: ignore[no-untyped-call]
         return outputs
 
 
@@ -206,14 +206,8 @@ class _LastThrough(SafeEstimator):
             )  # fmt: skip
             module = _Through(network, step, task.units(targets)[1]) if self._through else network
             wanted = torch.tensor(targets, dtype=torch.float32)
-            train(
-                module,
-                torch.tensor(X, dtype=torch.float32),
-                wanted,
-                loss=task.loss(targets),
-                options=options,
-                seed=seed,
-            )
+            rows = torch.tensor(X, dtype=None if self._through else torch.float32)
+            train(module, rows, wanted, loss=task.loss(targets), options=options, seed=seed)
             network.eval()
 
         epochs = self.max_epochs

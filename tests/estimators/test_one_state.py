@@ -25,7 +25,7 @@ from smle.export import check_onnx, write_onnx
 from smle.rules import Choice
 from smle.storage import write_record
 from smle.tables import encode_inputs, option_values
-from smle.training.enforcement.base import Enforcement
+from smle.training.enforcement import Enforcement
 from support.safe_networks import AtTheEnd
 
 QUICK = {"max_epochs": 5, "hidden_layer_sizes": (8,), "embedding": 4, "random_state": 0, "compare": False}
