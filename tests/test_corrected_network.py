@@ -16,8 +16,9 @@ import smle
 from smle import Specification, correct
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, RuleError
 from smle.guarantees import nearest_outputs
-from smle.nn import CNN, BoxNetwork
+from smle.nn import BoxNetwork
 from support.sampling import Judge, hard_points
+from support.torch_backbones import convolutions
 
 INPUTS = "inputs: {a: [-1, 1], b: [-1, 1]}\n"
 RULES = {
@@ -149,7 +150,7 @@ def test_gradients_pass_where_answers_are_allowed_and_training_keeps_the_guarant
 def test_further_arguments_go_to_the_module_and_rules_read_the_features() -> None:
     spec = spec_of(RULES["limits"])
     images, X = torch.rand(60, 1, 8, 8), inputs(60)
-    network = correct(CNN(1, 3), spec, examples=(X, images)).eval()
+    network = correct(convolutions(1, 3), spec, examples=(X, images)).eval()
     y = answers_of_images(network, X, images)
     assert y.shape == (60, 3)
     assert not breaking(spec, X, y).any()
