@@ -252,6 +252,17 @@ def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
+def test_a_copy_with_other_numbers_is_refused() -> None:
+    network = correct(wild_model(3), spec_of(RULES["limits"]))
+    again = pickle.loads(pickle.dumps(network))
+    np.testing.assert_array_equal(answers(again, inputs(50)), answers(network, inputs(50)))
+    name = next(name for name in network.head.certificate.tensors if name.startswith("clips."))
+    tensor = network.head.certificate.tensors[name]
+    network.head.certificate.tensors[name] = tensor._replace(data=bytes([tensor.data[0] ^ 1]) + tensor.data[1:])
+    with pytest.raises(CertificateError, match="digest"):
+        pickle.loads(pickle.dumps(network))
+
+
 # --- refusals
 
 
