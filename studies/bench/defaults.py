@@ -30,6 +30,7 @@ from smle.estimators.network import Trained, train_network
 from smle.estimators.scores import ScoreTable, encode_targets
 from smle.estimators.tasks import Task, task_of
 from smle.guarantees import nearest_outputs, to_scores
+from smle.nn.box_network import BoxNetwork
 from smle.nn.certified_head import CertifiedHead
 from smle.nn.network import Answers
 from smle.training import History, TrainingOptions, train
@@ -174,7 +175,7 @@ class _Served(torch.autograd.Function):
 class _Through(nn.Module):
     """A network with the step behind it, for training."""
 
-    def __init__(self, network: Answers, head: CertifiedHead, scale: Array) -> None:
+    def __init__(self, network: BoxNetwork | Answers, head: CertifiedHead, scale: Array) -> None:
         super().__init__()
         self.network, self.step = network, head
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
@@ -196,7 +197,7 @@ class _LastThrough(SafeEstimator):
         default, scale = task.default(targets)
         step = CertifiedHead(certify_rules(given, default=default, scale=scale))
 
-        def further(network: Answers, history: History) -> None:
+        def further(network: BoxNetwork | Answers, history: History) -> None:
             options = TrainingOptions(
                 learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
