@@ -14,7 +14,7 @@ from studies.bench.peers import _done, _folder, _solved, _summary
 
 __all__ = ["run"]
 
-_METHODS = ("plain", "postprocess (MAP)", "PiShield", "HardNet-style", "smle")
+_METHODS = ("plain", "preprocess", "postprocess (MAP)", "PiShield", "HardNet-style", "smle")
 _LEVEL = 0.0005
 
 

@@ -9,6 +9,7 @@ or the flushing of operations can change is far less than a part.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +23,10 @@ __all__ = ["Pairs"]
 
 Array = npt.NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_PARTS = 1024  # of the range of an input
-_BLOCK = 1024  # rows
+_PARTS, _FINE = (4096, 1024), 64  # of the range of an input, where so many inputs are read and where more are
+_BLOCK = 1024  # rows that are answered at once: what is computed for them stays in the processor's cache
+_TOGETHER = 16  # rows of which operations see one long row: they are then faster
+_CLEAR, _LOOK = 1, 2  # a part inside of one limit, and one where limits have to be compared
 _LARGE = 1 << 20  # places of a table that float32 tells apart well
 
 
@@ -57,30 +60,33 @@ class Pairs:
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> None:
         self.tensors = tensors = {name.replace(f"_{fmt}", "_F"): value for name, value in tensors.items()}
         self.columns = np.array(columns_read(ops, tensors), dtype=np.intp)
-        self.lower, self.upper = (tensors[f"domain.{side}_F"][self.columns, None] for side in ("lower", "upper"))
-        self.default = tensors["clips.default"].astype(_FLOAT64)[:, None]
+        self.all_columns = np.array_equal(self.columns, np.arange(len(tensors["domain.lower_F"])))
+        self.lower, self.upper = (tensors[f"domain.{side}_F"][self.columns] for side in ("lower", "upper"))
+        self.default = tensors["clips.default"].astype(_FLOAT64)
         (gate,) = (op for op in ops if op.kind == "active")
         self.coefficients = tensors["gate.coefficients"][:, self.columns] if gate.fixed.oblique else None
         self.thresholds = tensors["gate.thresholds"][:, None]
         stages = [op for op in ops if op.kind in ("raise_to", "lower_to")]
         self.lowering = [op.kind == "lower_to" for op in stages]
-        self.read_limits(stages, len(self.default))
+        self.read_limits(stages)
         self.read_gate(gate.fixed, tensors["gate.constants_F"])
+        self.repeated = [np.tile(v, _TOGETHER) for v in (self.lower, self.upper, self.scale, self.offset)]
         self.strict = any(own.strict for own in gate.fixed.comparisons)
 
-    def read_limits(self, stages: list[Op], outputs: int) -> None:
+    def read_limits(self, stages: list[Op]) -> None:
         """Read the numbers of all limits. Those of upper ones get the other sign: what counts is always the largest."""
-        bits, cells, values, slopes = [], [], [], []
+        bits, stage, outputs, values, slopes = [], [], [], [], []
         for i, op in enumerate(stages):
             sign = -1 if self.lowering[i] else 1
             bits += op.fixed.bits
-            cells += [i * outputs + output for output in op.fixed.outputs]
+            stage += [i] * len(op.fixed.bits)
+            outputs += op.fixed.outputs
             values.append(sign * self.tensors[str(op.args[2])].astype(_FLOAT64))
             own = np.zeros((len(op.fixed.bits), len(self.columns)))
             if op.args[4] is not None:
                 own = sign * self.tensors[op.args[4]].astype(_FLOAT64)[:, self.columns]
             slopes.append(own)
-        self.bits, self.cells = bits, np.array(cells, dtype=np.intp)
+        self.bits, self.stage, self.outputs = bits, np.array(stage, dtype=np.intp), np.array(outputs, dtype=np.intp)
         self.values, self.slopes = np.concatenate(values), np.concatenate(slopes)
         # Terms of a limit side by side, as many as the longest has; what is missing is 0 times the first column.
         width = int((self.slopes != 0).sum(axis=1).max(initial=0))
@@ -96,17 +102,17 @@ class Pairs:
             for row in (row for row in rows if row < len(constants)):
                 (column, negative, strict), constant = gate.comparisons[row], constants[row]
                 k = place[column]
-                own = box.get(k) or _Range(self.lower[k, 0], self.upper[k, 0])
+                own = box.get(k) or _Range(self.lower[k], self.upper[k])
                 box[k] = own.from_(-constant, strict) if negative else own.up_to(constant, strict)
             boxes.append(box if all(own.low <= own.high for own in box.values()) else None)
         oblique = [[row - len(constants) for row in rows if row >= len(constants)] for rows in gate.members]
         self.dense = [j for j, bit in enumerate(self.bits) if boxes[bit] == {}]
         self.dense_rows = [oblique[self.bits[j]] for j in self.dense]
         sparse = {j: box for j, bit in enumerate(self.bits) if (box := boxes[bit])}
-        self.tabulate(sparse)
+        self.tabulate(sparse, [bool(oblique[bit]) for bit in self.bits])
         self.asked = []
         total = len(self.bits)
-        everywhere = (0, _Range(self.lower[0, 0], self.upper[0, 0]))
+        everywhere = (0, _Range(self.lower[0], self.upper[0]))
         for slot in range(max(map(len, sparse.values()), default=0)):
             parts = [(list(sparse.get(j, {}).items())[slot : slot + 1] or [everywhere])[0] for j in range(total)]
             ends = [np.array(part) for part in zip(*(own for _, own in parts), strict=True)]
@@ -116,107 +122,127 @@ class Pairs:
             last = [(oblique[bit][slot : slot + 1] or [len(self.thresholds)])[0] for bit in self.bits]
             self.oblique.append(np.array(last, dtype=np.intp))  # the row behind the last one always holds
 
-    def tabulate(self, sparse: dict[int, dict[int, _Range]]) -> None:
+    def tabulate(self, sparse: dict[int, dict[int, _Range]], oblique: list[bool]) -> None:
         """List the limits that may be active in each part of each input."""
         kind = self.lower.dtype.type
         with np.errstate(over="ignore"):
             width = self.upper - self.lower
+        parts_of = _PARTS[len(width) > _FINE]
         fine = (width >= 2.0**-100) & (width <= 2.0**100)  # others have one part
         self.origin = np.where(fine, self.lower, kind(0))
-        self.scale = np.where(fine, kind(_PARTS) / np.where(fine, width, kind(1)), kind(0))
-        bases = np.arange(len(width))[:, None] * (_PARTS + 2)
+        self.scale = np.where(fine, kind(parts_of) / np.where(fine, width, kind(1)), kind(0))
+        bases = np.arange(len(width)) * (parts_of + 2)
         # Half a part more: rounding then never leads to the part before an input's first, and one on either side is
         # listed anyway. Where numbers are too large for that in the format, they are subtracted first.
         self.offset = (bases + 0.5 - self.origin.astype(_FLOAT64) * self.scale).astype(kind)
-        self.bases = bases if np.abs(self.origin * self.scale).max() > _PARTS or bases.max() > _LARGE else None
-        lists: list[list[int]] = [[] for _ in range(len(width) * (_PARTS + 2))]
+        self.bases = bases if np.abs(self.origin * self.scale).max() > parts_of or bases.max() > _LARGE else None
+        lists: list[list[int]] = [[] for _ in range(len(width) * (parts_of + 2))]
+        unsure = np.zeros(len(lists), dtype=bool)  # parts near an end of a limit that is listed
         for j, box in sparse.items():
             parts = {
-                k: [int(v) for v in ((e - self.origin[k, 0]) * self.scale[k, 0] for e in own[:2])]
-                for k, own in box.items()
+                k: [int(v) for v in ((e - self.origin[k]) * self.scale[k] for e in own[:2])] for k, own in box.items()
             }
-            k = min(box, key=lambda k: parts[k][1] - parts[k][0] if fine[k, 0] else _PARTS)
+            k = min(box, key=lambda k: parts[k][1] - parts[k][0] if fine[k] else parts_of)
             sparse[j] = {k: box[k]} | box  # that input first
-            for part in range(max(parts[k][0] - 1, 0), min(parts[k][1] + 1, _PARTS + 1) + 1):
-                lists[k * (_PARTS + 2) + part].append(j)
-        self.counts = np.array([len(own) for own in lists], dtype=np.intp)
-        self.any = self.counts > 0
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.members = np.array([j for own in lists for j in own], dtype=np.intp)
-        self.first = np.array([own[0] if own else 0 for own in lists], dtype=np.intp)
-        self.longest = int(self.counts.max(initial=0))
-        self.share = (len(self.members) / _PARTS + len(self.dense)) / max(1, len(self.bits))
+            for part in range(max(parts[k][0] - 1, 0), min(parts[k][1] + 1, parts_of + 1) + 1):
+                lists[k * (parts_of + 2) + part].append(j)
+                inner = parts[k][0] + 1 < part < parts[k][1] - 1
+                unsure[k * (parts_of + 2) + part] |= not inner or len(box) > 1 or oblique[j]
+        longest = max(map(len, lists))
+        # The first limit of each list, the second, ...; -1: there is none.
+        small = np.min_scalar_type(-len(self.bits) - 1)
+        self.listed = [np.array([own[i] if i < len(own) else -1 for own in lists], dtype=small) for i in range(longest)]
+        some, more = (np.array([len(own) > i for own in lists]) for i in (0, 1))
+        self.kind = np.where(more | unsure, _LOOK, some * _CLEAR).astype(np.int8)
+        self.share = (sum(map(len, lists)) / parts_of + len(self.dense)) / max(1, len(self.bits))
 
     def __call__(self, features: Array, answer: Array) -> Array:
         """Return the answers (batch, m), moved inside the limits."""
-        if len(answer) <= 2 * _BLOCK:
+        if len(answer) <= _BLOCK:
             return self.block(features, answer)
         starts = range(0, len(answer), _BLOCK)
         return np.concatenate([self.block(features[i : i + _BLOCK], answer[i : i + _BLOCK]) for i in starts])
 
     def block(self, features: Array, answer: Array) -> Array:
-        """Return the answers to so few rows that what is computed for them stays in the processor's cache."""
+        """Return the answers to at most `_BLOCK` rows."""
         batch, outputs = answer.shape
-        x = np.fmin(np.fmax(features.T.take(self.columns, 0), self.lower), self.upper)
+        width = len(self.columns) * gcd(batch, _TOGETHER)
+        lower, upper, scale, offset = (own[:width] for own in self.repeated)
+        read = features if self.all_columns else features.take(self.columns, 1)
+        x = np.fmax(read.reshape(-1, width), lower)
+        x = np.fmin(x, upper, out=x).reshape(read.shape)
         wide = x.astype(_FLOAT64) if self.coefficients is not None or self.dense else x
         holds = self.holds(wide, batch)
-        most = np.full((len(self.lowering), outputs, batch), -np.inf)
-        if len(self.members):
-            row, limit = self.active(x, holds, batch)
-            values = self.values.take(limit)
-            flat = x.ravel()
+        most = np.full((len(self.lowering), batch, outputs), -np.inf)
+        if self.listed:
+            if self.bases is None:
+                parts = x.reshape(-1, width) * scale
+                parts += offset
+                entries = parts.astype(np.int32)
+            else:
+                entries = ((x - self.origin) * self.scale).astype(np.intp)
+                entries += self.bases
+            row, limit, place = self.active(x, entries, holds)
+            values, flat = self.values.take(limit), x.ravel()
+            first = self.asked[0][0]
             for columns, factors in self.terms:
-                values += factors.take(limit) * flat.take((columns * batch).take(limit) + row)
-            np.maximum.at(most.ravel(), (self.cells * batch).take(limit) + row, values)
+                values += factors.take(limit) * flat.take((columns - first).take(limit) + place)
+            cells = (self.stage * (batch * outputs) + self.outputs).take(limit)
+            cells += row * outputs
+            np.maximum.at(most.ravel(), cells, values)
         for j, rows in zip(self.dense, self.dense_rows, strict=True):
-            values = self.slopes[j].dot(wide) + self.values[j]
+            values = wide.dot(self.slopes[j]) + self.values[j]
             for oblique in rows:
                 values[~holds[oblique]] = -np.inf
-            cell = most.reshape(-1, batch)[self.cells[j]]
+            cell = most[self.stage[j], :, self.outputs[j]]
             np.maximum(cell, values, out=cell)
-        q = answer.T.astype(_FLOAT64, order="C")
+        q = answer.astype(_FLOAT64)
         if not q.ravel().dot(q.ravel()) <= float(WIDE**2):
             q = np.where(np.abs(q) <= float(WIDE), q, self.default)
         for lowering, limits in zip(self.lowering, most, strict=True):
-            q = np.minimum(q, np.negative(limits)) if lowering else np.maximum(q, limits)
-        return q.T.astype(_FLOAT32, order="C")
+            if lowering:
+                np.minimum(q, np.negative(limits, out=limits), out=q)
+            else:
+                np.maximum(q, limits, out=q)
+        return q.astype(_FLOAT32)
 
     def holds(self, wide: Array, batch: int) -> Array:
         """Return which oblique rows hold, and a last row that always does."""
         if self.coefficients is None:
             return np.ones((1, batch), dtype=bool)
-        return np.concatenate([self.coefficients.dot(wide) <= self.thresholds, np.ones((1, batch), dtype=bool)])
+        return np.concatenate([self.coefficients.dot(wide.T) <= self.thresholds, np.ones((1, batch), dtype=bool)])
 
-    def active(self, x: Array, holds: Array, batch: int) -> tuple[Array, Array]:
-        """Return the pairs of a row and a limit that is active there."""
-        if self.bases is None:
-            entries = (x * self.scale + self.offset).astype(np.int32)
-        else:
-            entries = ((x - self.origin) * self.scale).astype(np.intp)
-            entries += self.bases
-        place = np.flatnonzero(self.any.take(entries))
-        entry = entries.ravel().take(place)
-        limit = self.first.take(entry)
-        if self.longest > 1:  # lists of several limits: what follows the first
-            counts = self.counts.take(entry)
-            longer = np.flatnonzero(counts > 1)
-            more = counts.take(longer) - 1
-            each = np.repeat(longer, more)
-            behind = self.starts.take(entry.take(longer)) - np.cumsum(more) + more + 1
-            further = self.members.take(np.repeat(behind, more) + np.arange(len(each)))
-            place, limit = np.concatenate([place, place.take(each)]), np.concatenate([limit, further])
-        row = place % batch if batch & (batch - 1) else place & (batch - 1)  # the same, faster
-        flat = x.ravel()
-        for i, (column, low, high, not_low, not_high) in enumerate(self.asked):
-            value = flat.take((column * batch).take(limit) + row if i else place)
-            keep = value >= low.take(limit)
-            keep &= value <= high.take(limit)
-            if self.strict:
-                keep &= value != not_low.take(limit)
-                keep &= value != not_high.take(limit)
-            chosen = np.flatnonzero(keep)
-            row, limit = row.take(chosen), limit.take(chosen)
+    def active(self, x: Array, entries: Array, holds: Array) -> tuple[Array, Array, Array]:
+        """Return the pairs of a row and a limit that is active there, and the place of the limit's first input in x."""
+        kind, flat, first = self.kind.take(entries), x.ravel(), self.asked[0][0]
+        entries = entries.ravel()
+        clear, look = np.flatnonzero(kind == _CLEAR), np.flatnonzero(kind == _LOOK)
+        entry = entries.take(look)
+        places, limits = [look], [self.listed[0].take(entry)]
+        for listed in self.listed[1:]:
+            more = listed.take(entry)
+            longer = np.flatnonzero(more >= 0)
+            entry = entry.take(longer)
+            places.append(places[-1].take(longer))
+            limits.append(more.take(longer))
+        place, limit = np.concatenate(places), np.concatenate(limits).astype(np.intp)
+        for i, (column, *_) in enumerate(self.asked):
+            value = flat.take((column - first).take(limit) + place if i else place)
+            chosen = np.flatnonzero(self.inside(i, limit, value))
+            limit, place = limit.take(chosen), place.take(chosen)
         for rows in self.oblique:
-            chosen = np.flatnonzero(holds.ravel().take((rows * batch).take(limit) + row))
-            row, limit = row.take(chosen), limit.take(chosen)
-        return row, limit
+            chosen = np.flatnonzero(holds.ravel().take(rows.take(limit) * len(x) + place // x.shape[1]))
+            limit, place = limit.take(chosen), place.take(chosen)
+        place = np.concatenate([clear, place])
+        limit = np.concatenate([self.listed[0].take(entries.take(clear)).astype(np.intp), limit])
+        return place // x.shape[1], limit, place
+
+    def inside(self, i: int, limit: Array, value: Array) -> Array:
+        """Return which values of the limits' inputs number i are inside of what they ask for."""
+        _, low, high, not_low, not_high = self.asked[i]
+        result = value >= low.take(limit)
+        result &= value <= high.take(limit)
+        if self.strict:
+            result &= value != not_low.take(limit)
+            result &= value != not_high.take(limit)
+        return np.asarray(result)
