@@ -122,6 +122,7 @@ def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
     if hasattr(model, "frozen_heads"):
         return model.frozen_heads(), model.spec, model.cells
     certificate, spec = getattr(model, "certificate_", None), getattr(model, "specification_", None)
+    spec = getattr(model, "spec", None) if spec is None else spec
     if certificate is None or spec is None:
         raise TypeError(
             f"Expected a network with a box, or a fitted model that has one. Got {type(model).__name__}. "
