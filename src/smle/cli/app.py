@@ -157,8 +157,8 @@ def quoted(place: str | Path) -> str:
 
 
 @contextmanager
-def counted(title: str, *, unit: str) -> Iterator[Callable[[int], None]]:
-    """Show a running count on a terminal, nothing elsewhere; yields what to call with the count."""
+def counted(title: str, *, unit: str = "") -> Iterator[Callable[[int], None]]:
+    """Show on a terminal what takes long, and a running count; yields what to call with the count."""
     if not err.is_terminal:
         yield lambda count: None
         return
