@@ -173,7 +173,7 @@ def test_a_file_system_that_takes_nothing(files, untrained):
         place = files / "m" if more else "/proc/m"
         refused = run("train", files / "data.csv", files / "rules.yaml", "-o", place, *more)
         assert refused.exit_code == 2, refused.output
-        assert "nothing can be written in the folder '/proc'" in refused.output
+        assert "the folder '/proc' is not writable" in refused.output
         assert "Errno" not in refused.output
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smle.errors import CertificateError, DataError, ModelFormatError
-from smle.estimators import SafeClassifier, SafeEstimator, SafeRegressor, read_model
+from smle.estimators import KINDS, SafeEstimator, read_model
 from smle.report.card import annex_view, card_view, files_view
 from smle.report.data_view import accuracy_view, data_view
 from smle.report.explorer import explorer_data
@@ -23,8 +23,6 @@ from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.files import read_table, text_columns
 
 __all__ = ["Report", "write_report"]
-
-_KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _judged(model: SafeEstimator | str | PathLike[str]) -> tuple[SafeEstimator |
     judgement = judge(record)
     if judgement.verdict == REJECTED:
         return None, record, judgement
-    kind = _KINDS.get(str(record.description.get("kind")))
+    kind = KINDS.get(str(record.description.get("kind")))
     if kind is None:
         raise ModelFormatError(f"model.json: unknown kind of model {record.description.get('kind')!r}.")
     return kind.from_record(record, verify=False), record, judgement  # just judged
