@@ -302,6 +302,9 @@ def test_what_is_wrong_is_said():
         attack(LinearRegression, BRAKES)
     with pytest.raises(DataError, match=r"answers of shape \(\d+, 1\)"):
         attack(lambda t: np.zeros((len(t), 2)), BRAKES)
+    for reads_more in (lambda t: t["extra"], smle.correct(lambda t: t["extra"].to_numpy(), BRAKES)):
+        with pytest.raises(DataError, match=r"'extra'.* pass examples=TABLE"):
+            attack(reads_more, BRAKES)
     with pytest.raises(DataError, match="examples do not fit"):
         attack(lambda t: np.zeros(len(t)), BRAKES, examples=pd.DataFrame({"speed": [1.0]}))
 
@@ -318,3 +321,5 @@ def test_the_excess_of_a_rule_is_that_of_its_worst_clause():
     assert excess_of(rule, np.array([0.5]), np.array([5.0, 3.0, -1.0, 1.0])) == (Fraction(4), (0,))
     assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, 7.0, 6.0])) == (Fraction(6), (2, 3))
     assert excess_of(rule, np.array([0.5]), np.array([np.nan, 3.0, 7.0, 6.0]))[0] is None
+    assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, np.inf, np.inf])) == (None, (2, 3))
+    assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, np.inf, np.nan])) == (Fraction(-1), (0,))

@@ -34,7 +34,7 @@ def test_outputs_are_judged_without_tolerance():
 
 def test_rows_must_match():
     X = pd.DataFrame({"x": [0.1, 0.2], "w": [0.0, 0.9]})
-    with pytest.raises(DataError, match="as many rows"):
+    with pytest.raises(DataError, match="as many outputs"):
         violation_rate(SPEC, X, [0.0])
     assert violation_rate(SPEC, X[:0], np.zeros((0, 1))) == 0
 

@@ -101,6 +101,6 @@ def violation_rate(spec: Specification, X: Any, y: Any) -> float:
     """
     inputs = encode_inputs(spec, X)
     if len(inputs) != len(y):
-        raise DataError(f"Expected as many rows of outputs as of inputs ({len(inputs)}). Got {len(y)}.")
+        raise DataError(f"Expected as many outputs as inputs, {len(inputs)} rows. Got {len(y)}.")
     outputs = outputs_of(spec, y, len(inputs))
     return float(broken(spec, inputs, outputs).any(axis=1).mean()) if len(inputs) else 0.0

@@ -75,8 +75,6 @@ class Usage:
     outside_rows: int
     clipped: float
     clipped_squares: float
-    lowest: dict[str, float]
-    highest: dict[str, float]
     edges: Edges = field(default_factory=dict)
     bins: dict[str, tuple[int, ...]] = field(default_factory=dict)
     head: Corrections | None = None
@@ -109,8 +107,6 @@ class Usage:
             outside_rows=int((~seen.inside.all(axis=1)).sum()),
             clipped=float(clipped.sum()),
             clipped_squares=float((clipped**2).sum()),
-            lowest=dict(zip(spec.columns, encoded.min(axis=0).astype(float).tolist(), strict=True)),
-            highest=dict(zip(spec.columns, encoded.max(axis=0).astype(float).tolist(), strict=True)),
             edges=edges,
             bins=bins,
             head=head,
@@ -132,8 +128,6 @@ class Usage:
             outside_rows=self.outside_rows + other.outside_rows,
             clipped=self.clipped + other.clipped,
             clipped_squares=self.clipped_squares + other.clipped_squares,
-            lowest={name: min(v, other.lowest[name]) for name, v in self.lowest.items()},
-            highest={name: max(v, other.highest[name]) for name, v in self.highest.items()},
             edges=self.edges,
             bins={name: paired(counts, other.bins[name]) for name, counts in self.bins.items()},
             head=None if self.head is None or other.head is None else self.head + other.head,
@@ -148,14 +142,8 @@ class Usage:
     def to_json(self) -> dict[str, Any]:
         """Return plain data, as model.json holds it."""
         columns = {
-            name: {
-                "lowest": self.lowest[name],
-                "highest": self.highest[name],
-                "outside": self.outside[name],
-                "edges": list(self.edges.get(name, ())),
-                "bins": list(self.bins.get(name, ())),
-            }
-            for name in self.lowest
+            name: {"outside": count, "edges": list(self.edges.get(name, ())), "bins": list(self.bins.get(name, ()))}
+            for name, count in self.outside.items()
         }
         return {
             "rows": self.rows,
@@ -185,8 +173,6 @@ class Usage:
                 outside_rows=int(data["outside_rows"]),
                 clipped=float(data["clipped"]["sum"]),
                 clipped_squares=float(data["clipped"]["squares"]),
-                lowest={k: float(v["lowest"]) for k, v in columns.items()},
-                highest={k: float(v["highest"]) for k, v in columns.items()},
                 edges={k: tuple(float(e) for e in v["edges"]) for k, v in columns.items()},
                 bins={k: tuple(int(e) for e in v["bins"]) for k, v in columns.items()},
                 head=Corrections.from_json(data["head"]) if "head" in data else None,

@@ -136,8 +136,8 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwri
     large = next((name for name, data in files.items() if len(data) > MAX_FILE), None)
     if large is not None:
         raise ModelFormatError(
-            f"Cannot write '{target}': {large} has {len(files[large]):,} bytes, and {MAX_FILE:,} are the most that is "
-            "read. Nothing was written."
+            f"Cannot write '{target}': {large} has {len(files[large]):,} bytes. At most {MAX_FILE:,} can be read. "
+            "Nothing was written."
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def _locked(target: Path) -> Iterator[None]:
                         place.unlink()
                 return
         time.sleep(0.01)
-    raise OSError(f"another program is writing it (it holds '{place}')")
+    raise OSError(f"another process is writing it (it holds '{place}')")
 
 
 def _lock(handle: int) -> bool:
@@ -256,7 +256,7 @@ def _require_certified(record: ModelRecord) -> None:
     changed = record.changed()
     if changed:
         raise NotCertifiedError(
-            f"The certificate is for another state of the model ({', '.join(changed)} changed since). "
+            f"The certificate does not cover the model as it is now (changed: {', '.join(changed)}). "
             "Nothing was written."
         )
 
@@ -382,7 +382,7 @@ def require_writable(target: Path) -> None:
             trial.rmdir()
     except OSError as error:
         raise ModelFormatError(
-            f"Cannot write '{target}': nothing can be written in the folder '{above}' ({error.strerror or error}). "
+            f"Cannot write '{target}': the folder '{above}' is not writable ({error.strerror or error}). "
             "Choose another place."
         ) from None
 

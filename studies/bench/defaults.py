@@ -181,7 +181,7 @@ class _Through(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the outputs (batch, m)."""
-        outputs: Tensor = _Served.apply(self.network(features), features, self.step, self.get_buffer("scale"))  # type: ignore[no-untyped-call]
+        outputs: Tensor = _Served.apply(self.network(features.float()), features, self.step, self.get_buffer("scale"))  # type: ignore[no-untyped-call]
         return outputs
 
 
@@ -190,13 +190,15 @@ class _LastThrough(SafeEstimator):
 
     _through = True
 
-    def _trained(self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> Trained:
+    def _trained(
+        self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int, **how: Any
+    ) -> Trained:
         given = self._given()
         assert given is not None
         default, scale = task.default(targets)
         step = CertifiedHead(certify_rules(given, default=default, scale=scale))
 
-        def further(network: Answers, history: History) -> None:
+        def further(network: Any, history: History) -> None:
             options = TrainingOptions(
                 learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
@@ -204,13 +206,14 @@ class _LastThrough(SafeEstimator):
             )  # fmt: skip
             module = _Through(network, step, task.units(targets)[1]) if self._through else network
             wanted = torch.tensor(targets, dtype=torch.float32)
-            train(module, torch.tensor(X), wanted, loss=task.loss(targets), options=options, seed=seed)
+            rows = torch.tensor(X, dtype=None if self._through else torch.float32)
+            train(module, rows, wanted, loss=task.loss(targets), options=options, seed=seed)
             network.eval()
 
         epochs = self.max_epochs
         self.max_epochs = max(1, round((1 - _LAST) * epochs))
         try:
-            return train_network(self, task, X, targets, weight, seed, further=further)
+            return train_network(self, task, X, targets, weight, seed, further=further, **how)
         finally:
             self.max_epochs = epochs
 

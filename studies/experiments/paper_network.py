@@ -14,8 +14,7 @@ from smle.guarantees.box.pdcg import strongest_counterexample
 from smle.nn.bounds import Box, BoxParameters
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
-from smle.training.enforcement import PDCG
-from smle.training.enforcement.base import Report
+from smle.training.enforcement import PDCG, Report
 from studies.experiments.choices import PaperChoices
 
 __all__ = ["Adversarial", "FreeBox", "PaperNetwork"]

@@ -46,7 +46,7 @@ def place(tmp_path_factory):
     result = run("train", folder / "bank.csv", folder / "bank.yaml", "-o", folder / "model",
                  "--model", "hist-gradient-boosting", "--ignore", "id")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "the estimator inside" in result.output
+    assert "model alone" in result.output
     assert "moved to obey" in result.output
     assert "Worst margin" not in result.output
     return folder

@@ -197,7 +197,7 @@ def test_a_writer_that_does_not_end_is_named(braking_model, braking_folder, tmp_
     monkeypatch.setattr(storage, "_PATIENCE", 3)
     with open(tmp_path / ".model.lock", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(OSError, match=r"another program is writing it.*\.model\.lock"):
+        with pytest.raises(OSError, match=r"another process is writing it.*\.model\.lock"):
             braking_model.save(braking_folder, overwrite=True)
     braking_model.save(braking_folder, overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

@@ -123,7 +123,7 @@ def test_a_state_of_other_rules_is_refused(border: str, end: str) -> None:
 
     network, same, other = made("0.4", "2"), made("0.4", "2"), made(border, end)
     network.load_state_dict(same.state_dict())
-    with pytest.raises(RuntimeError, match="belongs to other rules than those of this network"):
+    with pytest.raises(RuntimeError, match="belongs to a network with other rules"):
         network.load_state_dict(other.state_dict())
 
 

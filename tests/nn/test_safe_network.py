@@ -153,7 +153,7 @@ def test_what_cannot_be_built_is_said() -> None:
     with pytest.raises(DataError, match="1 output columns"):
         SafeNetwork(body(), LOADS, embedding=16, example=(X, X))
     free = Specification.from_yaml("{inputs: {a: [0, 1]}, outputs: [y], rules: []}\n")
-    with pytest.raises(RuleError, match="there are none"):
+    with pytest.raises(RuleError, match="at least one rule"):
         SafeNetwork(nn.Linear(1, 1), free)
     with pytest.raises(TypeError, match="from_yaml"):
         SafeNetwork(nn.Linear(1, 1), "rules.yaml")

@@ -74,8 +74,8 @@ def nested(function, leaf, times, first="b"):
     [
         nested("exactly_one", "a", 45),
         nested("exactly_one", "true", 45, first="true"),
-        nested("implies", "a", 45),
-        nested("implies", "a", 5000),
+        "(b implies " * 45 + "a" + ")" * 45,
+        "(b implies " * 5000 + "a" + ")" * 5000,
         "not " * 5000 + "a",
         "(" * 100_000,
         "-" * 100_000 + "y <= 1",
@@ -105,7 +105,7 @@ def test_hard_texts_are_read_or_refused_soon(then):
 
 
 def test_little_room_on_the_stack_is_a_rule_error():
-    text = nested("implies", "a", 40)
+    text = "(b implies " * 40 + "a" + ")" * 40
 
     def far_down(levels):
         if levels:

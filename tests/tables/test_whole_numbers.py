@@ -16,7 +16,7 @@ from smle.assurance import CertifiedNetwork, certify, project
 from smle.cli import app
 from smle.corrected.serving import active_rules
 from smle.errors import DataError
-from smle.nn import BoxNetwork
+from smle.nn import BoxNetwork, SafeNetwork
 from smle.tables import encode_inputs
 from smle.tables.files import read_chunks, read_table
 
@@ -247,6 +247,22 @@ def test_integer_tensors_that_float64_cannot_hold_are_refused(rows):
         network(torch.zeros(rows, 1, dtype=torch.complex64))
     # A domain that ends before: what is rounded lies beyond it and is clamped.
     assert (_network(2**25).eval()(torch.tensor(rows * [[FIRST]])) >= 1).all()
+
+
+@pytest.mark.parametrize("kind", ["int64", "object", "list", "mixed list", "tensor", "further dimension"])
+def test_networks_refuse_arrays_whose_whole_numbers_would_be_rounded(kind):
+    network = SafeNetwork(torch.nn.Linear(1, 1), _network(2**54).spec)
+    given = {
+        "int64": np.array([[FIRST]]),
+        "object": np.array([[FIRST]], dtype=object),
+        "list": [[FIRST]],
+        "mixed list": [[FIRST], [0.5]],
+        "tensor": torch.tensor([[FIRST]]),
+        "further dimension": np.array([[[FIRST]]]),
+    }
+    with pytest.raises(DataError, match="Input 'id': 9007199254740993 cannot be read exactly"):
+        network.predict(given[kind])
+    assert network.predict(np.array([[FIRST + 1]])) >= 1
 
 
 def test_a_compiled_program_refuses_what_it_cannot_see():

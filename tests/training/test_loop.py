@@ -271,7 +271,7 @@ def test_loaders_that_cannot_serve_are_refused() -> None:
         train(network, [X], loss=squared, options=options())
     with pytest.raises(TrainingError, match="no rows"):
         train(network, [], loss=squared, options=options())
-    with pytest.raises(DataError, match="as many rows"):
+    with pytest.raises(DataError, match="same number of rows"):
         train(network, X, Y[:-1], loss=squared, options=options())
 
 

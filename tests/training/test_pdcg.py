@@ -9,8 +9,8 @@ import torch
 from smle.assurance import verify
 from smle.errors import NotCertifiedError
 from smle.guarantees.box.projection import HeadResult
+from smle.training import enforcement as module
 from smle.training.enforcement import PDCG
-from smle.training.enforcement import pdcg as module
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, EVERYWHERE, make_network, make_rows, squared
 

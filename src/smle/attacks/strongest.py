@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.agreement import cells_of
+from smle.certificates.document import arrays_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.guarantees import Cells, FrozenHeads, Head, HeadProblem, binding_rules, strongest_counterexample
+from smle.programs import frozen_heads_of
 from smle.rules import CNF, Specification
 from smle.violations import excess_of
 
@@ -121,6 +122,7 @@ def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
     if hasattr(model, "frozen_heads"):
         return model.frozen_heads(), model.spec, model.cells
     certificate, spec = getattr(model, "certificate_", None), getattr(model, "specification_", None)
+    spec = getattr(model, "spec", None) if spec is None else spec
     if certificate is None or spec is None:
         raise TypeError(
             f"Expected a network with a box, or a fitted model that has one. Got {type(model).__name__}. "
@@ -131,9 +133,4 @@ def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
             "This model has a head of rules, which checks each answer before it is served: there is no box to search. "
             "smle.attack(model) searches for a violation of what is served."
         )
-    network = getattr(model, "network_", model)
-    if hasattr(model, "to_torch"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            network = model.to_torch()
-    return network.head.frozen_heads(), spec, cells_of(certificate, spec)
+    return frozen_heads_of(arrays_of(certificate.tensors)), spec, cells_of(certificate, spec)

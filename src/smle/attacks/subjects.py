@@ -39,6 +39,11 @@ class Table:
             table = examples if hasattr(examples, "iloc") else examples.to_pandas()
             self._examples = table[[label for label in table.columns if str(label) not in outputs]]
 
+    @property
+    def has_examples(self) -> bool:
+        """Whether an example table says what else the model reads."""
+        return self._examples is not None
+
     def columns(self, X: FloatArray) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs (n,) by name: numbers, categories as text, None or NaN where missing."""
         result: dict[str, npt.NDArray[Any]] = {}
@@ -104,7 +109,15 @@ class _Tables:
         read = encode_inputs(self.table.spec, table)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = self._answer(table, read)
+            try:
+                found = self._answer(table, read)
+            except (KeyError, ValueError) as error:
+                if self.table.has_examples:
+                    raise
+                raise DataError(
+                    f"The model cannot answer a table of the rules' inputs alone: {error} If it reads other columns, "
+                    "pass examples=TABLE."
+                ) from error
         return read, outputs_of(self.table.spec, found, len(read))
 
     def pull(self, X: FloatArray, weights: Doubles) -> Doubles | None:

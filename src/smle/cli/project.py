@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smle.cli.app import MODELS, Json, app, float_below, print_json, print_rows, proved_json, reported, say, warn
+from smle.cli.app import (
+    MODELS,
+    Json,
+    app,
+    counted,
+    float_below,
+    print_json,
+    print_rows,
+    proved_json,
+    reported,
+    say,
+    warn,
+)
 from smle.cli.places import Overwrite, require_model, texts_of
 
 if TYPE_CHECKING:
@@ -57,7 +69,7 @@ def project(
             require_fitting(spec, table, data)
             X, test = split(table, test_share, 0)
             y = X[[item.name for item in spec.outputs]]
-        with conflicts_explained(spec):
+        with conflicts_explained(spec), counted("projecting"):
             new = project_model(old, spec, X=X, y=y)
         if data is not None and len(test):
             truth = test[[item.name for item in spec.outputs]]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smle.cli.app import MODELS, REFUTED, UNDECIDED, Json, app, note, print_json, reported, say, warn
+from smle.cli.app import MODELS, REFUTED, UNDECIDED, Json, app, counted, note, print_json, reported, say, warn
 from smle.cli.places import RequireCertificate, require_model, require_table
 
 __all__ = ["report"]
@@ -47,7 +47,8 @@ def report(
             require_model(plain)
         from smle.report import write_report
 
-        result = write_report(model, data, output, plain=plain, name=title, annex=annex)
+        with counted("checking, measuring, writing"):
+            result = write_report(model, data, output, plain=plain, name=title, annex=annex)
         if as_json:
             facts = {"verdict": result.verdict, "reason": result.reason, "warning": result.concern or None}
             print_json({"report": str(result.path), **facts})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, data_named, note, print_json, reported
+from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, counted, data_named, note, print_json, reported
 
 if TYPE_CHECKING:
     from smle.guarantees import Diagnosis
@@ -58,7 +58,7 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
     table = None if data is None else read_table(data, text=text_columns(spec))
     targets = [output.name for output in spec.outputs]
     known = table is not None and all(name in table.columns for name in targets)
-    with data_named(data or path):
+    with data_named(data or path), counted("checking the rules"):
         result = diagnose(spec, table, table if known else None)
     if as_json:
         print_json(result.to_json())

@@ -186,7 +186,7 @@ class _Run:
 
     def _progress(self) -> AbstractContextManager[object]:
         """Tell what takes long, on a terminal; networks show their epochs."""
-        return nullcontext() if self.name == "network" else counted(f"training {self.name}", unit="rows")
+        return nullcontext() if self.name == "network" else counted(f"training {self.name}")
 
     def _without_ignored(self, table: pd.DataFrame, spec: Specification, data: Path) -> pd.DataFrame:
         needed = {item.name for item in (*spec.inputs, *spec.outputs)} & set(self.ignored)
@@ -210,7 +210,7 @@ class _Run:
         if name != NETWORK and self.checkpoint is not None:
             raise ValueError("--checkpoint is for networks (--model network).")
         if name == AUTO:
-            with counted("trying models", unit="models"):
+            with counted("trying models"):
                 self.tried = tuple(tried_models(made, rows, rows[self.targets], seed=self.settings.seed))
             if self.tried[0].reason:
                 raise ValueError(f"--model auto: no model could be trained. {self.tried[0].reason}")
@@ -285,7 +285,8 @@ class _Run:
         """Print the summary."""
         from smle.report.recorded import scores_of
 
-        scores, description = scores_of(self.scores), self.model.description_
+        description = self.model.description_
+        scores = scores_of(self.scores, rules=bool(self.model.specification_.rules))
         if self.tried:
             rows = [(t.name, t.reason or f"{t.score:.4f}") for t in self.tried]
             print_rows("Cross-validation in three parts", ("model", f"{scores.metric} of what is served"), rows)

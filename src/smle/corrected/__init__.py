@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from smle.certificates.rules import certify_rules
-from smle.corrected.answers import PythonModel, answers_of, stored_form
+from smle.corrected.answers import PythonModel, answers_of, stored_form, typical
 from smle.corrected.model import CorrectedModel
 from smle.corrected.serving import Answered, Front, ServedModel
 from smle.errors import ModelFormatError, SmleError
@@ -85,8 +81,10 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
         front = _stored(model, spec, examples)
     elif isinstance(model, StoredModel):
         front = model
-    default, scale = (None, None) if examples is None else _typical(front, spec, examples)
-    certificate = None
+    certificate = default = scale = None
+    if examples is not None:
+        encoded = encode_inputs(spec, examples)
+        default, scale = typical(CorrectedModel(front, spec, None).explained(examples, encoded).answers)
     if spec.rules:
         files = {"rules": spec.to_yaml().encode()}
         certificate = certify_rules(spec, default=default, scale=scale, files=files)
@@ -128,14 +126,3 @@ def _stored(model: Any, spec: Specification, examples: Any) -> Front:
         return stored_form(model, spec, frame, encoded, table=examples)
     except (SmleError, AttributeError, KeyError, TypeError, ValueError) as error:  # it is served as it is
         return PythonModel(model, spec, " ".join(str(error).split()))
-
-
-def _typical(
-    front: Front, spec: Specification, examples: Any
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the median and the spread of the answers to examples, (m,) each."""
-    found = CorrectedModel(front, spec, None).explained(examples, encode_inputs(spec, examples))
-    finite = np.where(found.replaced, np.nan, found.answers.astype(np.float64))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.nan_to_num(np.nanmedian(finite, axis=0)), np.nan_to_num(np.nanstd(finite, axis=0))

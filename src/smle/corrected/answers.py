@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.export.convert import conversions
 from smle.export.scores import NumberScores, scores_of
 from smle.export.stored import StoredModel
+from smle.programs import WIDE
 from smle.rules import Choice, Number, Specification
 from smle.tables import column_names
 from smle_check import Tensor
@@ -19,7 +21,7 @@ from smle_check import Tensor
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PythonModel", "answers_of", "decided", "stored_form"]
+__all__ = ["PythonModel", "answers_of", "decided", "stored_form", "typical"]
 
 Array = npt.NDArray[Any]
 _AGREES = 1e-5  # of the spread of the answers
@@ -45,6 +47,14 @@ def answers_of(spec: Specification, found: Any, rows: int) -> Array:
             f"Got {answers.shape}."
         )
     return answers
+
+
+def typical(answers: Array) -> tuple[Array, Array]:
+    """Return the median and the spread of answers (n, m), (m,) each; those that a head would replace do not count."""
+    usable = np.where(np.abs(answers) <= WIDE, answers.astype(np.float64), np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns of NaN alone
+        return np.nan_to_num(np.nanmedian(usable, axis=0)), np.nan_to_num(np.nanstd(usable, axis=0))
 
 
 def decided(spec: Specification, served: Array) -> Any:
@@ -157,10 +167,10 @@ def stored_form(
             return stored
         differences.append(far)
     raise ConversionError(
-        f"The stored form of {type(model).__name__} does not agree with it: {differences[0]} Its converter (skl2onnx, "
-        "onnxmltools) does not know all that it does, or float32 numbers are too coarse for it. Scale large inputs and "
-        "targets, encode categories in front of it, or choose another estimator; smle.correct(fitted, spec) "
-        "serves any model in Python, but cannot be stored."
+        f"The ONNX form of {type(model).__name__} gives other answers: {differences[0]} Its converter (skl2onnx, "
+        "onnxmltools) does not support all of it, or float32 is too coarse for it. Scale large inputs and targets, "
+        "encode categories in front of it, or choose another estimator. smle.correct(fitted, spec) serves any model, "
+        "but only in Python: it cannot be stored."
     )
 
 

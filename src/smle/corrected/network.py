@@ -6,7 +6,6 @@ A folder holds numbers, rules and the certificate, no code: whoever loads it bri
 from __future__ import annotations
 
 # isort: split
-import warnings
 from os import PathLike
 from typing import Any
 
@@ -20,11 +19,11 @@ from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
+from smle.corrected.answers import typical
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.nn.box_network import BoxNetwork, Rescaled
 from smle.nn.certified_head import CertifiedHead
 from smle.nn.network import Answers, SafeNetwork, encoded_features, evaluating
-from smle.programs import WIDE
 from smle.rules import Specification
 from smle.storage import ModelRecord, description_of, write_record
 from smle_check.reading import BACKBONE
@@ -40,10 +39,7 @@ def correct_module(model: nn.Module, spec: Specification, examples: Any = None) 
     if examples is not None:
         features, *inputs = examples if isinstance(examples, tuple) else (examples,)
         answers = _raw(network, encoded_features(spec, features), tuple(inputs))
-        known = np.where(np.abs(answers) <= WIDE, answers, np.nan).reshape(-1, answers.shape[-1])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # columns of NaN alone
-            default, scale = np.nan_to_num(np.nanmedian(known, axis=0)), np.nan_to_num(np.nanstd(known, axis=0))
+        default, scale = typical(answers.reshape(-1, answers.shape[-1]))
         files = {"rules": spec.to_yaml().encode()}
         network.head = CertifiedHead(certify_rules(spec, default=default, scale=scale, files=files))
     return network.eval()

@@ -195,8 +195,8 @@ class ServedModel:
             self._count(found, stacklevel=stacklevel)
             replaced = int(found.replaced.sum())
             if replaced:
-                instead = "they are served, for there are no rules" if self.head is None else (
-                    "the default answer, within the rules, takes their place"
+                instead = "they are returned as they are, since there are no rules" if self.head is None else (
+                    "a default answer that obeys the rules replaces them"
                 )  # fmt: skip
                 warnings.warn(
                     f"{replaced} of {found.answers.size} answers of the model are NaN, infinite or beyond 1e30: "

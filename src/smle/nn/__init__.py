@@ -2,7 +2,7 @@
 
 from smle.extras import require
 
-require("torch", "What trains networks, or runs them in torch,")
+require("torch", "Training networks, or running them in torch,")
 
 from smle.nn.backbones import CNN, LSTM, MLP, Standardize, Transformer  # noqa: E402
 from smle.nn.box_network import BoxNetwork  # noqa: E402

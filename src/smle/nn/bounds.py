@@ -1,16 +1,20 @@
 """Bounds of the embedding, as trainable modules: center c(x) and half-width h(x) > 0, so that l < u by construction.
 
-Raw parameters live in standardized inputs x' (see `DataScale`); what is deployed is in the user's inputs x.
+Raw parameters live in standardized inputs x' (see `DataScale`); what is deployed is in the user's inputs x. Bounds of
+the caller's own (`own_box`) may cross: the clip then gives the upper one, here, in the deployed program and in the
+proof. Bounds by a network are proved over a relaxation (`smle.guarantees.proof.network_boxes`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox"]
+__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox", "NetworkBox", "own_box"]
 
 
 _NARROW = 0.0025  # what each slope adds to the half-width at first
@@ -142,3 +146,109 @@ class AffineBox(Box):
         if dtype is not torch.float32:
             center, raw, sides = center.to(dtype), raw.to(dtype), self.sides.to(dtype)
         return BoxParameters(center, nn.functional.softplus(raw) @ sides)
+
+
+class NetworkBox(Box):
+    """l(x) <= z <= u(x) by hidden layers of ReLU units; they start around 0, about 1 wide on either side.
+
+    The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. With one layer it would be convex in x; with two
+    it takes any shape. The kinks of the first layer start at random places of the domain [low, high], shapes (d,).
+    """
+
+    def __init__(self, units: int, low: Tensor, high: Tensor, *, widths: Sequence[int] = (16, 16)) -> None:
+        super().__init__()
+        self.widths = tuple(widths)
+        d, last = len(low), self.widths[-1]
+        span = (high - low).clamp(min=1e-12)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for depth, (inputs, width) in enumerate(pairwise((d, *self.widths))):
+            weight = torch.randn(width, inputs, dtype=torch.float64) / inputs**0.5
+            if depth == 0:  # kinks at random places of the domain
+                weight = weight / (span / 2)
+                bias = -(weight * (low + span * (0.1 + 0.8 * torch.rand(width, d, dtype=torch.float64)))).sum(dim=1)
+            else:
+                bias = 0.5 * torch.rand(width, dtype=torch.float64)
+            self.weights.append(nn.Parameter(weight.to(torch.float32)))
+            self.biases.append(nn.Parameter(bias.to(torch.float32)))
+        self.center = nn.Parameter(torch.zeros(units, 1 + last))
+        # About half of the width comes from h, so that it can take another shape without growing first.
+        start = torch.full((units, 1 + last), -2.5)
+        start[:, 0] = -1.0
+        self.raw_width = nn.Parameter(start)
+
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
+        """Return center and half-width, affine in h, and the hidden layers."""
+        hidden = tuple((w.to(dtype), b.to(dtype)) for w, b in zip(self.weights, self.biases, strict=True))
+        return BoxParameters(self.center.to(dtype), nn.functional.softplus(self.raw_width.to(dtype)), hidden=hidden)
+
+
+class ModuleBox(Box):
+    """l(x) and u(x) by layers of the caller's own, trained with the network."""
+
+    def __init__(self, module: nn.Module, units: int, inputs: int) -> None:
+        super().__init__()
+        parts = [part for part in module.modules() if not list(part.children())]
+        layers = [part for part in parts[::2] if isinstance(part, nn.Linear)]
+        kinks = [part for part in parts[1::2] if isinstance(part, nn.ReLU)]
+        if len(layers) + len(kinks) != len(parts) or len(layers) != len(kinks) + 1:
+            raise TypeError(f"Expected bounds of Linear and ReLU layers in turn, Linear first and last. Got {module}.")
+        self.layers = nn.ModuleList(layers)
+        sizes = [inputs, *(layer.out_features for layer in layers)]
+        if sizes[-1] != 2 * units or [layer.in_features for layer in layers] != sizes[:-1]:
+            raise ValueError(
+                f"Expected bounds from {inputs} inputs to {2 * units} numbers, lower and upper bounds of {units} "
+                f"units. Got {module}."
+            )
+        self.widths = tuple(sizes[1:-1])
+        self.is_affine = not self.widths
+
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
+        """Return center and half-width, affine in the last hidden layer, and the hidden layers."""
+        stated = [_numbers(layer, dtype) for layer in self.layers]
+        weight, bias = stated.pop()
+        lower, upper = torch.cat([bias[:, None], weight], dim=1).chunk(2)
+        return BoxParameters((lower + upper) / 2, (upper - lower) / 2, hidden=tuple(stated))
+
+
+def _numbers(layer: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    assert isinstance(layer, nn.Linear)
+    bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
+    return layer.weight.to(dtype), bias.to(dtype)
+
+
+class StatedBox(Box):
+    """l(x) and u(x) that a module of the caller's own states: affine, however it computes them."""
+
+    is_affine = True
+
+    def __init__(self, module: nn.Module, units: int, inputs: int) -> None:
+        super().__init__()
+        self.module, self._shape = module, (units, 1 + inputs)
+        self.envelope()
+
+    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
+        """Return center and half-width, affine in x'."""
+        stated: Any = self.module.affine_bounds()  # type: ignore[operator]
+        lower, upper = stated
+        shapes = [tuple(getattr(side, "shape", ())) for side in (lower, upper)]
+        if shapes != [self._shape] * 2:
+            raise ValueError(
+                f"Expected affine_bounds() to return two tensors of shape {self._shape}: for each unit the offset, "
+                f"then a slope per input column. Got {shapes}."
+            )
+        lower, upper = lower.to(dtype), upper.to(dtype)
+        return BoxParameters((lower + upper) / 2, (upper - lower) / 2)
+
+
+def own_box(module: nn.Module, units: int, inputs: int) -> Box:
+    """Return bounds of the caller's own as a box.
+
+    * A module of `Linear` and `ReLU` in turn, x' (batch, d) -> (batch, 2 n): lower bounds first, then upper ones.
+    * Any module with a method `affine_bounds()` that returns (lower, upper), shapes (n, 1 + d): offsets, then slopes.
+
+    Raises:
+        TypeError: If the module is neither of the two kinds.
+        ValueError: If its shapes do not fit.
+    """
+    kind = StatedBox if hasattr(module, "affine_bounds") else ModuleBox
+    return kind(module, units, inputs)

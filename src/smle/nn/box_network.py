@@ -15,19 +15,16 @@ from torch import Tensor, nn
 
 from smle.errors import RuleError
 from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
-from smle.nn.bounds import AffineBox, Box, FixedBox
+from smle.nn.bounds import AffineBox, Box, FixedBox, NetworkBox, own_box
 from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_features, stored_heads, ungated
 from smle.nn.head_parameters import HeadParameters
-from smle.nn.network_bounds import NetworkBox
 from smle.nn.operations import TABLE, affine_at
-from smle.nn.own_bounds import box_of
 from smle.nn.precision import Float32Only
 from smle.nn.units import DataScale
 from smle.programs import Box as BoxProgram
 from smle.programs import frozen_heads_of
 from smle.rules import Specification
-from smle_check.program import Step, needed, prepared, run
-from smle_check.program import box_of as operations_of
+from smle_check.program import Step, box_of, needed, prepared, run
 
 if TYPE_CHECKING:
     from smle.certificates.document import Certificate
@@ -141,7 +138,7 @@ class BoxNetwork(Float32Only):
 
     def _make_box(self, bounds: str | nn.Module, embedding: int, frame: DataScale) -> Box:
         if isinstance(bounds, nn.Module):
-            return box_of(bounds, embedding, len(self.spec.columns))
+            return own_box(bounds, embedding, len(self.spec.columns))
         if bounds not in ("affine", "network"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)
@@ -248,7 +245,7 @@ class BoxNetwork(Float32Only):
         self._over, self._free = over, free
         arrays = self._of_rules | stored_heads(over, free)
         clip = "clamp" if "heads.fallback" in arrays else "where"
-        self._program = BoxProgram(operations_of(self._gate, clip, over.bounds.kind, arrays), arrays)
+        self._program = BoxProgram(box_of(self._gate, clip, over.bounds.kind, arrays), arrays)
 
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""
@@ -312,7 +309,7 @@ class BoxNetwork(Float32Only):
         """
         data, digest = state.cpu().numpy().tobytes(), self._digest()
         if data[: len(digest)] != digest:
-            raise RuntimeError("The state belongs to other rules than those of this network.")
+            raise RuntimeError("This state belongs to a network with other rules.")
         heads = load(data[len(digest) :]) if len(data) > len(digest) else None
         self.pinned = heads is not None
         if heads is not None:
@@ -367,7 +364,7 @@ def require_rules(spec: object) -> None:
             "smle.Specification.from_yaml(...)."
         )
     if not spec.rules:
-        raise RuleError("Expected rules: there are none, so there is nothing to obey. Use the module as it is.")
+        raise RuleError("Expected at least one rule. Got none. Without rules, use the module as it is.")
 
 
 def require_width(z: object, units: int) -> Tensor:

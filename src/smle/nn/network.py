@@ -24,7 +24,7 @@ from smle.nn.quick import Quick, eager
 from smle.nn.units import DataScale
 from smle.programs import WIDE
 from smle.rules import Specification
-from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers
+from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers, require_exact
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -196,13 +196,13 @@ class SafeNetwork(nn.Module):
         columns = self.spec.columns
         if not isinstance(features, Tensor):
             raise TypeError(
-                f"Expected features as a tensor (..., {len(columns)}). Got {type(features).__name__}. For tables and "
-                "arrays there is network.predict(table)."
+                f"Expected features as a tensor (..., {len(columns)}). Got {type(features).__name__}. Pass tables "
+                "and arrays to network.predict."
             )
         if features.ndim < 2 or features.shape[-1] != len(columns):
             raise ValueError(
                 f"Expected features of shape (..., {len(columns)}), the columns {', '.join(columns)}, as the first "
-                f"argument. Got {tuple(features.shape)}. What the backbone reads besides goes behind them: "
+                f"argument. Got {tuple(features.shape)}. Pass further inputs of the backbone after them: "
                 "network(features, *inputs)."
             )
         return read_features(features, is_large=self._is_large)
@@ -324,7 +324,7 @@ def _explained(module: nn.Module, given: tuple[Any, ...], error: TypeError) -> T
         signature.bind(*given)
     except TypeError:
         return TypeError(
-            f"Expected the arguments of the backbone behind the features: {type(own).__name__} takes {signature}. Got "
+            f"Expected the arguments of the backbone after the features: {type(own).__name__} takes {signature}. Got "
             f"{len(given)}: network(features, {', '.join(type(value).__name__ for value in given)})."
         )
     return error
@@ -334,18 +334,22 @@ def encoded_features(spec: Specification, X: Any) -> npt.NDArray[Any]:
     """Return encoded inputs (..., d) of a table by the names of its columns, or of a tensor or array as it is.
 
     Raises:
-        DataError: If there are not the columns of the rules.
+        DataError: If there are not the columns of the rules, or a whole number would be rounded.
     """
     if column_names(X) is not None:
         return encode_inputs(spec, X)
-    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
-    array = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
-    if array.ndim < 2 or array.shape[-1] != len(spec.columns):
+    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+    array = array if isinstance(array, np.ndarray) else np.array(X, dtype=object)
+    numbers = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    width = len(spec.columns)
+    if array.ndim < 2 or array.shape[-1] != width:
         raise DataError(
-            f"Expected features of shape (rows, {len(spec.columns)}), the columns {', '.join(spec.columns)}. Got "
-            f"{array.shape}."
+            f"Expected features of shape (rows, {width}), the columns {', '.join(spec.columns)}. Got {array.shape}."
         )
-    return array
+    if numbers is not array:
+        names = [f"Input '{name}'" for name in spec.columns]
+        require_exact(array.reshape(-1, width), numbers.reshape(-1, width), names)
+    return numbers
 
 
 def _encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:

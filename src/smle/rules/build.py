@@ -73,31 +73,9 @@ def check_keys(mapping: Mapping[str, Any], known: Sequence[str], what: str) -> N
 
 
 def build(
-    *,
-    inputs: Mapping[str, Any] | Iterable[NumericInput | Categorical],
-    outputs: Iterable[Any] = (),
-    labels: Iterable[str] = (),
-    choices: Mapping[str, Any] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    rules: Mapping[str, Any] | Iterable[Any] = (),
-    functions: Functions | None = None,
+    *, inputs: Any, outputs: Any, labels: Any, choices: Any, constants: Any, rules: Any, functions: Functions | None
 ) -> Specification:
-    """State a specification in Python; the parts are those of a rules file.
-
-    Args:
-        inputs: Name to range `(low, high)` of numbers or dates, list of categories, or a dict as in the rules file.
-        outputs: Names of real outputs (or Number, Label and Choice objects).
-        labels: Names of labels.
-        choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
-        constants: Name to number.
-        rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
-        functions: Functions of your own for rule texts, by name. They get numbers, terms and conditions and return one
-            of these; the rule keeps what they return, and does not depend on them.
-
-    Raises:
-        RuleError: If a part cannot be read; the message names it.
-
-    """
+    """Do the work of `Specification.build`."""
     made_inputs = _inputs(inputs)
     made_outputs = _outputs(outputs, labels, choices or {})
     made_constants = {}
@@ -113,15 +91,8 @@ def build(
 def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         with located(value):
-            raise RuleError(f"Expected '{what}' to be a mapping of names. Got {_shown(value)}.")
+            raise RuleError(f"Expected '{what}' to be a mapping of names. Got {shown(value)}.")
     return value
-
-
-def _shown(value: object) -> str:
-    text = f"'{value}'" if isinstance(value, str) else f"{value!r}"
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        text = f"[{', '.join(value)}]"
-    return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
 def _name(name: object, kind: str) -> str:
@@ -134,7 +105,7 @@ def _name(name: object, kind: str) -> str:
 def _names(items: Any, what: str, kind: str) -> tuple[str, ...]:
     if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
         with located(items):
-            raise RuleError(f"{what}: expected a list of names. Got {_shown(items)}.")
+            raise RuleError(f"{what}: expected a list of names. Got {shown(items)}.")
     return tuple(_name(item, kind) for item in items)
 
 
@@ -145,7 +116,7 @@ def _inputs(inputs: Any) -> tuple[NumericInput | Categorical, ...]:
         made = tuple(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else ()
         if any(not isinstance(item, NumericInput | Categorical) for item in made) or (not made and inputs):
             with located(inputs):
-                raise RuleError(f"Expected 'inputs' as a mapping of names to ranges. Got {_shown(inputs)}.")
+                raise RuleError(f"Expected 'inputs' as a mapping of names to ranges. Got {shown(inputs)}.")
     if not made:
         raise RuleError("Expected at least one input, for example inputs: {speed: [0, 40]}. Got none.")
     return made
@@ -168,7 +139,7 @@ def _input(key: object, stated: Any) -> NumericInput | Categorical:
             stated = {"categories": stated} if words else {"range": stated}
         check_keys(stated, ("range", "integer", "missing", "categories"), what)
         if ("range" in stated) == ("categories" in stated):
-            raise RuleError(f"{what}: expected either a range [low, high] or categories. Got {_shown(dict(stated))}.")
+            raise RuleError(f"{what}: expected either a range [low, high] or categories. Got {shown(dict(stated))}.")
         missing = stated.get("missing")
         if isinstance(missing, str) and missing == "refuse":
             missing = None
@@ -189,7 +160,7 @@ def _numeric(name: str, stated: Mapping[str, Any], missing: Any) -> NumericInput
     what = f"Input '{name}'"
     ends = stated["range"]
     if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
-        raise RuleError(f"{what}: expected a range [low, high]. Got {_shown(ends)}.")
+        raise RuleError(f"{what}: expected a range [low, high]. Got {shown(ends)}.")
     if any(map(is_date, ends)):
         return _dates(name, ends, stated, missing)
     lower, upper = (to_fraction(end, what) for end in ends)
@@ -222,7 +193,7 @@ def _flag(value: object, what: str) -> bool:
         return value
     if value in ("true", "false"):
         return value == "true"
-    raise RuleError(f"{what}: expected true or false. Got {_shown(value)}.")
+    raise RuleError(f"{what}: expected true or false. Got {shown(value)}.")
 
 
 def _outputs(numbers: Any, labels: Any, choices: Any) -> tuple[Number | Label | Choice, ...]:
@@ -258,14 +229,14 @@ def _own_functions(functions: Functions | None) -> Functions:
 def _rules(rules: Any, names: Vocabulary, functions: Functions) -> Iterator[Rule]:
     if isinstance(rules, str) or not isinstance(rules, Iterable):
         with located(rules):
-            raise RuleError(f"Expected 'rules' to be a list of rules with name and then. Got {_shown(rules)}.")
+            raise RuleError(f"Expected 'rules' to be a list of rules with name and then. Got {shown(rules)}.")
     items: Iterable[Any] = rules
     if isinstance(rules, Mapping):
         items = [_from_pair(name, stated) for name, stated in rules.items()]
     seen: set[str] = set()
     for index, item in enumerate(items):
         if not isinstance(item, Rule | RuleText):
-            raise RuleError(f"Rule {index + 1}: expected rule(name, when=..., then=...). Got {_shown(item)}.")
+            raise RuleError(f"Rule {index + 1}: expected rule(name, when=..., then=...). Got {shown(item)}.")
         with located(item.name):
             if item.name in seen:
                 raise RuleError(f"Two rules are named '{item.name}'. Give each its own name.")
@@ -298,7 +269,7 @@ def _read(stated: Any, name: str, part: str, functions: Functions, *, whole: boo
     if isinstance(stated, Term | Condition | Node):
         return None, node_of(stated)
     if not isinstance(stated, str):
-        raise RuleError(f"Rule '{name}', {part}: expected text or a condition. Got {_shown(stated)}.")
+        raise RuleError(f"Rule '{name}', {part}: expected text or a condition. Got {shown(stated)}.")
     with located(stated):
         try:
             return parse_rule(stated, functions) if whole else (None, parse(stated, functions))

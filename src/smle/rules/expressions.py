@@ -62,7 +62,7 @@ COUNTS = ("at_most_one", "at_least_one", "exactly_one", "at_most", "at_least", "
 """Functions that count conditions; those without `_one` have the number as their first argument."""
 CASES = ("abs", "max", "min")
 """Functions of numbers that are written out as cases."""
-FUNCTIONS = (*CASES, "score", "logit", *COUNTS, "implies")
+FUNCTIONS = (*CASES, "score", "logit", *COUNTS)
 
 MAX_BITS = 8192
 """Longest numerator or denominator of a number."""
@@ -234,10 +234,14 @@ def multiply(first: Node, more: Iterable[tuple[str, Node]]) -> Node:
 
 def shown(value: object, limit: int = 80) -> str:
     """Return a value for an error message, cut to a readable length."""
-    try:
-        return f"{value!r:.{limit}}"
-    except ValueError:  # more digits than Python prints
-        return "a very long number"
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        text = f"[{', '.join(value)}]"
+    else:
+        try:
+            text = f"'{value}'" if isinstance(value, str) else repr(value)
+        except ValueError:  # more digits than Python prints
+            return "a very long number"
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
 
 
 def exact_number(value: object) -> Fraction | None:

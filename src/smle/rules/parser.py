@@ -309,7 +309,7 @@ class _Parser:
             if not name or not name.isprintable():
                 raise RuleError(f"Expected a printable name between quotes. Got {token.text[:60]!r}.")
             return Name(name)
-        if token.kind == "name" or (token.text == "implies" and self._sees("(", 1)):
+        if token.kind == "name":
             self.advance()
             return self._call(token.text) if self._accept("(") else Name(token.text)
         if token.kind == "operator":
@@ -338,10 +338,6 @@ class _Parser:
         arguments = self._list(")", 1)
         if function in self._functions:
             return _expanded(function, self._functions[function], arguments)
-        if function == "implies":
-            if len(arguments) != 2:
-                raise RuleError(f"Expected implies(condition, conclusion). Got {len(arguments)} arguments.")
-            return Implies(*arguments)
         return Call(function, arguments)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -321,14 +321,43 @@ class Specification:
         )
 
     @classmethod
-    def build(cls, **parts: Any) -> Specification:
-        """State a specification in Python: inputs, outputs, labels, choices, constants and rules.
+    def build(
+        cls,
+        *,
+        inputs: Mapping[str, Any] | Iterable[NumericInput | Categorical],
+        outputs: Iterable[Any] = (),
+        labels: Iterable[str] = (),
+        choices: Mapping[str, Any] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        rules: Mapping[str, Any] | Iterable[Any] = (),
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Specification:
+        """State a specification in Python; the parts are those of a rules file.
 
-        See `smle.rules.build.build` for the forms that each part takes.
+        Args:
+            inputs: Name to range `(low, high)` of numbers or dates, list of categories, or a dict as in the rules file.
+            outputs: Names of real outputs (or Number, Label and Choice objects).
+            labels: Names of labels.
+            choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
+            constants: Name to number.
+            rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
+            functions: Functions of your own for rule texts, by name. They receive numbers, terms and conditions and
+                return one of these. The rule keeps what they return, and does not depend on them.
+
+        Raises:
+            RuleError: If a part cannot be read; the message names it.
         """
         from smle.rules.build import build
 
-        return build(**parts)
+        return build(
+            inputs=inputs,
+            outputs=outputs,
+            labels=labels,
+            choices=choices,
+            constants=constants,
+            rules=rules,
+            functions=functions,
+        )
 
     @classmethod
     def from_file(

@@ -120,7 +120,7 @@ class Vocabulary:
         return range(places[group.columns[0]], places[group.columns[-1]] + 1)
 
     def score(self, arguments: tuple[Node, ...]) -> int:
-        """Return the output column of `score(option)`, `score(choice, option)` or `score('choice=option')`."""
+        """Return the output column of `score(option)` or `score(choice, option)`."""
         self._refuse_outputs("score")
         if len(arguments) == 2:
             group = self.group(arguments[0])
@@ -136,8 +136,6 @@ class Vocabulary:
         if owners:
             listed = ", ".join(f"'{o}'" for o in owners)
             raise RuleError(f"Option '{text}' belongs to several choices: {listed}. Write score({owners[0]}, {text}).")
-        if text in self.targets and text not in self.outputs:
-            return self.targets[text]
         if text in self.labels:
             raise RuleError(f"'{text}' is a label. Write logit({text}).")
         raise RuleError(f"'{text[:80]}' is not an option of a choice.{did_you_mean(text, list(self._options))}")

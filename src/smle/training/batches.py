@@ -62,12 +62,14 @@ class Rows:
         self.inputs = (X,) if isinstance(X, Tensor) else tuple(X)
         for part in (*self.inputs, y):
             if not isinstance(part, Tensor):
-                raise DataError(f"Expected tensors as inputs and targets. Got {type(part).__name__}: torch.as_tensor.")
+                raise DataError(
+                    f"Expected tensors as inputs and targets. Got {type(part).__name__}. Use torch.as_tensor."
+                )
         self.targets = y
         self.weight = weight
         lengths = [len(part) for part in (*self.inputs, y, *([] if weight is None else [weight]))]
         if len(set(lengths)) != 1:
-            raise DataError(f"Expected as many rows in inputs, targets and weights. Got {lengths}.")
+            raise DataError(f"Expected the same number of rows in inputs, targets and weights. Got {lengths}.")
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -62,7 +62,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         TrainingError: If the file is not one.
     """
     if not is_checkpoint(path):
-        raise TrainingError(f"'{path}' is not a checkpoint of smle, or is damaged. Name another file.")
+        raise TrainingError(f"'{path}' is not a checkpoint of smle, or it is damaged. Choose another file.")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -77,7 +77,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(tensors, header["data"])
     except (SafetensorError, ValueError, KeyError, OSError) as error:
         raise TrainingError(
-            f"'{path}' is not a checkpoint of this version of smle ({error}). Delete it, or name another file."
+            f"'{path}' is not a checkpoint of this version of smle ({error}). Delete it, or choose another file."
         ) from None
 
 

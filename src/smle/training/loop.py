@@ -72,10 +72,17 @@ def train(
         TrainingError: If the loss becomes NaN or infinite, or a checkpoint belongs to another run.
         NotCertifiedError: If the enforcement cannot make the heads safe at the end.
     """
-    run = _Run(network, loss_of(loss), options or TrainingOptions(), seed=seed, title=title, callbacks=callbacks)
+    run = _Run(network, loss_of(loss), options or TrainingOptions(), seed=seed, title=title)
+    run.callbacks, run.path = callbacks, None if checkpoint is None else Path(checkpoint)
     run.set_data(batches_of(X, y, sample_weight), validation)
-    run.set_enforcement(enforcement)
-    run.path = None if checkpoint is None else Path(checkpoint)
+    if enforcement is not None:
+        if not isinstance(network, BoxNetwork):
+            raise ValueError(
+                f"Expected a BoxNetwork for an enforcement. Got {type(network).__name__}. A SafeNetwork needs none: "
+                "rules are enforced behind its answers."
+            )
+        run.enforcement = enforcement_of(enforcement)
+        run.enforcement.start(network)
     with _settings(network, run.options, seed):
         return run.execute()
 
@@ -83,17 +90,15 @@ def train(
 class _Run:
     """The state of one run. Phase 0 is without rules, phase 1 with them, phase 2 on all rows."""
 
-    def __init__(
-        self, network: nn.Module, loss: Loss, options: TrainingOptions, *,
-        seed: int, title: str, callbacks: Sequence[Callback],
-    ) -> None:  # fmt: skip
-        self.network, self.loss, self.options = network, loss, options
-        self.seed, self.title, self.callbacks = seed, title, callbacks
+    callbacks: Sequence[Callback] = ()
+    path: Path | None = None
+    enforcement: Enforcement | None = None
+
+    def __init__(self, network: nn.Module, loss: Loss, options: TrainingOptions, *, seed: int, title: str) -> None:
+        self.network, self.loss, self.options, self.seed, self.title = network, loss, options, seed, title
         self.group, self.history = Group(), History()
         self.device = options.torch_device()
         self.generator = torch.Generator().manual_seed(seed + 1)
-        self.path: Path | None = None
-        self.enforcement: Enforcement | None = None
         self.phase, self.step, self.finished = 0 if options.warmup_epochs else 1, 0, False
 
     def set_data(self, data: Batches, validation: tuple[Inputs, Tensor] | Loader | None) -> None:
@@ -103,18 +108,6 @@ class _Run:
             kept, held = split_rows(len(data), share=self.options.validation_fraction, seed=self.seed)
             self.data, self.validation = data.take(kept), data.take(held)
         self.all_rows: Batches = self.data if self.options.final_epochs == 0 else _joined(self.data, self.validation)
-
-    def set_enforcement(self, choice: str | Enforcement | None) -> None:
-        """Take over the enforcement."""
-        if choice is None:
-            return
-        if not isinstance(self.network, BoxNetwork):
-            raise ValueError(
-                f"Expected a BoxNetwork for an enforcement. Got {type(self.network).__name__}. A SafeNetwork needs "
-                "none: rules are enforced behind its answers."
-            )
-        self.enforcement = enforcement_of(choice)
-        self.enforcement.start(self.network)
 
     def execute(self) -> History:
         """Train through all phases, going on from a checkpoint if there is one, and finish."""
@@ -139,17 +132,7 @@ class _Run:
                 self.close_epoch()
         self.finish()
         self.history.seconds = time.monotonic() - started
-        _LOG.info(
-            "%s: %d epochs (%s), best %d, validation loss %.6g, %.1f s", self.title, len(self.history.loss),
-            self.history.stopped, self.history.best_epoch + 1, self.history.best, self.history.seconds,
-        )  # fmt: skip
-        projected = self.history.projections
-        if projected:
-            _LOG.info(
-                "%s: %d projections in %.1f s; %.0f %% of the runs found no counterexample, the strongest had %.3g",
-                self.title, sum(projected["iterations"]), sum(projected["seconds"]), 100 * self.history.success_rate,
-                max(projected["strength"]),
-            )  # fmt: skip
+        _LOG.info("%s: %s", self.title, self.history)
         return self.history
 
     def new_phase(self) -> None:
@@ -210,7 +193,7 @@ class _Run:
                 self.enforce(self.enforcement.after_step, self.step)
             total, weight = total + all_value, weight + all_rows
         if not weight:
-            raise TrainingError("There are no rows to train on. Check the loader, and the share held out.")
+            raise TrainingError("No rows to train on. Check the loader and validation_fraction.")
         return total / weight
 
     def backward(self, batch: Batch) -> tuple[int, float]:
@@ -253,8 +236,7 @@ class _Run:
 
     def take_reports(self) -> None:
         """Move what the enforcement reports into the history."""
-        if self.enforcement is None:
-            return
+        assert self.enforcement is not None
         for report in self.enforcement.reports:
             for name, value in report._asdict().items():
                 self.history.projections.setdefault(name, []).append(value)
@@ -308,15 +290,11 @@ class _Run:
             self.history.warmup_epochs = len(self.history.loss)
         if self.phase < 2:
             self.history.stopped = stopped
-        goes_on = self.phase == 0 or (self.phase == 1 and self.wants_final_epochs())
-        self.finished = stopped == "callback" or not goes_on
+        final = self.options.final_epochs > 0 and self.best < self.options.final_below
+        self.finished = stopped == "callback" or not (self.phase == 0 or (self.phase == 1 and final))
         if not self.finished:
             self.phase += 1
             self.new_phase()
-
-    def wants_final_epochs(self) -> bool:
-        """Whether there are epochs on all rows to come."""
-        return self.options.final_epochs > 0 and self.best < self.options.final_below
 
     def finish(self) -> None:
         """Make the heads safe, on the first process, and give everyone its network."""
@@ -395,8 +373,8 @@ class _Run:
             theirs = stored if isinstance(stored, dict) else {}
             names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
             raise TrainingError(
-                f"The checkpoint {self.path} belongs to another run: other {', '.join(names)}. Delete it, or name "
-                "another file."
+                f"The checkpoint {self.path} belongs to another run; these differ: {', '.join(names)}. Delete it, or "
+                "choose another file."
             )
         self.phase, self.step, self.finished, first, best = data["progress"]
         self.history = History(**data["history"])
@@ -412,7 +390,7 @@ class _Run:
             generator.set_state(states[str(i)])
         if self.enforcement is not None:
             self.enforcement.load_state({k: v.numpy() for k, v in content.tensors["enforcement"].items()})
-        _LOG.info("%s: going on after epoch %d from %s", self.title, len(self.history.loss), self.path)
+        _LOG.info("%s: resuming after epoch %d from %s", self.title, len(self.history.loss), self.path)
 
 
 def _validation(given: tuple[Inputs, Tensor] | Loader) -> Batches:

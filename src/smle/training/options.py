@@ -141,6 +141,18 @@ class History:
         succeeded = self.projections.get("succeeded", [])
         return sum(succeeded) / len(succeeded) if succeeded else math.nan
 
+    def __str__(self) -> str:
+        """Sum up, in one line."""
+        epochs = f"{len(self.loss)} epochs ({self.stopped}), best {self.best_epoch + 1}"
+        text = f"{epochs}, validation loss {self.best:.6g}, {self.seconds:.1f} s"
+        if not self.projections:
+            return text
+        count, seconds, strength = (self.projections[name] for name in ("iterations", "seconds", "strength"))
+        return (
+            f"{text}; {sum(count)} projections in {sum(seconds):.1f} s, {self.success_rate:.0%} of the runs found no "
+            f"counterexample, the strongest had {max(strength):.3g}"
+        )
+
     @property
     def best(self) -> float:
         """Validation loss of the best epoch."""

@@ -1,21 +1,89 @@
-"""The paper's Algorithm 2: one iteration of PDCG after every gradient step, and a full run at the end."""
+"""Enforcements, which keep the heads of a box network safe; PDCG is the paper's Algorithm 2."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.certificates.issue import require_proved
 from smle.errors import NotCertifiedError
-from smle.guarantees import PDCG_COSTS, Finder, FrozenHeads, Head, Memory, Pdcg, nearest_safe_head, run_pdcg, verify
+from smle.guarantees import (
+    PDCG_COSTS,
+    Finder,
+    FrozenHeads,
+    Head,
+    HeadProblem,
+    Memory,
+    Pdcg,
+    nearest_safe_head,
+    run_pdcg,
+    verify,
+)
 from smle.nn.box_network import BoxNetwork
-from smle.training.enforcement.base import Enforcement, Problems, Report, require_proved
 
-__all__ = ["PDCG"]
+__all__ = ["PDCG", "Enforcement", "Report", "enforcement_of"]
 
 Array = npt.NDArray[np.float64]
+
+
+class Report(NamedTuple):
+    """What one run on one head did.
+
+    * `step`: the gradient step after which it ran, 0: at the end. `head`: its number.
+    * `succeeded`: the last search found no counterexample. `iterations`: projections made.
+    * `strength` of the strongest counterexample found, 0: there was none. `seconds` by the clock.
+    """
+
+    step: int
+    head: int
+    succeeded: bool
+    iterations: int
+    strength: float
+    seconds: float
+
+
+class Enforcement:
+    """A way to make the heads of a box network safe. Subclasses are final; `name` is what users choose it by.
+
+    `reports`: what was done since the training loop last took them over into `History.projections`.
+    """
+
+    name: ClassVar[str]
+    reports: list[Report]
+
+    def start(self, network: BoxNetwork) -> None:
+        """Get ready for a network."""
+        self.reports = []
+
+    def after_step(self, network: BoxNetwork, step: int) -> None:
+        """Act after a gradient step; `step` counts from 1."""
+
+    def after_epoch(self, network: BoxNetwork) -> None:
+        """Act at the end of an epoch, before the network is judged."""
+
+    def finish(self, network: BoxNetwork) -> None:
+        """Make the heads safe once and for all; the network is left in eval mode.
+
+        Raises:
+            NotCertifiedError: If that fails.
+        """
+        network.eval()
+
+    def margin(self, network: BoxNetwork) -> tuple[str, float]:
+        """Return what the progress bar shows about safety, and its name."""
+        verdicts = verify(network.frozen_heads(), network.spec, network.cells)
+        return "margin", verdicts.margin
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold besides the network."""
+        return {}
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Take over the state of a checkpoint, after `start`."""
 
 
 class PDCG(Enforcement):
@@ -51,7 +119,7 @@ class PDCG(Enforcement):
         if not tolerance > 0:
             raise ValueError(f"Expected tolerance > 0. Got {tolerance}.")
         if cost not in PDCG_COSTS:
-            raise ValueError(f"Expected a cost among {', '.join(PDCG_COSTS)}. Got {cost!r}.")
+            raise ValueError(f"Expected cost to be one of {', '.join(PDCG_COSTS)}. Got {cost!r}.")
         self.memory, self.iterations, self.every, self.tolerance = memory, iterations, every, tolerance
         self.keep_memory, self.anchored, self.cost = keep_memory, anchored, cost
         self.search: Finder | None = None
@@ -60,7 +128,7 @@ class PDCG(Enforcement):
     def start(self, network: BoxNetwork) -> None:
         """Forget earlier counterexamples."""
         super().start(network)
-        self._problems = Problems(network)
+        self._rules, self._problems = (network.spec, network.cells), dict[int, HeadProblem]()
         self._memories: dict[int, Memory] = {}
         self.final = ()
 
@@ -87,7 +155,7 @@ class PDCG(Enforcement):
         network.load_heads(projected)
         if not verify(projected, network.spec, network.cells).hold:
             projected = self._exactly(projected)
-            require_proved(projected, network, "The exact projection after pdcg")
+            require_proved(verify(projected, network.spec, network.cells), network.spec)
         network.pin(projected)
 
     def _exactly(self, over: FrozenHeads) -> FrozenHeads:
@@ -97,7 +165,7 @@ class PDCG(Enforcement):
             if head is None:
                 heads.append(None)
                 continue
-            found = nearest_safe_head(head, self._problems.of(over, number))
+            found = nearest_safe_head(head, self._problem(over, number))
             if found.head is None:
                 raise NotCertifiedError(
                     f"Head {number} is not safe after {self.iterations} projections by counterexamples (pdcg), and the "
@@ -114,13 +182,19 @@ class PDCG(Enforcement):
                 continue
             started = time.perf_counter()
             results[number] = result = run_pdcg(
-                head, self._problems.of(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
+                head, self._problem(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
                 memory=self._memory(number) if self.keep_memory else None, anchored=self.anchored, cost=self.cost,
                 search=self.search,
             )  # fmt: skip
             strength, seconds = max(result.strengths, default=0.0), time.perf_counter() - started
             self.reports.append(Report(step, number, result.succeeded, result.iterations, strength, seconds))
         return results
+
+    def _problem(self, over: FrozenHeads, head: int) -> HeadProblem:
+        """Return what must hold for a head; obligations are kept between steps, only the bounds are taken anew."""
+        if head not in self._problems:
+            self._problems[head] = HeadProblem.of(over, *self._rules, head)
+        return self._problems[head].under(over.bounds)
 
     def _memory(self, head: int) -> Memory:
         return self._memories.setdefault(head, Memory(self.memory))
@@ -146,3 +220,16 @@ class PDCG(Enforcement):
 
 def _last(over: FrozenHeads, results: dict[int, Pdcg]) -> tuple[Head | None, ...]:
     return tuple(results[c].head if c in results else head for c, head in enumerate(over.heads))
+
+
+def enforcement_of(choice: str | Enforcement) -> Enforcement:
+    """Return an enforcement given by name (`pdcg`) or as an object.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
+    if isinstance(choice, Enforcement):
+        return choice
+    if choice != PDCG.name:
+        raise ValueError(f"Expected an enforcement: {PDCG.name!r} or an object. Got {choice!r}.")
+    return PDCG()
