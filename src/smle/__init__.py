@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "SafeClassifier": "smle.estimators",
+    "SafeQuantileRegressor": "smle.estimators",
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
     "attack": "smle.attacks",
@@ -24,6 +25,7 @@ _HOME = {
 
 __all__ = [
     "SafeClassifier",
+    "SafeQuantileRegressor",
     "SafeRegressor",
     "Specification",
     "attack",
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from smle.attacks import attack, counterexample
     from smle.certificates.advice import diagnose
     from smle.corrected import correct
-    from smle.estimators import SafeClassifier, SafeRegressor, certify, load, project, verify
+    from smle.estimators import SafeClassifier, SafeQuantileRegressor, SafeRegressor, certify, load, project, verify
     from smle.rules import Specification
 
 

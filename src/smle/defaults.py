@@ -15,6 +15,7 @@ class _Network:
     embedding: int = 64
     bounds: str = "auto"
     learning_rate: float = 1e-2
+    weight_decay: float = 0.0
     batch_size: int = 256
     max_epochs: int = 500
     patience: int = 50
@@ -24,7 +25,6 @@ class _Network:
     enforcement: str = "correct"
     refit_heads: bool = True
     gate: bool = True
-    enforce_targets: bool = True
 
 
 NETWORK = _Network()

@@ -30,9 +30,7 @@ from smle.estimators.network import Trained, train_network
 from smle.estimators.scores import ScoreTable, encode_targets
 from smle.estimators.tasks import Task, task_of
 from smle.guarantees import nearest_outputs, to_scores
-from smle.nn.box_network import BoxNetwork
 from smle.nn.certified_head import CertifiedHead
-from smle.nn.network import Answers
 from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
 from studies.bench.harness import BenchResult, Table
@@ -175,7 +173,7 @@ class _Served(torch.autograd.Function):
 class _Through(nn.Module):
     """A network with the step behind it, for training."""
 
-    def __init__(self, network: BoxNetwork | Answers, head: CertifiedHead, scale: Array) -> None:
+    def __init__(self, network: nn.Module, head: CertifiedHead, scale: Array) -> None:
         super().__init__()
         self.network, self.step = network, head
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
@@ -191,13 +189,15 @@ class _LastThrough(SafeEstimator):
 
     _through = True
 
-    def _trained(self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> Trained:
+    def _trained(
+        self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int, **how: Any
+    ) -> Trained:
         given = self._given()
         assert given is not None
         default, scale = task.default(targets)
         step = CertifiedHead(certify_rules(given, default=default, scale=scale))
 
-        def further(network: BoxNetwork | Answers, history: History) -> None:
+        def further(network: Any, history: History) -> None:
             options = TrainingOptions(
                 learning_rate=self.learning_rate / 10, batch_size=self.batch_size,
                 max_epochs=max(1, round(_LAST * len(history.loss))), patience=None,
@@ -212,7 +212,7 @@ class _LastThrough(SafeEstimator):
         epochs = self.max_epochs
         self.max_epochs = max(1, round((1 - _LAST) * epochs))
         try:
-            return train_network(self, task, X, targets, weight, seed, further=further)
+            return train_network(self, task, X, targets, weight, seed, further=further, **how)
         finally:
             self.max_epochs = epochs
 

@@ -90,6 +90,12 @@ WRONG = {
     "embedding": [0, -1, 1.5, True],
     "bounds": ["constant", None, 3],
     "learning_rate": [0, -1.0, float("nan"), "fast"],
+    "weight_decay": [-1.0],
+    "loss": ["huber", None],
+    "quantile": [0, 1.0],
+    "warm_start": [1],
+    "device": [3],
+    "callbacks": [[3]],
     "batch_size": [0, 2.5],
     "max_epochs": [0, None],
     "patience": [0, "long"],
@@ -99,7 +105,6 @@ WRONG = {
     "enforcement": ["hope", None],
     "refit_heads": ["yes", 1],
     "gate": [None],
-    "enforce_targets": [0],
     "checkpoint": [3],
     "compare": [1],
     "verbose": ["loud"],
@@ -126,7 +131,7 @@ def test_the_description_tells_what_training_saw(braking_model, braking_table):
     assert sum(told["training"]["cells"]) == len(braking_table)
     assert all(sum(column["bins"]) == len(braking_table) for column in told["training"]["columns"].values())
     history = told["history"]
-    assert (history["epochs"], history["final_epochs"]) == (40, 10)  # the latter on all rows
+    assert (history["epochs"], history["final_epochs"]) == (40, 0)  # rows that break rules are noise
     assert history["epoch"][0] == 1
     assert history["best_epoch"] in history["epoch"]
     assert len(history["loss"]) == len(history["validation_loss"]) == len(history["epoch"])

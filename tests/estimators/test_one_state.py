@@ -78,7 +78,7 @@ def test_a_model_without_proof_does_not_replace_a_proved_one(table):
     X, y, _ = table
     model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
     before = model.predict(X)
-    model.set_params(enforcement=Nothing(), enforce_targets=False, refit_heads=False, max_epochs=30)
+    model.set_params(enforcement=Nothing(), refit_heads=False, max_epochs=30)
     with pytest.raises(NotCertifiedError):
         model.fit(X, y)
     assert np.array_equal(model.predict(X), before)

@@ -36,7 +36,11 @@ def cells_of(certificate: Certificate, spec: Specification) -> Cells:
     return replace(regions_of(spec), gated=gated, active=active)
 
 
-_READ_AS = {"SafeRegressor": ("numbers",), "SafeClassifier": ("labels", "choice")}
+_READ_AS = {
+    "SafeRegressor": ("numbers",),
+    "SafeQuantileRegressor": ("numbers",),
+    "SafeClassifier": ("labels", "choice"),
+}
 
 
 def require_kind(description: Mapping[str, Any], spec: Specification) -> None:

@@ -12,13 +12,16 @@ from smle.estimators.assure import certify, project, verify
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
 from smle.estimators.projection import project_model
+from smle.estimators.quantiles import SafeQuantileRegressor
 from smle.estimators.regressor import SafeRegressor
 from smle.estimators.scores import compare_models, quick_baseline
 from smle.storage import read_record
 
 __all__ = [
+    "KINDS",
     "SafeClassifier",
     "SafeEstimator",
+    "SafeQuantileRegressor",
     "SafeRegressor",
     "certify",
     "compare_models",
@@ -33,7 +36,9 @@ __all__ = [
 ]
 
 _MODULES = ("SafeNetwork", "BoxNetwork")  # kinds of folders that need a torch module
-_KINDS: dict[str, type[SafeEstimator]] = {"SafeClassifier": SafeClassifier, "SafeRegressor": SafeRegressor}
+KINDS: dict[str, type[SafeEstimator]] = {
+    kind.__name__: kind for kind in (SafeClassifier, SafeQuantileRegressor, SafeRegressor)
+}
 
 
 def load(
@@ -76,7 +81,7 @@ def load(
 def read_model(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstimator:
     """Do what `load` does, for callers who see to models without rules themselves."""
     record = read_record(folder)
-    kind = _KINDS.get(str(record.description.get("kind")))
+    kind = KINDS.get(str(record.description.get("kind")))
     if record.description.get("kind") in _MODULES:
         raise ModelFormatError(
             f"'{os.fspath(folder)}' holds the numbers of a torch module ({record.description.get('backbone')}), and no "

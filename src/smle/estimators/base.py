@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
 from sklearn.utils.validation import _check_sample_weight
 
 from smle.certificates.agreement import require_kind
+from smle.certificates.document import Certificate
 from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel
 from smle.defaults import NETWORK
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from smle.estimators.network import Trained
     from smle.training.enforcement import Enforcement
+    from smle.training.options import Callback
 
 __all__ = ["SafeEstimator", "without_rules"]
 
@@ -54,13 +56,15 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         estimator: Any scikit-learn estimator or pipeline, of XGBoost or LightGBM too, to fit instead of a network. It
             sees the table as it is passed, columns that the rules do not know, text and missing values included
             (numbers as float32 holds them, outputs left out). It is stored as ONNX and served so from `fit` on, behind
-            a head that is proved to obey. The arguments below have no meaning then. None: a network.
+            a head that is proved to obey. Arguments that say how a network is trained have no meaning then. None: a
+            network.
         hidden_layer_sizes: Widths of the hidden ReLU layers.
         embedding: Width of the layer that is clipped; the last one before the heads.
         bounds: `fixed` (after the linear layer of the embedding as general as any constants), `affine`, or `network`
             (a small ReLU network of the inputs; no ONNX export). `auto`: affine where rules mention inputs in
             `then`, so that the room for the outputs can move with the inputs; fixed elsewhere.
         learning_rate: Step size of Adam.
+        weight_decay: How strongly weights are pulled to zero, as in AdamW: by this times the learning rate per step.
         batch_size: Rows per step.
         max_epochs: Upper limit of epochs.
         patience: Epochs without a better validation loss before training stops.
@@ -70,14 +74,18 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             None: a quarter of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
             rows held out), 0 for labels and choices.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
-            that break a rule to the nearest allowed ones. `refit_heads` and `enforce_targets` have no meaning then, and
-            other values of `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
+            that break a rule to the nearest allowed ones. `refit_heads` has no meaning then, and other values of
+            `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
             (`smle.nn.BoxNetwork`).
         refit_heads: After training, replace the heads by the safe ones that fit best, if validation improves.
         gate: One head per cell. False: one head for all inputs, as in the paper.
-        enforce_targets: Train a learned box on the nearest targets that obey the rules.
         out_of_domain: What `predict` and `score` do with rows outside the domain, unless they are told otherwise:
             `raise`, `warn` or `clip`. The rules are guaranteed inside; outside they hold at the clamped input.
+        warm_start: `fit` goes on from the weights of the model as it is, instead of random ones, with a new optimizer.
+            Learned boxes cannot.
+        device: Where a network is trained: `cpu`, `cuda`, ...; `auto`: on a GPU if torch has one. Answers are computed
+            on the CPU.
+        callbacks: Functions of `smle.training.EpochInfo`, called after each epoch; one that returns True ends training.
         checkpoint: File to go on from after an interruption, and to write to after each epoch.
         compare: Compare with a quick plain model on the rows held out (`description_["scores"]`), and warn with an
             AccuracyWarning if the safe model is far behind.
@@ -92,6 +100,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     embedding: int = NETWORK.embedding
     bounds: str = NETWORK.bounds
     learning_rate: float = NETWORK.learning_rate
+    weight_decay: float = NETWORK.weight_decay
     batch_size: int = NETWORK.batch_size
     max_epochs: int = NETWORK.max_epochs
     patience: int | None = NETWORK.patience
@@ -101,8 +110,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     enforcement: str | Enforcement = NETWORK.enforcement
     refit_heads: bool = NETWORK.refit_heads
     gate: bool = NETWORK.gate
-    enforce_targets: bool = NETWORK.enforce_targets
     out_of_domain: str = "raise"
+    warm_start: bool = False
+    device: str = "auto"
+    callbacks: Sequence[Callback] = ()
     checkpoint: str | PathLike[str] | None = None
     compare: bool = True
     random_state: Any = None
@@ -121,6 +132,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     def _observed(self, X: Any, y: Any) -> Specification:
         """Return a specification without rules that fits the data."""
         raise NotImplementedError
+
+    def _inner_estimator(self) -> Any:
+        """Return an unfitted copy of the estimator inside."""
+        return clone(self.estimator)
 
     @property
     def _task(self) -> Any:
@@ -165,16 +180,13 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             NotCertifiedError: If no proof was found. After an error the model is what it was before.
             ConversionError: If an `estimator` cannot be stored, or its stored form answers otherwise.
         """
-        fitted = type(self).__new__(type(self))
-        fitted.__dict__.update(self.__dict__)
-        for name in [name for name in fitted.__dict__ if name.endswith("_") and not name.startswith("_")]:
-            del fitted.__dict__[name]
+        fitted = self._emptied()
         if self.estimator is not None:
             fit_inner(fitted, X, y, sample_weight, params)
         elif params:
             raise TypeError(f"Without an estimator, fit takes no argument '{next(iter(params))}'.")
         else:
-            fitted._fit(X, y, sample_weight)
+            fitted._fit(fitted._read_rows(X, y, sample_weight), self._start() if self.warm_start else None)
         self.__dict__ = fitted.__dict__
         head = Usage.from_json(self.description_["training"]).head
         for concern in (self.description_["scores"].get("concern"), "" if head is None else head.concern):
@@ -182,22 +194,59 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 warnings.warn(concern, AccuracyWarning, stacklevel=2)
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """Set everything that fitting sets; a failure may leave it in parts."""
-        require_parameters(self.get_params(deep=False))
-        rows = self._read_rows(X, y, sample_weight)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
+        """Train for one epoch on some rows, from the weights as they are; what is served then is certified again.
+
+        No rows are held out: there is no early stopping, and no temperature is fitted. model.json describes the last
+        rows alone. Rows must lie in the ranges of the rules or, without rules, of the first call.
+
+        Args:
+            X: As in `fit`.
+            y: As in `fit`.
+            sample_weight: As in `fit`.
+            classes: All options of a choice, for the first call without rules.
+
+        Raises:
+            ValueError: If an estimator or a learned box is asked for.
+            Others: As `fit`. After an error the model is what it was before.
+        """
+        if self.estimator is not None:
+            raise ValueError("Expected estimator to be None for partial_fit: only networks go on. Call fit.")
+        known = self.deployed_ if hasattr(self, "deployed_") else None
+        fitted = self._emptied()
+        rows = fitted._read_rows(X, y, sample_weight, known=known, classes=classes)
+        fitted._fit(rows, self._start(), once=True, proof=None if known is None else known.proof)
+        self.__dict__ = fitted.__dict__
+        return self
+
+    def _emptied(self) -> Self:
+        """Return a copy that is not fitted."""
+        empty = type(self).__new__(type(self))
+        kept = self.__dict__.items()
+        empty.__dict__.update({name: value for name, value in kept if name.startswith("_") or not name.endswith("_")})
+        require_parameters(empty.get_params(deep=False))
+        return empty
+
+    def _start(self) -> Any:
+        """Return the perceptron to go on from; None: there is none yet."""
+        if self.enforcement != "correct":
+            raise ValueError("Expected enforcement='correct' to go on from known weights. Learned boxes start anew.")
+        return self.deployed_.front if hasattr(self, "deployed_") else None
+
+    def _fit(self, rows: Rows, start: Any, *, once: bool = False, proof: Certificate | None = None) -> None:
+        """Set everything that fitting sets; a failure may leave it in parts. `proof`: of the head, if there is one."""
         spec, encoded, targets, weight = rows.spec, rows.encoded, rows.targets, rows.weight
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         corrects = self.enforcement == "correct"
         with conflicts_explained(spec):
-            certificate = None
-            if corrects and spec.rules:  # before training: what cannot be proved is refused at once
+            certificate = proof
+            if corrects and spec.rules and proof is None:  # before training: what cannot be proved is refused at once
                 default, scale = rows.task.default(targets)
                 certificate = certify_rules(spec, default=default, scale=scale)
             learned = self._task_of(without_rules(spec)) if corrects else rows.task
-            trained = self._trained(learned, encoded, targets, weight, seed)
+            trained = self._trained(learned, encoded, targets, weight, seed, start=start, once=once)
         self.history_ = trained.history
-        front = Perceptron(trained.tensors)
+        front = self._finished(Perceptron(trained.tensors), rows, None if once else trained.held)
         architecture = {"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]}
         served = ServedModel(front, spec, trained.certificate or certificate)
         history = short_history(self.history_)
@@ -210,22 +259,30 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             seed=seed,
             history=history,
         )
-        if spec.rules and self.compare:
+        if spec.rules and self.compare and rows.task.is_scored and not once:
             scores = compare_held_out(self, encoded, targets, weight, held=trained.held, seed=seed)
             self.set_scores(scores)
 
-    def _trained(self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> Trained:
+    def _finished(self, front: Any, rows: Rows, held: npt.NDArray[np.int64] | None) -> Any:
+        """Return the model in front of the head as it is to be served; `held` are the rows held out, if there are."""
+        return front
+
+    def _trained(
+        self, task: Task, X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int, **how: Any
+    ) -> Trained:
         from smle.estimators.network import train_network
 
-        return train_network(self, task, X, targets, weight, seed)
+        return train_network(self, task, X, targets, weight, seed, **how)
 
-    def _read_rows(self, X: Any, y: Any, sample_weight: Any = None) -> Rows:
-        """Return tables as rules and loss read them, without rows of weight zero."""
-        given = self._given()
+    def _read_rows(
+        self, X: Any, y: Any, sample_weight: Any = None, *, known: ServedModel | None = None, classes: Any = None
+    ) -> Rows:
+        """Return tables as rules and loss read them, without rows of weight zero; `known` is to go on from."""
+        given = self._given() if known is None else known.specification_
         X = plain_table(X, given)
-        spec = self._observed(X, y) if given is None else given
+        spec = self._observed(X, y if classes is None else classes) if given is None else given
         task = self._task_of(spec, y)
-        encoded, targets = encode_inputs(spec, X), task.encode(y)
+        spec, encoded, targets = task.spec, encode_inputs(spec, X), task.encode(y)
         if len(encoded) != len(targets):
             raise DataError(f"Expected as many rows in X as in y. Got {len(encoded)} and {len(targets)}.")
         weight: Array | None = None
@@ -235,7 +292,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             if not counts.any():
                 raise DataError("Expected some sample weights above zero. Got zeros only: there is nothing to learn.")
             encoded, targets, weight = encoded[counts], targets[counts], weight[counts]
-        if len(encoded) < 2:
+        if len(encoded) < (2 if known is None else 1):
             raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
         require_in_domain(spec, encoded, "training rows")
         require_units(spec, encoded, targets)

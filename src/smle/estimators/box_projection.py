@@ -41,10 +41,9 @@ def projected(
     deployed = network_of(old.record(), old.specification_)
     assert isinstance(deployed, CertifiedNetwork)
     safe = project(_with_rules(old, deployed.backbone, spec))
-    if X is not None and targets is not None:
-        enforced = task.nearest(X, targets)
+    if X is not None and targets is not None and task.refit_loss is not None:
         kept, held = split_rows(len(X), share=validation_fraction, seed=0)
-        rows, wanted = torch.tensor(X), torch.tensor(enforced)
+        rows, wanted = torch.tensor(X), torch.tensor(targets)
         refit_network(safe, rows[kept], wanted[kept], loss=task.refit_loss, validation=(rows[held], wanted[held]))
     return certify(safe)
 

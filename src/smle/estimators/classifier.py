@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from smle.errors import DataError
 from smle.estimators.base import SafeEstimator
+from smle.estimators.calibration import rescaled, temperature, thresholds_of
 from smle.estimators.inputs import observed_inputs
-from smle.estimators.tasks import Labels, Options
+from smle.estimators.tasks import Labels, Options, Rows
 from smle.rules import Choice, Label, Specification
 from smle.tables import column_names, encode_numbers
 
@@ -24,7 +26,7 @@ __all__ = ["SafeClassifier"]
 
 @dataclass(eq=False, repr=False)
 class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
-    """A multi-layer perceptron, or any classifier, that provably obeys rules, for labels or one choice.
+    r"""A multi-layer perceptron, or any classifier, that provably obeys rules, for labels or one choice.
 
     * `labels` in the rules: y is a 0/1 table (rows, labels); a label is predicted where its logit is >= 0.
     * one of `choices` in the rules: y holds the names of the options; the largest score wins (`pick: min`: the
@@ -33,8 +35,29 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     Labels and choices are read off the certified logits and scores; `predict_proba` always agrees with them.
     `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
 
-    Arguments are those of `SafeEstimator`; choices are trained on as they are, labels on the nearest allowed ones.
+    Args:
+        class_weight: Weights in the loss of a network: `balanced`, so that the sides of a label and the options of a
+            choice count the same; or a dict: of a choice by option, of labels for the rows where the label is on.
+        calibrate: Divide logits and scores of a network by a temperature with the least loss on the rows held out. No
+            decision changes. Learned boxes have none.
+        thresholds: The probability from which on a label is predicted: a number, a dict by label (0.5 for others), or
+            `balanced_accuracy` or `f1`, tuned on the rows that a network holds out. Logits are shifted in front of the
+            head, so that rules about labels are proved for the labels that are predicted. `thresholds_` has them.
+        Others: Those of `SafeEstimator`.
+
+    >>> import numpy as np
+    >>> from smle import SafeClassifier
+    >>> X = np.random.default_rng(0).uniform(0, 100, (400, 1))
+    >>> rules = "inputs: {age: [0, 100]}\nlabels: [adult, minor]\nrules: [{name: one, then: not (adult and minor)}]"
+    >>> y = np.hstack([X >= 18, X < 18]).astype(int)
+    >>> model = SafeClassifier(rules, max_epochs=20, thresholds={"minor": 0.2}, class_weight="balanced", random_state=0)
+    >>> bool(model.fit(X, y).predict(X).all(axis=1).any())
+    False
     """
+
+    class_weight: str | Mapping[Any, float] | None = None
+    calibrate: bool = True
+    thresholds: float | str | Mapping[str, float] | None = None
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several labels are fine."""
@@ -49,6 +72,12 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     def classes_(self) -> Any:
         """The options in sorted order, in the type that y had in `fit`; of labels a list of 0 and 1 for each."""
         return self._task.classes
+
+    @property
+    def thresholds_(self) -> dict[str, float] | None:
+        """The probability from which on each label is predicted; None: one half."""
+        found = getattr(self._task, "thresholds", None)
+        return None if found is None else dict(zip(self.specification_.targets, found.tolist(), strict=True))
 
     def decision_function(self, X: Any, *, out_of_domain: str | None = None) -> npt.NDArray[np.float64]:
         """Return the certified logits or scores (rows, m), as float64 numbers that hold them exactly.
@@ -76,7 +105,10 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         return (result, found.information(self.specification_)) if return_info else result
 
     def predict_proba(self, X: Any, *, out_of_domain: str | None = None) -> npt.NDArray[np.float64]:
-        """Return probabilities (rows, m), columns as in `classes_`. `>= 0.5` and argmax always agree with `predict`."""
+        """Return probabilities (rows, m), columns as in `classes_`. They always agree with `predict`.
+
+        A label is on where its probability is at least 0.5, or its threshold; the chosen option has the largest.
+        """
         outputs = self._outputs(X, out_of_domain).served.astype(np.float64)
         return np.asarray(self._task.probabilities(outputs))
 
@@ -105,7 +137,39 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
                 "SafeClassifier predicts labels, or one choice. Expected `labels` or one of `choices` in the rules. "
                 "For mixed kinds of outputs use smle.nn.SafeNetwork."
             )
-        return Options(spec, y) if spec.output_kind == "choice" else Labels(spec, y)
+        kind = Options if spec.output_kind == "choice" else Labels
+        return kind(spec, y, class_weight=self.class_weight)
+
+    def _start(self) -> Any:
+        """Return the perceptron to go on from, without thresholds."""
+        front = super()._start()
+        if front is None or self.thresholds_ is None:
+            return front
+        least = np.array(list(self.thresholds_.values()))
+        return rescaled(front, 1.0, np.log(least / (1 - least)))
+
+    def _finished(self, front: Any, rows: Rows, held: npt.NDArray[np.int64] | None) -> Any:
+        """Fold a temperature and thresholds into the model in front of the head."""
+        task, learned = rows.task, self.enforcement != "correct" and self.estimator is None
+        assert isinstance(task, Labels | Options)
+        if self.thresholds is not None and (learned or isinstance(task, Options)):
+            why = "they shift what is in front of a head of rules, and a learned box has none" if learned else (
+                "of a choice the best option wins. class_weight moves the balance"
+            )  # fmt: skip
+            raise ValueError(f"Expected thresholds to be None here: {why}. Got {self.thresholds!r}.")
+        if learned:
+            return front
+        slope, logits, targets, weight = 1.0, None, rows.targets, rows.weight
+        if held is not None:
+            weight = None if weight is None else weight[held]
+            targets, logits = targets[held], front(rows.encoded[held]).astype(np.float64)
+            slope = temperature(task, logits, targets, weight) if self.calibrate else 1.0
+        shift = np.zeros(len(rows.spec.targets))
+        if self.thresholds is not None and isinstance(task, Labels):
+            logits = None if logits is None else slope * logits
+            task.thresholds = thresholds_of(self.thresholds, task, logits, targets, weight)
+            shift = np.log(1 / task.thresholds - 1)
+        return front if slope == 1.0 and not shift.any() else rescaled(front, slope, shift)
 
     def _observed(self, X: Any, y: Any) -> Specification:
         if y is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone, is_classifier
+from sklearn.base import is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -16,7 +16,6 @@ from sklearn.utils.metadata_routing import process_routing
 from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel, program_of, stored_form
 from smle.errors import DataError
-from smle.estimators.parameters import require_parameters
 from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
         ConversionError: If the fitted estimator cannot be stored, or the stored form does not agree with it.
         Other errors: As of `SafeEstimator.fit`, and whatever the estimator raises.
     """
-    require_parameters({"estimator": model.estimator, "out_of_domain": model.out_of_domain})
+    _require_no_training(model)
     rows = model._read_rows(X, y)
     spec = rows.spec
     certificate = None
@@ -47,7 +46,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     started = time.monotonic()
     inner, classes = _fitted(model, frame, rows.task.for_estimator(rows.targets), routed)
     seconds = time.monotonic() - started
-    stored = stored_form(inner, spec, frame, rows.encoded, classes=classes)
+    stored = model._finished(stored_form(inner, spec, frame, rows.encoded, classes=classes), rows, None)
     model.estimator_ = inner
     architecture = {"backbone": "onnx", "estimator": _title(inner), "columns": list(stored.columns or ())}
     served = ServedModel(stored, spec, certificate)
@@ -55,9 +54,28 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     model._serve(served, rows, frame, list(frame.columns), architecture=architecture, seed=None, history=history)
 
 
+_OF_NETWORKS = {
+    "loss": "the loss of the estimator", "quantile": "the quantile of the estimator",
+    "class_weight": "class_weight of the estimator", "calibrate": "CalibratedClassifierCV around the estimator",
+    "weight_decay": "the regularization of the estimator", "warm_start": "warm_start of the estimator",
+    "device": "the device of the estimator", "callbacks": "the callbacks of the estimator",
+}  # fmt: skip
+
+
+def _require_no_training(model: SafeEstimator) -> None:
+    """Raise ValueError if something is asked for that only networks can do."""
+    usual = type(model)().get_params(deep=False)
+    for name, instead in _OF_NETWORKS.items():
+        if name in usual and getattr(model, name) != usual[name]:
+            raise ValueError(
+                f"Expected {name} to be {usual[name]!r} with an estimator: it says how networks are trained. Got "
+                f"{getattr(model, name)!r}. Set {instead} instead."
+            )
+
+
 def _fitted(model: SafeEstimator, frame: Any, targets: Array, routed: dict[str, Any]) -> tuple[Any, list[Any] | None]:
     """Return a fitted copy of the estimator, and what its classes stand for if they are only numbered."""
-    inner = clone(model.estimator)
+    inner = model._inner_estimator()
     last = inner.steps[-1][1] if isinstance(inner, Pipeline) else inner
     classes = None
     if type(last).__name__ in ("XGBClassifier", "XGBRFClassifier") and targets.ndim == 1:  # it wants 0, 1, 2, ...

@@ -7,6 +7,7 @@ import smle.nn  # noqa: F401  # first: where torch is missing it says what to in
 # isort: split
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from smle_check.reading import BACKBONE
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
     from smle.estimators.tasks import Task
+    from smle.programs import Perceptron
 
 __all__ = ["Trained", "train_network"]
 
@@ -62,6 +64,8 @@ def train_network(
     weight: Array | None,
     seed: int,
     *,
+    start: Perceptron | None = None,
+    once: bool = False,
     further: Callable[[BoxNetwork | Answers, History], None] | None = None,
 ) -> Trained:
     """Return a trained network: with a box that obeys the rules, or plain where there are none.
@@ -73,6 +77,8 @@ def train_network(
         targets: What the loss compares with (n, m).
         weight: Weight of each row (n,), or None.
         seed: Of everything that is random.
+        start: A perceptron to go on from, where there are no rules; None: random weights.
+        once: Take one epoch and hold out no rows.
         further: Called with the network and its history when it is trained, to train it further.
 
     Raises:
@@ -80,11 +86,13 @@ def train_network(
     """
     spec = task.spec
     with float32_by_default():
-        enforced = task.nearest(X, targets) if model.enforce_targets and spec.rules else targets
         enforcement = enforcement_of(model.enforcement) if spec.rules else None
-        network = _network(model, task, X, enforced, seed)
+        network = _network(model, task, X, targets, seed)
+        if start is not None:
+            assert isinstance(network, Answers)
+            _continue(network, start)
         rows = torch.tensor(X, dtype=None if spec.rules else torch.float32)  # a gate reads numbers as they are
-        history = _train(model, task, network, rows, enforced, weight, enforcement, seed)
+        history = _train(model, task, network, rows, targets, weight, enforcement, seed, once)
         if further is not None:
             further(network, history)
         certificate, backbone = None, network.backbone
@@ -92,7 +100,9 @@ def train_network(
             certificate = certify(network)
         else:
             backbone = _folded(network)
-    held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
+    held = np.zeros(0, dtype=np.int64)
+    if not once:
+        held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
     state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
     return Trained(tensors_of(state), certificate, history, held)
 
@@ -140,10 +150,13 @@ def _train(
     weight: Array | None,
     enforcement: Enforcement | None,
     seed: int,
+    once: bool,
 ) -> History:
     """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
     options = TrainingOptions(
         learning_rate=model.learning_rate,
+        weight_decay=model.weight_decay,
+        device=model.device,
         batch_size=model.batch_size,
         max_epochs=model.max_epochs,
         patience=model.patience,
@@ -153,10 +166,14 @@ def _train(
         final_below=task.small_loss(targets) if model.final_epochs is None else math.inf,
         verbose=model.verbose,
     )
+    wanted = torch.tensor(targets, dtype=torch.float32)
+    if once:
+        options = replace(options, max_epochs=1, final_epochs=0, patience=None, schedule=None, keep="last")
     history = train(
         network,
         X,
-        torch.tensor(targets, dtype=torch.float32),
+        wanted,
+        validation=(X, wanted) if once else None,
         loss=task.loss(targets),
         options=options,
         seed=seed,
@@ -164,8 +181,9 @@ def _train(
         enforcement=enforcement,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
+        callbacks=model.callbacks,
     )
-    if model.refit_heads and isinstance(network, BoxNetwork):
+    if model.refit_heads and isinstance(network, BoxNetwork) and task.refit_loss is not None:
         wanted = torch.tensor(targets)
         kept, held = split_rows(len(X), share=model.validation_fraction, seed=seed)
         refit_network(
@@ -177,6 +195,39 @@ def _train(
             validation=(X[held], wanted[held]),
         )
     return history
+
+
+@torch.no_grad()
+def _continue(network: Answers, start: Perceptron) -> None:
+    """Give a network the weights of a folded one; its last layer becomes two again.
+
+    Raises:
+        ValueError: If it has other inputs, hidden layers or outputs.
+    """
+    standardize, *others, inner = network.backbone.children()
+    layers = [layer for layer in others if isinstance(layer, nn.Linear)]
+    assert isinstance(standardize, Standardize)
+    assert isinstance(inner, nn.Linear)
+    widths = [len(standardize.shift), *(layer.out_features for layer in layers), network.last.out_features]
+    if widths != start.widths:
+        raise ValueError(
+            f"Expected a network with layers of {start.widths}, as before, to go on from its weights. Got {widths}. "
+            "Set warm_start=False to start anew."
+        )
+    for buffer, value in zip((standardize.shift, standardize.scale), start.scaling, strict=True):
+        buffer.copy_(torch.tensor(value))
+    for layer, (weight, bias) in zip(layers, start.layers[:-1], strict=True):
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    last, offset = (torch.tensor(part, dtype=torch.float64) for part in start.layers[-1])
+    left, sizes, right = torch.linalg.svd(last / network.scale.unsqueeze(1), full_matrices=False)
+    used = min(len(sizes), inner.out_features)
+    root = sizes[:used].sqrt()
+    inner.weight[:used] = (root.unsqueeze(1) * right[:used]).to(torch.float32)
+    inner.bias[:used] = 0.0
+    network.last.weight.zero_()
+    network.last.weight[:, :used] = (left[:, :used] * root).to(torch.float32)
+    network.last.bias.copy_((offset - network.shift) / network.scale)
 
 
 @torch.no_grad()

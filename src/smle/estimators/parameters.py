@@ -12,7 +12,10 @@ import numpy as np
 
 from smle.errors import ModelFormatError
 
-__all__ = ["plain_parameters", "require_parameters", "stored_parameters"]
+__all__ = ["TUNED", "by_name", "plain_parameters", "require_parameters", "stored_parameters"]
+
+TUNED = ("balanced_accuracy", "f1")
+"""What thresholds can be tuned for."""
 
 
 def _whole(value: Any) -> bool:
@@ -44,12 +47,36 @@ def _enforcement(value: Any) -> bool:
     return training is not None and isinstance(value, training.Enforcement)
 
 
+def _chance(value: Any) -> bool:
+    return _number(value) and bool(0 < value < 1)
+
+
+def _each(allowed: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, Mapping) and all(map(allowed, value.values()))
+
+
+_LOSSES = ("squared_error", "absolute_error", "quantile", "poisson")
 _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "estimator": (lambda v: v is None or _estimator(v), "an estimator (not its class) or None"),
     "hidden_layer_sizes": (_widths, "a tuple of positive whole numbers"),
     "embedding": (_whole, "a positive whole number"),
     "bounds": (_named("auto", "fixed", "affine", "network"), "'auto', 'fixed', 'affine' or 'network'"),
     "learning_rate": (lambda v: _number(v) and v > 0, "a positive number"),
+    "weight_decay": (lambda v: _number(v) and v >= 0, "a number from 0 on"),
+    "loss": (lambda v: _named(*_LOSSES)(v) or callable(v), f"{', '.join(map(repr, _LOSSES))} or a function"),
+    "quantile": (_chance, "a number between 0 and 1"),
+    "class_weight": (
+        lambda v: v is None or _named("balanced")(v) or _each(lambda w: _number(w) and w > 0)(v),
+        "None, 'balanced' or a dict of positive numbers",
+    ),
+    "calibrate": (_flag, "True or False"),
+    "thresholds": (
+        lambda v: v is None or _chance(v) or _named(*TUNED)(v) or _each(_chance)(v),
+        f"None, a number between 0 and 1, a dict of such by label, or {' or '.join(map(repr, TUNED))}",
+    ),
+    "warm_start": (_flag, "True or False"),
+    "device": (lambda v: isinstance(v, str), "a text such as 'auto', 'cpu' or 'cuda'"),
+    "callbacks": (lambda v: isinstance(v, Sequence) and all(map(callable, v)), "a list of functions"),
     "batch_size": (_whole, "a positive whole number"),
     "max_epochs": (_whole, "a positive whole number"),
     "patience": (lambda v: v is None or _whole(v), "a positive whole number or None"),
@@ -59,12 +86,23 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "enforcement": (lambda v: _named("correct", "pdcg")(v) or _enforcement(v), "'correct', 'pdcg' or an Enforcement"),
     "refit_heads": (_flag, "True or False"),
     "gate": (_flag, "True or False"),
-    "enforce_targets": (_flag, "True or False"),
     "out_of_domain": (_named("raise", "warn", "clip"), "'raise', 'warn' or 'clip'"),
     "checkpoint": (lambda v: v is None or isinstance(v, str | os.PathLike), "a path or None"),
     "compare": (_flag, "True or False"),
     "verbose": (lambda v: v is None or _flag(v), "True, False or None"),
 }
+
+
+def by_name(parameter: str, given: Mapping[Any, Any], names: Sequence[str], usual: float) -> Any:
+    """Return numbers in the order of names, the usual one where none is given.
+
+    Raises:
+        ValueError: If a name is unknown.
+    """
+    strange = [name for name in given if name not in names]
+    if strange:
+        raise ValueError(f"Expected {parameter} by name ({', '.join(names)}). Got {strange[0]!r}.")
+    return np.array([float(given.get(name, usual)) for name in names])
 
 
 _OF_LEARNED_HEADS = {"bounds": "auto", "gate": True}
@@ -84,7 +122,7 @@ def require_parameters(values: dict[str, Any]) -> None:
                 )
 
 
-_NOT_STORED = ("spec", "estimator", "checkpoint", "verbose")  # of a file of its own, of this machine or this run
+_NOT_STORED = ("spec", "estimator", "checkpoint", "device", "callbacks", "verbose")  # of other files, machines, runs
 
 
 def plain_parameters(model: Any) -> dict[str, Any]:
@@ -97,6 +135,8 @@ def plain_parameters(model: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it; None if it has none."""
     value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)) else None

@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.errors import DataError
+from smle.errors import DataError, ModelFormatError
 from smle.estimators.inputs import spread
-from smle.guarantees import nearest_outputs
+from smle.estimators.parameters import by_name
 from smle.rules import Choice, Specification
-from smle.tables import encode_choices, encode_numbers, option_values
+from smle.tables import encode_choices, encode_numbers, option_of, option_values
 
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
+    from smle.training.options import Loss
+
 __all__ = ["Labels", "Numbers", "Options", "Rows", "Task", "task_of"]
 
 Array = npt.NDArray[np.float64]
+Weights = str | Mapping[Any, float] | None
 Sides = tuple[npt.NDArray[np.int64], tuple[str, ...]]
 # docs/networks.md has the measurements.
 _NOISE = 0.1  # share of the variance
@@ -46,8 +49,13 @@ class Task(ABC):
 
     @property
     @abstractmethod
-    def refit_loss(self) -> str:
-        """The loss of the refit of learned heads."""
+    def refit_loss(self) -> str | None:
+        """The loss of the refit of learned heads; None: there is none."""
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the score is about what the loss asks for."""
+        return True
 
     # --- targets
 
@@ -62,10 +70,6 @@ class Task(ABC):
     def truth(self, targets: Array) -> Array:
         """Return targets as rules and scores read them."""
         return targets
-
-    def nearest(self, X: npt.NDArray[Any], targets: Array) -> Array:
-        """Return the nearest targets that obey the rules."""
-        return nearest_outputs(self.spec, X, targets)
 
     @abstractmethod
     def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
@@ -133,12 +137,24 @@ class Numbers(Task):
     """Numeric outputs."""
 
     metric = "R2"
-    refit_loss = "squared"
 
-    def __init__(self, spec: Specification, y: Any = None) -> None:
+    def __init__(
+        self, spec: Specification, y: Any = None, *, loss: str | Loss = "squared_error", quantile: float = 0.5
+    ) -> None:
         super().__init__(spec)
+        self.chosen, self.quantile = loss, quantile
         self.flat = y is not None and np.asarray(y).ndim == 1
         """Whether answers are a vector, as the targets were."""
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether R2 is about what the loss asks for."""
+        return self.chosen == "squared_error"
+
+    @property
+    def refit_loss(self) -> Any:
+        """The loss of the refit of learned heads; there is one for squared errors only."""
+        return "squared" if self.is_scored else None
 
     def encode(self, y: Any) -> Array:
         """Return the numbers; those beyond what float32 can tell apart are refused."""
@@ -151,11 +167,12 @@ class Numbers(Task):
                     f"Output '{name}': values up to {largest:.3g} with a standard deviation of {scale:.3g} are beyond "
                     "what float32 arithmetic can tell apart. State it in another unit."
                 )
+            if self.chosen == "poisson" and not (targets.min() >= 0 and targets.mean(axis=0).min() > 0):
+                raise DataError(
+                    f"Output '{name}': loss='poisson' is for counts and rates. Expected numbers from 0 on, and some "
+                    "above. Got others."
+                )
         return targets
-
-    def nearest(self, X: npt.NDArray[Any], targets: Array) -> Array:
-        """Return the nearest allowed targets, in the units of the loss."""
-        return nearest_outputs(self.spec, X, targets, scale=spread(targets))
 
     def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
         """Return one output as a vector, several as a matrix."""
@@ -170,22 +187,34 @@ class Numbers(Task):
         return np.asarray(targets.mean(axis=0))
 
     def default(self, targets: Array) -> tuple[Array, Array]:
-        """Return median and standard deviation."""
-        return np.median(targets, axis=0), spread(targets)
+        """Return a quantile, the median by default, and the standard deviation."""
+        return np.quantile(targets, self.quantile if self.chosen == "quantile" else 0.5, axis=0), spread(targets)
 
     def loss(self, targets: Array) -> Any:
-        """Return the squared error in units of the spread."""
+        """Return the loss by name, in units of the spread, or the function that was given, in those of the targets."""
         import torch
 
-        scale = torch.as_tensor(spread(targets), dtype=torch.float32)
+        from smle.training.losses import loss_of, quantile_loss
+
+        if callable(self.chosen):
+            return self.chosen
+        poisson = self.chosen == "poisson"
+        unit = targets.mean(axis=0) if poisson else spread(targets)
+        scale = torch.as_tensor(unit, dtype=torch.float32)
+        of_gap = quantile_loss(self.quantile) if self.chosen == "quantile" else loss_of(self.chosen)
 
         def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
-            return ((predicted - wanted) / scale) ** 2
+            known = scale.to(predicted.device)
+            if poisson:
+                return _poisson(predicted / known, wanted / known)
+            return of_gap((predicted - wanted) / known, torch.zeros_like(known))
 
         return loss
 
     def small_loss(self, targets: Array) -> float:
-        """Return a tenth of the variance."""
+        """Return a tenth of the variance, for squared errors; what is small for others is not known."""
+        if not self.is_scored:
+            return 0.0
         return _NOISE * float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
 
     def facts(self) -> dict[str, Any]:
@@ -209,10 +238,25 @@ class Numbers(Task):
         return np.where((truth == truth[0]).all(axis=0), error.any(axis=0).astype(np.float64), error)
 
 
+def _poisson(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """Return the Poisson deviance of rates, without a link; below a hundredth it goes on as a straight line."""
+    least = 0.01
+    rate = predicted.clamp(min=least)
+    return rate - wanted * rate.log() + (predicted - rate) * (1 - wanted / least)
+
+
 class Labels(Task):
     """Labels, of which several may apply: on where the logit is >= 0."""
 
     refit_loss = "logistic"
+
+    def __init__(
+        self, spec: Specification, y: Any = None, *, class_weight: str | Mapping[Any, float] | None = None
+    ) -> None:
+        super().__init__(spec)
+        self.class_weight = class_weight
+        self.thresholds: Array | None = None
+        """Chance (m,) from which on each label is on, if it is not one half: logits are shifted accordingly."""
 
     def encode(self, y: Any) -> Array:
         """Return 0 and 1."""
@@ -232,11 +276,20 @@ class Labels(Task):
         return np.asarray(np.clip(np.log(chance / (1 - chance)), -_PRIOR, _PRIOR))
 
     def facts(self) -> dict[str, Any]:
-        """Return that there are no options."""
-        return {"classes": None}
+        """Return that there are no options, and thresholds."""
+        return {"classes": None, "thresholds": None if self.thresholds is None else self.thresholds.tolist()}
 
     def restored(self, description: Mapping[str, Any]) -> Self:
-        """Return the task: there is nothing to take over."""
+        """Take over thresholds."""
+        found = description.get("thresholds")
+        if found is not None:
+            if (
+                not isinstance(found, list)
+                or len(found) != len(self.spec.targets)
+                or not all(isinstance(value, float) and 0 < value < 1 for value in found)
+            ):
+                raise ModelFormatError("model.json: expected a threshold between 0 and 1 for each label.")
+            self.thresholds = np.array(found)
         return self
 
     @property
@@ -249,15 +302,30 @@ class Labels(Task):
         return (outputs >= 0).astype(np.int64)
 
     def probabilities(self, outputs: Array) -> Array:
-        """Return chances (n, m), at least one half exactly where a label is on."""
-        chance = self.probable(outputs)
-        return np.where(outputs >= 0, np.maximum(chance, 0.5), np.minimum(chance, np.nextafter(0.5, 0.0)))
+        """Return chances (n, m), at least one half, or the threshold, exactly where a label is on."""
+        least = np.full(outputs.shape[1], 0.5) if self.thresholds is None else self.thresholds
+        chance = self.probable(outputs + np.log(least / (1 - least)))
+        return np.where(outputs >= 0, np.maximum(chance, least), np.minimum(chance, np.nextafter(least, 0.0)))
 
     def loss(self, targets: Array) -> Any:
-        """Return the logistic loss."""
+        """Return the logistic loss, weighted by class."""
         import torch
 
-        return partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="none")
+        plain = partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="none")
+        if self.class_weight is None:
+            return plain
+        if isinstance(self.class_weight, str):
+            count = targets.sum(axis=0)
+            on, off = (len(targets) / (2 * np.maximum(part, 1.0)) for part in (count, len(targets) - count))
+        else:
+            on, off = by_name("class_weight", self.class_weight, self.spec.targets, 1.0), np.ones(targets.shape[1])
+        weights = torch.as_tensor(np.stack([off, on]), dtype=torch.float32)
+
+        def loss(logits: Tensor, wanted: Tensor) -> Tensor:
+            off, on = weights.to(logits.device)
+            return plain(logits, wanted) * torch.where(wanted > 0.5, on, off)
+
+        return loss
 
     def answers(self, outputs: Array) -> Array:
         """Return 0 and 1."""
@@ -280,8 +348,11 @@ class Labels(Task):
 class Options(Task):
     """One choice between options: the largest score wins, or the smallest with `pick: min`."""
 
-    def __init__(self, spec: Specification, y: Any = None) -> None:
+    def __init__(
+        self, spec: Specification, y: Any = None, *, class_weight: str | Mapping[Any, float] | None = None
+    ) -> None:
         super().__init__(spec)
+        self.class_weight = class_weight
         first = spec.outputs[0]
         assert isinstance(first, Choice)
         self.choice = first
@@ -302,10 +373,6 @@ class Options(Task):
         """Return scores with which the chosen option wins."""
         return targets * self.sign
 
-    def nearest(self, X: npt.NDArray[Any], targets: Array) -> Array:
-        """Return the targets: choices are learned as they are."""
-        return targets
-
     def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
         """Return the chosen values."""
         return np.asarray(self.values[targets.argmax(axis=1)])
@@ -316,11 +383,22 @@ class Options(Task):
         return np.asarray(np.clip(np.log(chance) * self.sign, -_PRIOR, _PRIOR))
 
     def loss(self, targets: Array) -> Any:
-        """Return the cross-entropy."""
+        """Return the cross-entropy, weighted by class."""
         import torch
 
+        options = self.choice.options
+        weights: Array | None = None
+        if isinstance(self.class_weight, str):
+            count = targets.sum(axis=0)
+            weights = len(targets) / (np.maximum(count, 1.0) * np.count_nonzero(count))
+        elif self.class_weight is not None:
+            given = {option_of(value, options): weight for value, weight in self.class_weight.items()}
+            weights = by_name("class_weight", given, options, 1.0)
+        by_option = None if weights is None else torch.as_tensor(weights, dtype=torch.float32)
+
         def loss(scores: Tensor, wanted: Tensor) -> Tensor:
-            return torch.nn.functional.cross_entropy(self.sign * scores, wanted, reduction="none")
+            value = torch.nn.functional.cross_entropy(self.sign * scores, wanted, reduction="none")
+            return value if by_option is None else value * (wanted @ by_option.to(wanted))
 
         return loss
 

@@ -1,0 +1,267 @@
+"""What a network learns: losses, weights of classes; what stands between it and the head: temperature, thresholds."""
+
+import doctest
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
+from sklearn.multioutput import MultiOutputClassifier
+
+import smle.estimators.classifier
+import smle.estimators.quantiles
+import smle.estimators.regressor
+from smle import SafeClassifier, SafeQuantileRegressor, SafeRegressor, Specification, load
+from smle.errors import DataError, ModelFormatError, RuleError
+from smle.estimators.quantiles import at_quantile, quantile_rules
+from smle.export import load_onnx
+
+QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False, "compare": False}
+CAPPED = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: 0 <= y <= 9}]\n"
+PAIR = "inputs: {x: [0, 1]}\nlabels: [old, young]\nrules: [{name: one, then: not (old and young)}]\n"
+
+
+@pytest.fixture(scope="module")
+def skewed() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (400, 1))
+    return X, rng.exponential(1 + X[:, 0] / 5)
+
+
+@pytest.fixture(scope="module")
+def noisy_labels() -> tuple[pd.DataFrame, np.ndarray]:
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0, 1, 500)
+    old = rng.uniform(0, 1, 500) < 0.6 * x
+    return pd.DataFrame({"x": x}), np.stack([old, ~old], axis=1).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "high"),
+    [
+        ("squared_error", 0.56, 0.7),
+        ("absolute_error", 0.43, 0.56),
+        ("quantile", 0.83, 0.95),
+        ("poisson", 0.56, 0.7),
+        (lambda predicted, wanted: (predicted - wanted).abs(), 0.43, 0.56),
+    ],
+)
+def test_a_loss_decides_which_share_of_the_rows_lies_below(skewed, loss, low, high):
+    X, y = skewed
+    model = SafeRegressor(CAPPED, loss=loss, quantile=0.9, **QUICK).fit(X, y)
+    answers = model.predict(X)
+    assert answers.min() >= 0
+    assert answers.max() <= 9
+    assert low <= (y <= answers).mean() <= high
+    assert model.certificate_.check()
+
+
+def test_poisson_is_for_numbers_from_zero_on(skewed):
+    with pytest.raises(DataError, match="counts and rates"):
+        SafeRegressor(CAPPED, loss="poisson", **QUICK).fit(skewed[0], skewed[1] - 1)
+
+
+def test_balanced_classes_find_more_of_the_rare_side():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(500, 2)).clip(-3, 3)
+    rare = X[:, 0] + rng.normal(size=500) > 2
+    choice = "inputs: {a: [-3, 3], b: [-3, 3]}\nchoices: {risk: [low, high]}\nrules: []\n"
+    y = np.where(rare, "high", "low")
+    found = {
+        str(weights): (SafeClassifier(choice, class_weight=weights, **QUICK).fit(X, y).predict(X) == "high")[
+            rare
+        ].mean()
+        for weights in (None, "balanced", {"high": 10.0})
+    }
+    assert min(found["balanced"], found["{'high': 10.0}"]) > found["None"] + 0.1
+    labels = choice.replace("choices: {risk: [low, high]}", "labels: [high]")
+    both = [
+        SafeClassifier(labels, class_weight=w, **QUICK).fit(X, rare[:, None].astype(int)) for w in (None, "balanced")
+    ]
+    plain, balanced = (model.predict(X)[rare].mean() for model in both)
+    assert balanced > plain + 0.1
+    with pytest.raises(ValueError, match="class_weight by name"):
+        SafeClassifier(choice, class_weight={"hihg": 2.0}, **QUICK).fit(X, y)
+
+
+def test_a_temperature_changes_probabilities_and_no_decision():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(300, 4)).clip(-3, 3)
+    y = (X[:, 0] + 2 * rng.normal(size=300) > 0).astype(int)
+    new = rng.normal(size=(2000, 4)).clip(-3, 3)
+    truth = (new[:, 0] + 2 * rng.normal(size=2000) > 0).astype(int)
+    options = {**QUICK, "hidden_layer_sizes": (32, 32), "patience": None, "out_of_domain": "clip"}
+    raw, calibrated = (SafeClassifier(calibrate=value, **options).fit(X, y) for value in (False, True))
+    assert np.array_equal(raw.predict(new), calibrated.predict(new))
+    before, after = (log_loss(truth, model.predict_proba(new)) for model in (raw, calibrated))
+    assert after < before
+
+
+def test_rules_hold_for_the_labels_that_thresholds_make(noisy_labels, tmp_path):
+    X, y = noisy_labels
+    plain = SafeClassifier(PAIR, **QUICK).fit(X, y)
+    eager = SafeClassifier(PAIR, thresholds={"old": 0.2}, **QUICK).fit(X, y)
+    labels, chance = eager.predict(X), eager.predict_proba(X)
+    assert not labels.all(axis=1).any()
+    assert labels[:, 0].mean() > plain.predict(X)[:, 0].mean() + 0.1
+    assert eager.thresholds_ == {"old": 0.2, "young": 0.5}
+    assert np.array_equal(chance >= [0.2, 0.5], labels == 1)
+    eager.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert np.array_equal(again.predict_proba(X), chance)
+    assert again.thresholds_ == eager.thresholds_
+    assert again.thresholds == {"old": 0.2}
+    eager.to_onnx(tmp_path / "model.onnx")
+    assert np.array_equal(load_onnx(tmp_path / "model.onnx").predict(X)[["old", "young"]].to_numpy(), labels)
+    eager.deployed_.describe({**eager.description_, "thresholds": [2.0, 0.5]})
+    eager.save(tmp_path / "other")
+    with pytest.raises(ModelFormatError, match="threshold"):
+        load(tmp_path / "other").predict_proba(X)
+
+
+def test_thresholds_are_tuned_on_rows_held_out(noisy_labels):
+    X, y = noisy_labels
+    plain, tuned = (SafeClassifier(PAIR, thresholds=t, **QUICK).fit(X, y) for t in (None, "balanced_accuracy"))
+    assert tuned.thresholds_["old"] < 0.5
+
+    def balanced(model):
+        old = model.predict(X)[:, 0]
+        return (old[y[:, 0] == 1].mean() + (1 - old)[y[:, 0] == 0].mean()) / 2
+
+    assert balanced(tuned) > balanced(plain)
+
+
+def test_thresholds_of_an_estimator_are_part_of_its_stored_form(noisy_labels, tmp_path):
+    X, y = noisy_labels
+    free = PAIR.replace("[{name: one, then: not (old and young)}]", "[{name: one, when: x >= 2, then: old}]")
+    free = free.replace("[0, 1]", "[0, 3]")
+    inside = MultiOutputClassifier(LogisticRegression())
+    model = SafeClassifier(free, estimator=inside, thresholds=0.3).fit(X, y)
+    wanted = np.stack([part[:, 1] for part in inside.fit(X, y).predict_proba(X)], axis=1)
+    assert np.array_equal(model.predict(X), (wanted >= 0.3).astype(int))
+    np.testing.assert_allclose(model.predict_proba(X), wanted, atol=1e-5)
+    model.save(tmp_path / "model")
+    assert np.array_equal(load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (SafeRegressor(CAPPED, estimator=Ridge(), loss="absolute_error"), "loss of the estimator"),
+        (SafeRegressor(CAPPED, estimator=Ridge(), weight_decay=1.0), "regularization"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(skewed, model, reason):
+    with pytest.raises(ValueError, match=reason):
+        model.fit(*skewed)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"thresholds": "f1", "estimator": MultiOutputClassifier(LogisticRegression())}, "no rows are held out"),
+        ({"thresholds": 0.3, "enforcement": "pdcg", "max_epochs": 1}, "learned box"),
+        ({"thresholds": {"odl": 0.3}}, "thresholds by name"),
+        ({"thresholds": 1.5}, "thresholds"),
+        ({"class_weight": {"old": -1.0}}, "class_weight"),
+    ],
+)
+def test_labels_refuse_what_has_no_meaning(noisy_labels, parameters, reason):
+    with pytest.raises(ValueError, match=reason):
+        SafeClassifier(PAIR, **{**QUICK, **parameters}).fit(*noisy_labels)
+
+
+def test_callbacks_see_every_epoch_and_end_training(skewed):
+    seen = []
+
+    def stop(info):
+        seen.append(info.epoch)
+        return info.epoch == 3
+
+    model = SafeRegressor(CAPPED, callbacks=[stop], device="cpu", weight_decay=0.1, **QUICK).fit(*skewed)
+    assert seen == [0, 1, 2, 3]
+    assert model.history_.stopped == "callback"
+
+
+def test_quantiles_never_cross_and_obey_the_limits_of_the_number(skewed, tmp_path):
+    X, y = skewed
+    levels = (0.4, 0.5, 0.9)
+    inside = HistGradientBoostingRegressor(max_iter=60, min_samples_leaf=5, random_state=0)
+    plain = np.stack([at_quantile(inside, q).fit(X, y).predict(X) for q in levels], axis=1)
+    assert (np.diff(plain) < 0).any()
+    for model in (
+        SafeQuantileRegressor(CAPPED, quantiles=levels, estimator=inside),
+        SafeQuantileRegressor(CAPPED, quantiles=levels, **QUICK),
+    ):
+        answers = model.fit(X, y).predict(X)
+        assert (np.diff(answers) >= 0).all()
+        assert answers.min() >= 0
+        assert answers.max() <= 9
+        np.testing.assert_allclose((y[:, None] <= answers).mean(axis=0), levels, atol=0.12)
+        assert model.certificate_.check()
+        assert model.score(X, y) > 0
+        model.save(tmp_path / "model", overwrite=True)
+        again = load(tmp_path / "model")
+        assert np.array_equal(again.predict(X), answers)
+        assert again.quantiles == levels
+        assert again.score(X, y) == model.score(X, y)
+
+
+def test_rules_about_quantiles_may_say_more_and_keep_their_order():
+    width = "inputs: {x: [0, 10]}\noutputs: [y_q10, y_q90]\nrules: [{name: width, then: y_q90 - y_q10 <= 5}]\n"
+    spec = quantile_rules(Specification.from_yaml(width), (0.1, 0.9))
+    assert [rule.then for rule in spec.rules] == ["y_q90 - y_q10 <= 5", "y_q10 <= y_q90"]
+    assert quantile_rules(spec, (0.1, 0.9)) == spec
+    other = width.replace("name: width, then: y_q90 - y_q10 <= 5", "name: quantiles in order, then: y_q10 <= 3")
+    with pytest.raises(RuleError, match="Two rules"):
+        quantile_rules(Specification.from_yaml(other), (0.1, 0.9))
+    with pytest.raises(DataError, match="quantiles of one number"):
+        quantile_rules(Specification.from_yaml(width), (0.1, 0.5))
+    with pytest.raises(ValueError, match="increasing order"):
+        quantile_rules(Specification.from_yaml(CAPPED), (0.9, 0.1))
+    with pytest.raises(ValueError, match="estimator of quantiles"):
+        at_quantile(Ridge(), 0.5)
+
+
+def test_training_goes_on_from_the_weights_as_they_are(skewed, tmp_path):
+    X, y = skewed
+    model = SafeRegressor(CAPPED, warm_start=True, **{**QUICK, "max_epochs": 30, "final_epochs": 0}).fit(X, y)
+    first, before = model.history_.best, model.predict(X)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model").set_params(max_epochs=1, learning_rate=1e-6, verbose=False, compare=False)
+    np.testing.assert_allclose(again.fit(X, y).predict(X), before, atol=1e-3)  # an epoch of steps that are nothing
+    assert again.history_.validation_loss[0] == pytest.approx(first, rel=1e-3)
+    assert again.certificate_.check()
+    assert again.certificate_.document["digest"] != model.certificate_.document["digest"]
+    with pytest.raises(ValueError, match="warm_start=False"):
+        again.set_params(hidden_layer_sizes=(8, 8)).fit(X, y)
+    assert again.certificate_.check()  # it is what it was
+    with pytest.raises(ValueError, match="enforcement='correct'"):
+        again.set_params(enforcement="pdcg").fit(X, y)
+
+
+def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
+    X, y = skewed[0], np.minimum(skewed[0][:, 0], 8)
+    model = SafeRegressor(CAPPED, batch_size=32, **QUICK)
+    for _ in range(5):
+        for part in np.array_split(np.arange(len(X)), 2):
+            model.partial_fit(X[part], y[part])
+            assert model.certificate_.check()
+            assert model.predict(X).max() <= 9
+    assert model.score(X, y) > 0.95
+    with pytest.raises(ValueError, match="only networks"):
+        SafeRegressor(CAPPED, estimator=Ridge()).partial_fit(X, y)
+    labels = SafeClassifier(PAIR, thresholds=0.3, **QUICK)
+    for _ in range(3):
+        chance = labels.partial_fit(*noisy_labels).predict_proba(noisy_labels[0])
+    assert np.array_equal(chance >= 0.3, labels.predict(noisy_labels[0]) == 1)
+    assert chance[:, 0].mean() == pytest.approx(noisy_labels[1][:, 0].mean(), abs=0.15)
+
+
+@pytest.mark.parametrize("module", [smle.estimators.regressor, smle.estimators.classifier, smle.estimators.quantiles])
+def test_examples_of_docstrings_run(module):
+    found = doctest.testmod(module)
+    assert found.attempted > 3
+    assert found.failed == 0
