@@ -321,3 +321,5 @@ def test_the_excess_of_a_rule_is_that_of_its_worst_clause():
     assert excess_of(rule, np.array([0.5]), np.array([5.0, 3.0, -1.0, 1.0])) == (Fraction(4), (0,))
     assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, 7.0, 6.0])) == (Fraction(6), (2, 3))
     assert excess_of(rule, np.array([0.5]), np.array([np.nan, 3.0, 7.0, 6.0]))[0] is None
+    assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, np.inf, np.inf])) == (None, (2, 3))
+    assert excess_of(rule, np.array([0.5]), np.array([0.0, 3.0, np.inf, np.nan])) == (Fraction(-1), (0,))

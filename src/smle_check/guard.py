@@ -18,6 +18,11 @@ def packed(numbers: list[Fraction], fmt: Binary, *shape: int) -> Tensor:
     return Tensor(dtype, shape, struct.pack(f"<{len(numbers)}{code}", *map(float, numbers)))
 
 
+def stored_matrix(forms: list[dict[int, Fraction]], columns: int) -> list[Fraction]:
+    """Return the stored coefficients of linear forms, row by row; 0 where a form has none."""
+    return [coefficient(form[k]) if k in form else Fraction(0) for form in forms for k in range(columns)]
+
+
 def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
     """Return the constants of domain and guard that section 5 prescribes."""
     d, result = len(spec.inputs), {}
@@ -29,7 +34,7 @@ def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
             result[f"domain.{side}_{fmt.name}"] = packed(ends, fmt, d)
         constants = [row.compared[fmt][0] for row in comparisons]
         result[f"gate.constants_{fmt.name}"] = packed(constants, fmt, len(comparisons))
-    coefficients = [coefficient(row.terms.get(k, Fraction(0))) for row in oblique for k in range(d)]
+    coefficients = stored_matrix([row.terms for row in oblique], d)
     thresholds = [threshold_above(row.bound + guard_slack(row.terms, spec.sizes)) for row in oblique]
     result["gate.coefficients"] = packed(coefficients, BINARY64, len(oblique), d)
     result["gate.thresholds"] = packed(thresholds, BINARY64, len(oblique))

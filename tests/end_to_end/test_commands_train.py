@@ -285,7 +285,7 @@ def _wait_for(path, process):
 
 
 def test_an_interrupted_run_goes_on_to_the_same_model(files):
-    options = ("--epochs", "60", "--patience", "60", "--checkpoint", "run.checkpoint")
+    options = ("--epochs", "30", "--patience", "30", "--checkpoint", "run.checkpoint")
     process = _start(files, *options, waits=True)
     _wait_for(files / "run.checkpoint", process)
     process.send_signal(signal.SIGINT)

@@ -42,12 +42,11 @@ def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
     assert search.found.z == pytest.approx([1.0])
 
 
-def test_a_margin_makes_touching_a_counterexample() -> None:
+def test_touching_is_no_counterexample() -> None:
     head = Head([[1.0]], [0.0])
-    touching = rows(([1.0], 1.0))
-    arguments = (touching, plain_numbers(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN)))
-    assert linear_counterexample(*arguments).none_exists
-    found = linear_counterexample(*arguments, margin=1e-3).found
+    arguments = (plain_numbers(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN)))
+    assert linear_counterexample(rows(([1.0], 1.0)), *arguments).none_exists
+    found = linear_counterexample(rows(([1.0], 1.0 - 1e-3)), *arguments).found
     assert found is not None
     assert found.strength == pytest.approx(1e-3)
 

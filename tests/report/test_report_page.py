@@ -254,6 +254,8 @@ def test_an_estimator_without_rules_has_a_page_without_slices(braking_table, tmp
     result, page = written(tmp_path, SafeRegressor(estimator=LinearRegression()).fit(X, y))
     assert result.verdict == "no rules"
     assert "explorer-data" not in page.text
+    for word in ("safe model", "best that obeys", "Rows that break a rule"):  # nothing is safe without rules
+        assert word not in page.text
 
 
 def test_a_plain_baseline_is_compared_on_the_table(braking_model, braking_spec, braking_table, tmp_path):

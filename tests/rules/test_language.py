@@ -237,6 +237,8 @@ def test_a_file_on_disk(tmp_path):
             Specification.from_yaml(wrong)
     with pytest.raises(RuleError, match="from_file"):
         Specification.from_yaml("braking.yaml")
+    with pytest.raises(RuleError, match="from_yaml"):
+        Specification.of("inputs: {x: [0, 1]}")
     with pytest.raises(RuleError, match="path of a rules file"):
         Specification.from_file(None)
 

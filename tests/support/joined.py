@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
@@ -17,9 +18,11 @@ from smle.export.proposals import proposals_of
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING
-from support.exported import Exported, feed
+from support.exported import Exported, accepted, feed, resealed
 
 ANSWERS = "answers of the model"
+BRANCHES = ("then", "else", "then then", "then else")
+KINDS = ("operator", "input order", "input", "attribute", "removed")
 
 
 def handed(m: int) -> Backbone:
@@ -65,3 +68,45 @@ def asked(
     """Return the outputs for encoded rows and handed answers."""
     names = [output.name for output in running.get_outputs()]
     return dict(zip(names, running.run(None, {**feed(spec, X), ANSWERS: answers.astype(np.float32)}), strict=True))
+
+
+def branch(model: onnx.ModelProto, which: str = "then") -> onnx.GraphProto:
+    """Return a branch, or the branch of a branch."""
+    graph = model.graph
+    for part in which.split():
+        (node,) = (n for n in graph.node if n.op_type == "If")
+        graph = next(a.g for a in node.attribute if a.name == f"{part}_branch")
+    return graph
+
+
+def damaged(graph: onnx.GraphProto, place: int, kind: str) -> None:
+    target = graph.node[place]
+    if kind == "operator":
+        swaps = {"Max": "Min", "Min": "Max", "GreaterOrEqual": "Greater", "LessOrEqual": "Less", "ArgMax": "ArgMin"}
+        target.op_type = swaps.get(target.op_type, "Identity")
+    elif kind == "input order":
+        target.input[:] = list(target.input)[::-1] if len(set(target.input)) > 1 else ["inputs/features"]
+    elif kind == "input":
+        target.input[0] = "inputs/features" if target.input[0] == EMBEDDING else EMBEDDING
+    elif kind == "attribute":
+        target.attribute.append(helper.make_attribute("select_last_index", 1))
+    else:
+        del graph.node[place]
+
+
+def every_node_counts(made: Exported, at_once: int, *, branches: bool) -> int:
+    """Damage each node of the head in so many ways, make the digests new, expect refusals; return how many."""
+    tried = 0
+    for which in ("", *(BRANCHES if branches else ())):
+        for place, node in enumerate(branch(onnx.load_from_string(made.onnx), which).node):
+            if node.output[0].startswith(("proposals/", EMBEDDING)):
+                continue
+            for kind in (KINDS[(place + i) % len(KINDS)] for i in range(at_once)):
+                changed = onnx.load_from_string(made.onnx)
+                damaged(branch(changed, which), place, kind)
+                data = changed.SerializeToString(deterministic=True)
+                if data == made.onnx:
+                    continue
+                assert accepted(data, resealed(made.companion, data)) is None, (which, node.output[0], kind)
+                tried += 1
+    return tried

@@ -52,14 +52,15 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
 
 def _targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     """Return targets (n, m); of a choice, scores that pick what the table says."""
-    choices = [output for output in spec.outputs if isinstance(output, Choice)]
-    if not choices:
+    if not any(isinstance(output, Choice) for output in spec.outputs):
         return encode_numbers(spec, y)
-    plain = [name for name in spec.targets if not any(name.startswith(f"{c.name}=") for c in choices)]
-    parts = [np.asarray(y[name], dtype=np.float64)[:, None] for name in plain]
-    for choice in choices:
-        picked = encode_choices(choice, y)
-        parts.append(picked if choice.pick == "max" else 1.0 - picked)
+    parts = []
+    for output in spec.outputs:
+        if isinstance(output, Choice):
+            picked = encode_choices(output, y)
+            parts.append(picked if output.pick == "max" else 1.0 - picked)
+        else:
+            parts.append(np.asarray(y[output.name], dtype=np.float64)[:, None])
     return np.concatenate(parts, axis=1)
 
 

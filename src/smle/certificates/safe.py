@@ -94,6 +94,7 @@ class _Search:
     leaves: list[tuple[Leaf, list[tuple[Form, Fraction]]]] = field(default_factory=list)
     proofs: list[dict[str, Any]] = field(default_factory=list)
     moved: list[dict[str, Any]] = field(default_factory=list)
+    parts: dict[tuple[Leaf, int | None, int | None], RegionMaximum | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spec = self.boxes.spec
@@ -105,6 +106,7 @@ class _Search:
         moving = {k for literal in literals for k in literal.x} | {k for c in self.limits for k in c.limit.slope}
         oblique = {k for row in self.spec.rows if len(row.terms) > 1 for k in row.terms}
         self.moving, self.used = sorted(moving), sorted(moving | oblique)
+        self.places = [{number: place for place, number in enumerate(own)} for own in (self.read, self.used)]
         ends = self.spec.passed[BINARY64]
         low, high = (np.array([float(side[k]) for k in self.used], dtype=np.float64) for side in ends)
         self.middle, self.half = (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)
@@ -211,8 +213,12 @@ class _Search:
 
     def part(self, leaf: Leaf, stated: int | None, seen: int | None) -> RegionMaximum | None:
         """Return the inputs of a leaf where a region holds as stated and another as the gate sees it; None: none."""
-        if stated in leaf.off or seen in leaf.off:
-            return None
+        key = leaf, stated, seen
+        if key not in self.parts:
+            self.parts[key] = None if stated in leaf.off or seen in leaf.off else self._part(*key)
+        return self.parts[key]
+
+    def _part(self, leaf: Leaf, stated: int | None, seen: int | None) -> RegionMaximum | None:
         regions = sorted({*leaf.on, *(g for g in (stated, seen) if g is not None)})
         ends = self.boxes.meeting(regions, BINARY64, leaf.off)
         if ends is None:
@@ -231,9 +237,11 @@ class _Search:
 
     def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
         """Return a literal in scaled units, divided by its largest coefficient."""
-        g = np.array([float(literal.y.get(i, 0)) for i in self.read]) * self.unit
-        s = np.array([float(literal.x.get(k, 0)) for k in self.used])
-        bound, s = float(literal.bound) - s @ self.middle, s * self.half
+        g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
+        for places, form, row in ((self.places[0], literal.y, g), (self.places[1], literal.x, s)):
+            for k, v in form.items():
+                row[places[k]] = float(v)
+        g, bound, s = g * self.unit, float(literal.bound) - s @ self.middle, s * self.half
         size = np.abs(g).max()
         return Need(RobustRow(g / size, s / size, bound / size, part.region, roomy=roomy), part)
 
@@ -247,7 +255,7 @@ class _Literals:
         self.base: list[Need] = []
         self.open: list[list[Need]] = []
         self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []
-        rules, place = search.spec.rules, {label: i for i, label in enumerate(search.read)}
+        rules, place = search.spec.rules, search.places[0]
         for clip in search.limits:
             limit = clip.limit
             if (part := search.part(leaf, None, limit.region)) is not None:

@@ -221,12 +221,14 @@ def _column(proved: Sequence[Proved]) -> str:
 
 def print_scores(scores: Scores, listed: int = 40) -> None:
     """Print what was measured, method by method, and output by output where there are several."""
-    rows = [(line.title, line.score, line.broken, line.seconds) for line in scores.table()]
-    print_rows(f"On {scores.place}", ("", scores.metric, "rows that break a rule", "seconds"), rows)
-    titles, lines = scores.by_output()
+    table = [(line.title, line.score, line.broken, line.seconds) for line in scores.table()]
+    titles = ("", scores.metric, "rows that break a rule", "seconds")
+    known = [i for i in range(len(titles)) if any(row[i] for row in table)]
+    print_rows(f"On {scores.place}", [titles[i] for i in known], [[row[i] for i in known] for row in table])
+    heads, lines = scores.by_output()
     if lines:
         left = f" ({listed} of {len(lines)} lines)" if len(lines) > listed else ""
-        print_rows(f"By output{left}", titles, lines[:listed])
+        print_rows(f"By output{left}", heads, lines[:listed])
 
 
 def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:

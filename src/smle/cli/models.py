@@ -24,7 +24,6 @@ from smle.cli.app import (
 )  # fmt: skip
 from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model
 from smle.errors import CertificateError, NotCertifiedError
-from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
     from smle.certificates.document import Proved
@@ -88,6 +87,7 @@ def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     from smle.certificates.agreement import assumptions_of
+    from smle.certificates.document import how_proved
     from smle.export.files import read_checked
     from smle_check import STATEMENT
 
@@ -105,11 +105,11 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     elif spec is not None:
         print_proved(result.proved, spec)
     else:
-        rows = []
-        for rule in dict.fromkeys(item.rule for item in result.proved):
-            margins = [item.margin for item in result.proved if item.rule == rule]
-            rows.append((rule, str(len(margins)), margin_text(min(margins))))
-        print_rows("Proved rules", ("rule", "statements", "margin"), rows)
+        by_rule: dict[str, list[Proved]] = {}
+        for item in result.proved:
+            by_rule.setdefault(item.rule, []).append(item)
+        rows = [(rule, str(len(items)), how_proved(items)) for rule, items in by_rule.items()]
+        print_rows("Proved rules", ("rule", "statements", "margin, or what enforces it"), rows)
     say(f"Matched with the certified head: {result.nodes} nodes, {result.constants} constants.")
     for line in result.asserted:
         say(f"Asserted by the exporter, not needed by the proof: {line}")

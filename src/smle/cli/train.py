@@ -294,7 +294,8 @@ class _Run:
         """Print the summary."""
         from smle.report.recorded import scores_of
 
-        scores, description = scores_of(self.scores), self.model.description_
+        description = self.model.description_
+        scores = scores_of(self.scores, rules=bool(self.model.specification_.rules))
         if self.tried:
             rows = [(t.name, t.reason or f"{t.score:.4f}") for t in self.tried]
             print_rows("Cross-validation in three parts", ("model", f"{scores.metric} of what is served"), rows)

@@ -89,10 +89,10 @@ def export_network(
     network: SafeNetwork, path: str | PathLike[str], *, example: Tensor | tuple[Tensor, ...] | None, monitor: bool
 ) -> None:
     """Do what `SafeNetwork.to_onnx` does."""
-    from smle.export.network import write_deployed
+    from smle.export.network import write_network
 
     with evaluating(network):
-        write_deployed(network, network.spec, path, network.certificate_, example=example, monitor=monitor)
+        write_network(network, path, example=example, monitor=monitor)
 
 
 def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = True) -> SafeNetwork | CertifiedNetwork:

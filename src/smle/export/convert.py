@@ -17,6 +17,7 @@ from smle.errors import ConversionError
 from smle.export.categories import has_categories, with_encoded_categories
 from smle.export.converters import mended_converters, register_boosters, unified
 from smle.export.scores import NumberScores, Scores
+from smle.export.writer import Writer
 from smle.extras import require
 from smle.tables.frames import MISSING, is_text
 from smle_check.onnx.graph import OPSET
@@ -103,15 +104,17 @@ def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes
     else:
         columns = {value.name: name for value, name in zip(graph.input, names, strict=True)}
     _rename(graph, lambda name: columns.get(name, f"{_INSIDE}{name}" if name else ""))
-    last = scores.nodes(onnx, graph)
-    nodes = [*extra, *graph.node, *last[0]]
+    writer = Writer("estimator/scores/")
+    last = scores.written(writer, graph)
+    nodes = [*extra, *graph.node, *writer.nodes]
+    graph.initializer.extend(writer.initializers)
     used = {name for node in nodes for name in node.input}
     inputs = [
         onnx.helper.make_tensor_value_info(name, kind, ["N", 1])
         for name, kind in zip(names, kinds, strict=True)
         if name in used
     ]
-    undone, name = undo(onnx, last[1])
+    undone, name = undo(onnx, last)
     undone.append(onnx.helper.make_node("Cast", [name], [ANSWERS], to=onnx.TensorProto.FLOAT))
     made = onnx.helper.make_graph(
         unified(onnx, [*nodes, *undone], inputs, graph.initializer),

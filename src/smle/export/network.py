@@ -23,10 +23,9 @@ from smle.export.files import FilePath, write_certified
 from smle.extras import require
 from smle.nn.box_network import BoxNetwork, Rescaled
 from smle.nn.network import Answers, SafeNetwork
-from smle.rules import Specification
 from smle_check.onnx.graph import OPSET
 
-__all__ = ["torch_backbone", "write_deployed", "write_network"]
+__all__ = ["torch_backbone", "write_network"]
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -60,21 +59,8 @@ def write_network(
         certificate = network.certificate_
     elif certificate is None and network.spec.rules:
         certificate = certify(network)
-    write_deployed(network.eval(), network.spec, path, certificate, example=example, backbone=backbone, monitor=monitor)
-    return certificate
-
-
-def write_deployed(
-    network: BoxNetwork | SafeNetwork,
-    spec: Specification,
-    path: FilePath,
-    certificate: Certificate | None,
-    *,
-    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
-    backbone: Any | FilePath | None = None,
-    monitor: bool = True,
-) -> None:
-    """Write a deployed network and its certificate; arguments are those of `write_network`."""
+    network.eval()
+    spec = network.spec
     if backbone is not None:
         part = onnx_backbone(backbone)
     elif example is not None:
@@ -85,6 +71,7 @@ def write_deployed(
         module = network.reading_features() if isinstance(network, SafeNetwork) else network.backbone
         part = torch_backbone(module, (middle.repeat(3, 1),), features=True)
     write_certified(spec, certificate, weights_of(network), part, Path(path), monitor=monitor)
+    return certificate
 
 
 def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, features: bool) -> Backbone:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ConversionError, DataError
+from smle.export.writer import Writer
 from smle.rules import Choice, Specification
 from smle.tables import option_of
 
@@ -23,7 +24,6 @@ _LEAST = 1e-30  # of a probability, whose logarithm is taken
 _TIE = (
     2.0**-18
 )  # so that of equal probabilities the first class wins, and a label with even odds is off: as predict does
-_NAME = "estimator/scores/"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,9 @@ class NumberScores:
         """Return what was predicted, to compare with."""
         return answers
 
-    def nodes(self, onnx: Any, graph: Any) -> tuple[list[Any], str]:
-        """Return the nodes behind those of a converted estimator, and the name of the answers."""
-        return [], str(graph.output[0].name)
+    def written(self, w: Writer, graph: Any) -> str:
+        """Write the nodes behind those of a converted estimator; return the name of the answers."""
+        return str(graph.output[0].name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +73,10 @@ class ChoiceScores:
         """Return the probabilities."""
         return np.asarray(np.exp(self.sign * answers))
 
-    def nodes(self, onnx: Any, graph: Any) -> tuple[list[Any], str]:
-        """Return the nodes behind those of a converted estimator, and the name of the answers."""
-        made = _Nodes(onnx)
-        chances = made.add("MatMul", _single(graph), made.constant(self.select))
-        return made.nodes, made.add("Mul", made.logarithm(chances), made.constant(np.array(self.sign)))
+    def written(self, w: Writer, graph: Any) -> str:
+        """Write the nodes behind those of a converted estimator; return the name of the answers."""
+        chances = w.add("MatMul", [_single(graph), w.constant(self.select.astype(np.float32))])
+        return w.add("Mul", [_logarithm(w, chances), w.constant(np.float32(self.sign))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +112,13 @@ class LabelScores:
         """Return the probabilities."""
         return np.asarray(0.5 * (1.0 + np.tanh(answers / 2)))
 
-    def nodes(self, onnx: Any, graph: Any) -> tuple[list[Any], str]:
-        """Return the nodes behind those of a converted estimator, and the name of the answers."""
-        made = _Nodes(onnx)
-        on = self._on(made, graph)
-        off = made.add("Sub", made.constant(np.array(1.0 + _TIE)), on)
-        return made.nodes, made.add("Sub", made.logarithm(on), made.logarithm(off))
+    def written(self, w: Writer, graph: Any) -> str:
+        """Write the nodes behind those of a converted estimator; return the name of the answers."""
+        on = self._on(w, graph)
+        off = w.add("Sub", [w.constant(np.float32(1.0 + _TIE)), on])
+        return w.add("Sub", [_logarithm(w, on), _logarithm(w, off)])
 
-    def _on(self, made: _Nodes, graph: Any) -> str:
+    def _on(self, w: Writer, graph: Any) -> str:
         last = graph.output[-1].name
         parts = next((node for node in graph.node if last in node.output), None)
         if parts is not None and parts.op_type == "SequenceConstruct":  # one table of probabilities per label
@@ -128,16 +126,15 @@ class LabelScores:
             graph.node.remove(parts)
             columns = []
             for source, place in zip(sources, self.places, strict=True):
-                which = made.constant(np.array([place or 0], dtype=np.int64))
-                column = made.add("Gather", source, which, axis=1)
-                columns.append(column if place is not None else made.add("Mul", column, made.constant(np.array(0.0))))
-            return made.add("Concat", *columns, axis=1)
+                column = w.rows(source, [place or 0], 1)
+                columns.append(column if place is not None else w.add("Mul", [column, w.constant(np.float32(0))]))
+            return w.add("Concat", columns, axis=1)
         if len(self.places) == 1:
-            return made.add("Gather", last, made.constant(np.array([self.places[0] or 0], dtype=np.int64)), axis=1)
+            return w.rows(last, [self.places[0] or 0], 1)
         if not self.apart:
             return str(last)
-        column = made.add("Gather", last, made.constant(np.array(1, dtype=np.int64)), axis=2)  # (labels, n)
-        return made.add("Transpose", column, perm=[1, 0])
+        column = w.add("Gather", [last, w.constant(np.int64(1))], axis=2)  # (labels, n)
+        return w.add("Transpose", [column], perm=[1, 0])
 
 
 Scores = NumberScores | ChoiceScores | LabelScores
@@ -184,30 +181,9 @@ def scores_of(spec: Specification, model: Any, classes: Sequence[Any] | None = N
     return LabelScores(tuple(int(place[0]) if len(place) else None for place in places), apart)
 
 
-class _Nodes:
-    """Nodes of a graph with names of their own, and constants in the float format that they meet."""
-
-    def __init__(self, onnx: Any) -> None:
-        self.onnx = onnx
-        self.nodes: list[Any] = []
-
-    def _name(self) -> str:
-        return f"{_NAME}{len(self.nodes)}"
-
-    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; return the name of what it computes."""
-        name = self._name()
-        self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [name], **attributes))
-        return name
-
-    def constant(self, values: Array) -> str:
-        """Add a constant, in float32 unless it is of whole numbers."""
-        stored = values if values.dtype.kind == "i" else values.astype(np.float32)
-        return self.add("Constant", value=self.onnx.numpy_helper.from_array(stored, self._name()))
-
-    def logarithm(self, source: str) -> str:
-        """Add the logarithm of probabilities, of 0 too."""
-        return self.add("Log", self.add("Max", source, self.constant(np.array(_LEAST))))
+def _logarithm(w: Writer, source: str) -> str:
+    """Return the logarithm of probabilities, of 0 too."""
+    return w.add("Log", [w.add("Max", [source, w.constant(np.float32(_LEAST))])])
 
 
 def _single(graph: Any) -> str:

@@ -23,6 +23,7 @@ class Writer:
         self._onnx = require("onnx", "ONNX export")
         self.nodes: list[Any] = []
         self._prefix = prefix
+        self._constants: str = inside._constants if inside else prefix
         self.initializers: list[Any] = inside.initializers if inside else []
         self._known: dict[tuple[Any, ...], str] = inside._known if inside else {}
 
@@ -46,7 +47,7 @@ class Writer:
         array = np.ascontiguousarray(values)
         key = (array.dtype.str, np.shape(values), array.tobytes())
         if key not in self._known:
-            self._known[key] = f"{_PREFIX}constant/{len(self._known)}"
+            self._known[key] = f"{self._constants}constant/{len(self._known)}"
             stored = self._onnx.numpy_helper.from_array(array.reshape(np.shape(values)), self._known[key])
             self.initializers.append(stored)
         return self._known[key]

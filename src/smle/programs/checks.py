@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.source import Columns, Rows
+from smle.programs.source import Columns, Rows, _Printer
 from smle_check.floats import TINY
 from smle_check.heads.candidates import checked_of
 from smle_check.program import Op
@@ -54,10 +54,10 @@ class Check:
         return bool(len(self.range) + size + 2 * pairs <= _MOST_ROWS)
 
 
-class CheckedRows(Rows):
-    """Row by row, in Python's floats."""
+class _Checked(_Printer):
+    """What printed checks share. `words`: "or" and "not" of truth values."""
 
-    start = "    served, failed, known = [], [], []\n    for x, q in zip(features.tolist(), answer.tolist()):"
+    words = "or", "not "
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, check: Check) -> None:
         self.check = check
@@ -66,6 +66,19 @@ class CheckedRows(Rows):
     def read_later(self) -> list[int]:
         """Return the inputs that literals read."""
         return [int(k) for k in np.flatnonzero(self.check.inputs.any(axis=0))]
+
+    def off(self, rule: int) -> list[str]:
+        """Return the text of "no region of the rule is active", if that can be."""
+        places, (either, no) = self.check.where[rule], self.words
+        if self.always.intersection(places):
+            return []
+        return [f"{no}({f' {either} '.join(f'b{i}' for i in places)})"]
+
+
+class CheckedRows(_Checked, Rows):
+    """Row by row, in Python's floats."""
+
+    start = "    served, failed, known = [], [], []\n    for x, q in zip(features.tolist(), answer.tolist()):"
 
     def given(self, op: Op) -> None:
         """Read answers that clips have moved already."""
@@ -113,24 +126,11 @@ class CheckedRows(Rows):
             asked += [" or ".join([*self.off(rule), f"q{h} < 0.0", f"q{k} < 0.0"]) for h, k in pairs.tolist()]
         return " and ".join(f"({text})" for text in asked)
 
-    def off(self, rule: int) -> list[str]:
-        """Return the text of "no region of the rule is active", if that can be."""
-        places = self.check.where[rule]
-        if self.always.intersection(places):
-            return []
-        return [f"not ({' or '.join(f'b{i}' for i in places)})"]
 
-
-class CheckedColumns(Columns):
+class CheckedColumns(_Checked, Columns):
     """Column by column, in NumPy."""
 
-    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, check: Check) -> None:
-        self.check = check
-        super().__init__(ops, tensors, fmt)
-
-    def read_later(self) -> list[int]:
-        """Return the inputs that literals read."""
-        return [int(k) for k in np.flatnonzero(self.check.inputs.any(axis=0))]
+    words = "|", "~"
 
     def given(self, op: Op) -> None:
         """Read answers that clips have moved already."""
@@ -193,10 +193,3 @@ class CheckedColumns(Columns):
             self.names[f"rows{rule}"] = np.array(rows)
             self.lines.append(f"m{rule} = met[rows{rule}].all(axis=0)")
         return [" | ".join([f"m{rule}", *self.off(rule)]) for rule in rules]
-
-    def off(self, rule: int) -> list[str]:
-        """Return the text of "no region of the rule is active", if that can be."""
-        places = self.check.where[rule]
-        if self.always.intersection(places):
-            return []
-        return [f"~({' | '.join(f'b{i}' for i in places)})"]

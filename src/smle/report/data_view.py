@@ -26,7 +26,7 @@ def data_view(
     description: Mapping[str, Any], spec: Specification, cells: Cells | None, measured: Measured | None
 ) -> dict[str, Any]:
     """Return accuracy, violations, coverage and plots; `cells` of a learned box."""
-    recorded = scores_of(description.get("scores"))
+    recorded = scores_of(description.get("scores"), rules=bool(spec.rules))
     table = None if measured is None else measured.scores
     view: dict[str, Any] = {
         "data_section": True,
@@ -45,12 +45,12 @@ def data_view(
     return view
 
 
-def accuracy_view(description: Mapping[str, Any], measured: Measured | None) -> dict[str, Any]:
+def accuracy_view(description: Mapping[str, Any], measured: Measured | None, *, rules: bool = True) -> dict[str, Any]:
     """Return what stands beside the verdict: scores of the safe model and of what it is compared with, and a warning.
 
     What the given table says comes first, unless only the recorded scores know a plain model.
     """
-    recorded = scores_of(description.get("scores"))
+    recorded = scores_of(description.get("scores"), rules=rules)
     found = recorded
     if measured is not None and measured.scores.score:
         found = measured.scores if "plain" in measured.scores.score or "plain" not in recorded.score else recorded

@@ -92,7 +92,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         active=tuple(int(active(rule, X).sum()) for rule in spec.rules),
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
         broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},
-        scores=scores_of(scores),
+        scores=scores_of(scores, rules=bool(spec.rules)),
         sampled=sampled,
         targets=targets,
         outputs=Y,
@@ -142,7 +142,7 @@ def _scored(
         return {"rows": len(X), "where": "table", "plain": kind, "violations": violations}, 0
     found = ScoreTable.of(spec, X, targets, outputs, plain=kind).summary("table", {})
     if not spec.rules:
-        return found | {"violations": {}}, 0
+        return found, 0
     rows = np.arange(len(X))
     if len(X) > _NEAREST_ROWS:
         rows = np.random.default_rng(0).choice(len(X), _NEAREST_ROWS, replace=False)

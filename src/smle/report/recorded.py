@@ -59,9 +59,9 @@ class OutputScores:
 class Scores:
     """Scores, and shares of rows that break a rule, by method.
 
-    `where`: which rows, `test`, `validation` or `table`; `plain`: what the plain model is, `network`, `quick` or
-    `estimator`, the one inside; `concern`, `cost`: sentences about a model that is no good, and about rules that the
-    data contradict.
+    `where`: which rows, `test`, `validation` or `table`; `plain`: what the plain model is, `network`, `quick`,
+    `estimator`, the one inside, or `none`, if there are no rules; `concern`, `cost`: sentences about a model that is no
+    good, and about rules that the data contradict.
     """
 
     metric: str
@@ -78,6 +78,8 @@ class Scores:
     @property
     def titles(self) -> dict[str, str]:
         """What the methods are called, in the order of the table."""
+        if self.plain == "none":
+            return {"safe": "model"}
         plain = _PLAIN.get(self.plain, "plain model")
         return {
             "plain": plain,
@@ -142,9 +144,12 @@ class Training:
     medians: dict[str, float]
 
 
-def scores_of(entry: Any) -> Scores:
-    """Return scores as `estimators.compare_models` lays them out."""
+def scores_of(entry: Any, *, rules: bool = True) -> Scores:
+    """Return scores as `estimators.compare_models` lays them out; without rules, only those of the model itself."""
     scores = mapping_of(entry)
+    if not rules:
+        own = {"safe": mapping_of(scores.get("score")).get("safe")}
+        scores = {**scores, "score": own, "violations": {}, "plain": "none"}
     return Scores(
         text_of(scores.get("metric")) or "score",
         _whole(scores.get("rows")),

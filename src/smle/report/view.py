@@ -143,7 +143,7 @@ def guarantee_view(spec: Specification) -> dict[str, Any]:
         "claim": statement["claim"],
         "assumptions": [
             *assumptions_of(spec),
-            "Python's integers and fractions compute correctly, and SHA-256 has no collisions.",
+            "Python's integers and fractions compute correctly, and SHA-256 is collision-resistant.",
         ],
         "not_guaranteed": [
             *statement["not_guaranteed"],

@@ -10,7 +10,6 @@ from typing import Any
 
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import KINDS, SafeEstimator, read_model
-from smle.guarantees import find_cells
 from smle.report.card import annex_view, card_view, files_view
 from smle.report.data_view import accuracy_view, data_view
 from smle.report.explorer import explorer_data
@@ -173,9 +172,9 @@ def _view(
             view |= {"head_of_rules": True, "served": served_view(spec, trained, measured)}
             facts = served_facts(trained, measured)
         else:
-            cells = model.deployed_.cells if spec.rules else find_cells(spec)
+            cells = model.deployed_.cells if spec.rules else None
         view |= statements_view(judgement.proved) | data_view(description, spec, cells, measured)
-        view["accuracy"] = accuracy_view(description, measured)
+        view["accuracy"] = accuracy_view(description, measured, rules=bool(spec.rules))
         medians = training_of(description).medians if measured is None else measured.medians
         explorer = explorer_data(model.deployed_, medians=medians)
         view["explorer_note"] = _HEAD_NOTE if model.has_head_of_rules else _NETWORK_NOTE

@@ -70,7 +70,8 @@ def _file_text(path: Path) -> str:
         if isinstance(error, RuleError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
-        raise RuleError(f"Cannot read the rules file '{str(path)[:200]}': {reason}.") from None
+        hint = " To read YAML text, call Specification.from_yaml(text)." if ": " in str(path) else ""
+        raise RuleError(f"Cannot read the rules file '{str(path)[:200]}': {reason}.{hint}") from None
 
 
 def read_yaml(text: str, functions: Functions | None = None, *, folder: Path | None = None) -> Specification:

@@ -101,20 +101,22 @@ def excess_of(requirement: CNF, x: FloatArray, y: Doubles) -> tuple[Fraction | N
     """
     point = [exact(float(v)) for v in x]
     values = [exact(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
-    worst: tuple[bool, Fraction, tuple[int, ...]] = (False, Fraction(-1), ())  # whether it is broken comes first
+    cases: list[tuple[bool, Fraction, tuple[int, ...]]] = []  # whether it is broken, by how much, outputs
     for clause in requirement.clauses:
         used = tuple(sorted({i for literal in clause.literals for i, _ in literal.outputs}))
         if not all(math.isfinite(y[i]) for i in used):
             return None, used
         excess = min(literal.excess(values, point) * literal.scale for literal in clause.literals)
-        worst = max(worst, (not clause.holds(values, point), excess, used), key=lambda case: case[:2])
+        cases.append((not clause.holds(values, point), excess, used))
     pairs = requirement.exclusions
     if len(pairs):
-        both = np.nan_to_num(np.minimum(y[pairs[:, 0]], y[pairs[:, 1]]), nan=-1.0, neginf=-1.0)
+        both = np.nan_to_num(np.minimum(y[pairs[:, 0]], y[pairs[:, 1]]), nan=-1.0, posinf=np.inf, neginf=-1.0)
         k = int(both.argmax())
-        case = (bool(both[k] >= 0), Fraction(float(both[k])), tuple(pairs[k].tolist()))
-        worst = max(worst, case, key=lambda case: case[:2])
-    return worst[1:]
+        if np.isinf(both[k]):
+            return None, tuple(pairs[k].tolist())
+        cases.append((bool(both[k] >= 0), Fraction(float(both[k])), tuple(pairs[k].tolist())))
+    _, excess, used = max(cases, key=lambda case: case[:2], default=(False, Fraction(-1), ()))
+    return excess, used
 
 
 @dataclass(eq=False)

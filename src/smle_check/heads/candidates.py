@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY64, TINY, U, coefficient, stored_slack, threshold_below
-from smle_check.guard import guard_tensors, packed
+from smle_check.floats import BINARY64, TINY, U, stored_slack, threshold_below
+from smle_check.guard import guard_tensors, packed, stored_matrix
 from smle_check.heads.clips import (
     WIDE,
     Clip,
@@ -106,9 +106,8 @@ def threshold(spec: Specification, literal: Literal, ranges: list[Fraction]) -> 
 def check_tensors(spec: Specification, checked: Checked, ranges: list[Fraction]) -> dict[str, Tensor]:
     """Return the numbers of the check that section 13 prescribes for these ranges of the outputs."""
     count, m, d = len(checked.literals), len(spec.outputs), len(spec.inputs)
-    zero = Fraction(0)
-    outputs = [coefficient(literal.y.get(i, zero)) for literal in checked.literals for i in range(m)]
-    inputs = [coefficient(literal.x.get(k, zero)) for literal in checked.literals[: checked.moving] for k in range(d)]
+    outputs = stored_matrix([literal.y for literal in checked.literals], m)
+    inputs = stored_matrix([literal.x for literal in checked.literals[: checked.moving]], d)
     thresholds = [threshold(spec, literal, ranges) for literal in checked.literals]
     return {
         "check.range": packed(ranges, BINARY64, m),

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from smle.errors import RuleError
-from smle.guarantees.advice.compare_search import Difference, columns_of, forbidden_by_first_only, is_integer
+from smle.guarantees.advice.compare_search import Difference, forbidden_by_first_only
+from smle.guarantees.advice.decide import columns_of, is_integer
 from smle.guarantees.advice.wording import number_json, number_text, value_text
 from smle.rules import Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 

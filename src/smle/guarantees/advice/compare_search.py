@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.advice.consistency import rule_clauses
-from smle.guarantees.advice.decide import Decider, HalfSpace, OneOf, Undecided, Witness
-from smle.rules import Categorical, Linear, NumericInput, Polytope, Rule, Specification
+from smle.guarantees.advice.decide import Decider, HalfSpace, OneOf, Undecided, Witness, columns_of, is_integer
+from smle.rules import Categorical, Linear, Polytope, Rule, Specification
 
-__all__ = ["Difference", "columns_of", "forbidden_by_first_only", "is_integer"]
+__all__ = ["Difference", "forbidden_by_first_only"]
 
 ONE = Fraction(1)
 _GAPS = 64  # sets of missing inputs that are gone through
@@ -35,20 +35,6 @@ class Difference:
     x: tuple[Fraction, ...]
     y: tuple[Fraction, ...]
     missing: tuple[str, ...] = ()
-
-
-def is_integer(item: NumericInput | Categorical) -> bool:
-    """Whether an input takes whole numbers only, in each of its columns."""
-    return isinstance(item, Categorical) or item.integer
-
-
-def columns_of(spec: Specification) -> Iterator[tuple[NumericInput | Categorical, range]]:
-    """Yield every input with its columns."""
-    start = 0
-    for item in spec.inputs:
-        width = len(item.categories) if isinstance(item, Categorical) else 1
-        yield item, range(start, start + width)
-        start += width
 
 
 def _in_domain(spec: Specification, x: tuple[Fraction, ...]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees.answers.nearest import nearest_outputs
-from smle.rules import Categorical, Choice, Label, Specification
+from smle.rules import Categorical, Choice, Label, Number, Specification
 
 __all__ = ["Profile", "RuleCost", "lost_scores", "metric_of", "rule_costs", "score_text"]
 
@@ -97,10 +97,10 @@ def rule_costs(
             weight += by_row
             if value > 0:
                 lost[name] = value
-        for name, column in _numbers(spec):
-            moved = best[:, column] - Y[:, column]
-            if (moved != 0).any():
-                moves[name] = moved[moved != 0]
+        for item, place in spec.output_slices:
+            moved = (best[:, place] - Y[:, place])[:, 0]
+            if isinstance(item, Number) and (moved != 0).any():
+                moves[item.name] = moved[moved != 0]
         on = active[:, index]
         where = _place(spec, X[on], weight[on]) if lost else ""
         profile = _profile(spec, X[on], wrong[on, index])
@@ -110,10 +110,8 @@ def rule_costs(
 
 def lost_scores(spec: Specification, Y: Array, best: Array) -> Iterator[tuple[str, float, Array]]:
     """Yield for every output its name, the score lost, and what each row (n,) adds to it."""
-    column = 0
-    for item in spec.outputs:
-        width = len(item.options) if isinstance(item, Choice) else 1
-        old, new = Y[:, column : column + width], best[:, column : column + width]
+    for item, place in spec.output_slices:
+        old, new = Y[:, place], best[:, place]
         if isinstance(item, Choice):
             pick = np.argmax if item.pick == "max" else np.argmin
             by_row = (pick(old, axis=1) != pick(new, axis=1)) / max(len(Y), 1)
@@ -125,33 +123,17 @@ def lost_scores(spec: Specification, Y: Array, best: Array) -> Iterator[tuple[st
             whole = float((error if (old == old[:1]).all() else (old - old.mean()) ** 2).sum())
             by_row = error / whole if whole > 0 else np.zeros(len(error))
         yield item.name, float(by_row.sum()), by_row
-        column += width
-
-
-def _numbers(spec: Specification) -> Iterator[tuple[str, int]]:
-    """Yield the name and the column of every output that is a number."""
-    column = 0
-    for item in spec.outputs:
-        if isinstance(item, Choice):
-            column += len(item.options)
-            continue
-        if not isinstance(item, Label):
-            yield item.name, column
-        column += 1
 
 
 def _parts(
     spec: Specification, X: npt.NDArray[np.floating[Any]], bins: int
 ) -> Iterator[tuple[str, list[str], npt.NDArray[np.intp]]]:
     """Yield every input with the names of its parts (categories, ranges of values) and the part (n,) of each row."""
-    column = 0
-    for item in spec.inputs:
+    for item, place in spec.input_slices:
         if isinstance(item, Categorical):
-            width = len(item.categories)
-            yield item.name, list(item.categories), X[:, column : column + width].argmax(axis=1)
-            column += width
+            yield item.name, list(item.categories), X[:, place].argmax(axis=1)
             continue
-        values = X[:, column].astype(np.float64)
+        values = X[:, place.start].astype(np.float64)
         ends = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1], method="lower"))
         part = np.searchsorted(ends, values, side="left")
         _, part = np.unique(part, return_inverse=True)
@@ -159,7 +141,6 @@ def _parts(
         inside = [values[part == b] for b in range(part.max() + 1)]
         texts = [(item.text(v.min()), item.text(v.max())) for v in inside]
         yield item.name, [low if low == high else f"{low} to {high}" for low, high in texts], part
-        column += 1
 
 
 def _place(spec: Specification, X: npt.NDArray[np.floating[Any]], cost: Array) -> str:

@@ -8,7 +8,7 @@ LP in rationals at each node; from a refuted node the search jumps back to the c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -29,7 +29,7 @@ from smle.rules import (
     label_columns,
 )
 
-__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
+__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "columns_of", "eliminate", "is_integer"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
 MAX_NODES = 3000
@@ -81,7 +81,7 @@ class Decider:
         self.spec = spec
         self.d, self.m = len(spec.columns), len(spec.targets)
         self.max_nodes = max_nodes
-        self._integer = _integer_columns(spec)
+        self._integer = [i for item, columns in columns_of(spec) if is_integer(item) for i in columns]
         self._groups = {i: group for group in spec.one_hot for i in group}
         # No label is the answer that most rules about labels allow.
         self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
@@ -326,13 +326,11 @@ def _canonical(row: HalfSpace) -> HalfSpace:
     return HalfSpace(tuple((i, v / scale) for i, v in row.form), row.bound / scale, row.strict)
 
 
-def _integer_columns(spec: Specification) -> tuple[int, ...]:
-    """Input columns that take whole numbers only: integer inputs and one-hot columns."""
-    columns: list[int] = []
-    start = 0
-    for item in spec.inputs:
-        width = len(item.categories) if isinstance(item, Categorical) else 1
-        if not isinstance(item, NumericInput) or item.integer:
-            columns.extend(range(start, start + width))
-        start += width
-    return tuple(columns)
+def columns_of(spec: Specification) -> Iterator[tuple[NumericInput | Categorical, range]]:
+    """Yield every input with its columns."""
+    return ((item, range(place.start, place.stop)) for item, place in spec.input_slices)
+
+
+def is_integer(item: NumericInput | Categorical) -> bool:
+    """Whether an input takes whole numbers only, in each of its columns."""
+    return isinstance(item, Categorical) or item.integer

@@ -59,8 +59,7 @@ def target_doubts(
 
 
 def _number_columns(spec: Specification) -> Iterator[tuple[str, int]]:
-    numbers = {item.name for item in spec.outputs if isinstance(item, Number)}
-    return ((name, column) for column, name in enumerate(spec.targets) if name in numbers)
+    return ((item.name, place.start) for item, place in spec.output_slices if isinstance(item, Number))
 
 
 def _outliers(name: str, values: Array, rows: npt.NDArray[np.intp], *, times: float) -> str:

@@ -36,10 +36,8 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
     """
     matters = {column for rule in rules for column in _mentioned(spec.rules[rule])}
     parts = []
-    column = 0
-    for item in spec.inputs:
-        columns = range(column, column + (len(item.categories) if isinstance(item, Categorical) else 1))
-        column = columns.stop
+    for item, place in spec.input_slices:
+        columns = range(place.start, place.stop)
         if matters.isdisjoint(columns):
             continue
         if isinstance(item, Categorical):

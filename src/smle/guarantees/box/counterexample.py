@@ -8,7 +8,7 @@
 * Per clause: maximize min_j (literal_j), one LP, whose multipliers prove the clause where the maximum is negative.
 
 Where l > u the clip gives u, here as in the deployed program (the paper's formula gives l). No rounding is considered:
-these are the paper's problems over real numbers; `margin` adds the tolerance of its supplement. The MILPs are
+these are the paper's problems over real numbers; callers put the tolerance of its supplement into h. The MILPs are
 in studies/formulations.py.
 """
 
@@ -65,15 +65,12 @@ class Search:
         return self.found is None and self.status is Status.OPTIMAL
 
 
-def linear_counterexample(
-    rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum, *, margin: float = 0.0
-) -> Search:
+def linear_counterexample(rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Search:
     """Maximize the sum of positive violations of single-literal rows.
 
     Only rows that can be violated at all take part. Up to 12 of them all subsets are tried; beyond that HiGHS solves
     the paper's MILP. A counterexample has a strength > 0.
     """
-    rows = Literals(rows.g, rows.s, rows.h - margin, rows.strict)
     top, x, _ = _maxima(rows, head, envelope, support)
     if np.isnan(x).any():
         return _failed(support)
@@ -178,15 +175,13 @@ def counterexample_at(rows: Literals, head: HeadNumbers, x: Array, z: Array) -> 
     return Counterexample(x, z, strength, violated) if violated else None
 
 
-def exclusion_counterexample(
-    pairs: Pairs, head: HeadNumbers, envelope: WidenedBox, region: Region, *, margin: float = 0.0
-) -> Search:
-    """Maximize min(y_h, y_k) over pairs and the over-approximation; a counterexample is a maximum >= -margin."""
+def exclusion_counterexample(pairs: Pairs, head: HeadNumbers, envelope: WidenedBox, region: Region) -> Search:
+    """Maximize min(y_h, y_k) over pairs and the over-approximation; a counterexample is a maximum >= 0."""
     values = PairValues.of(head, envelope, region.domain)
     _, bounds = best_weights(pairs, values)
     best: Counterexample | None = None
     for i in np.argsort(-bounds):
-        value = -margin if best is None else best.strength
+        value = 0.0 if best is None else best.strength
         if bounds[i] < value - 1e-12:
             break
         h, k = int(pairs[i, 0]), int(pairs[i, 1])
@@ -196,6 +191,6 @@ def exclusion_counterexample(
             return Search(None, Status.ERROR, f"{optimum.solution.status} ({optimum.solution.message})")
         y = head.W @ optimum.z + head.b + (0 if head.V is None else head.V @ optimum.x)
         strength = float(min(y[h], y[k]))
-        if strength >= -margin and (best is None or strength > best.strength):
+        if strength >= 0 and (best is None or strength > best.strength):
             best = Counterexample(optimum.x, optimum.z, strength, (h, k))
     return Search(best, Status.OPTIMAL)
