@@ -201,7 +201,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 warnings.warn(concern, AccuracyWarning, stacklevel=2)
         return self
 
-    @available_if(_is_network)
+    @available_if(_is_network)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
         """Train for one epoch on some rows, from the weights as they are; what is served then is certified again.
 
