@@ -16,8 +16,9 @@ import smle
 from smle import Specification, correct
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, RuleError
 from smle.guarantees import nearest_outputs
-from smle.nn import CNN, BoxNetwork
+from smle.nn import BoxNetwork
 from support.sampling import Judge, hard_points
+from support.torch_backbones import convolutions
 
 INPUTS = "inputs: {a: [-1, 1], b: [-1, 1]}\n"
 RULES = {
@@ -149,7 +150,7 @@ def test_gradients_pass_where_answers_are_allowed_and_training_keeps_the_guarant
 def test_further_arguments_go_to_the_module_and_rules_read_the_features() -> None:
     spec = spec_of(RULES["limits"])
     images, X = torch.rand(60, 1, 8, 8), inputs(60)
-    network = correct(CNN(1, 3), spec, examples=(X, images)).eval()
+    network = correct(convolutions(1, 3), spec, examples=(X, images)).eval()
     y = answers_of_images(network, X, images)
     assert y.shape == (60, 3)
     assert not breaking(spec, X, y).any()
@@ -249,6 +250,17 @@ def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=r"bfloat16\. Call model\.float\(\)"):
         correct(wild_model(3).to(torch.bfloat16), spec).save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_a_copy_with_other_numbers_is_refused() -> None:
+    network = correct(wild_model(3), spec_of(RULES["limits"]))
+    again = pickle.loads(pickle.dumps(network))
+    np.testing.assert_array_equal(answers(again, inputs(50)), answers(network, inputs(50)))
+    name = next(name for name in network.head.certificate.tensors if name.startswith("clips."))
+    tensor = network.head.certificate.tensors[name]
+    network.head.certificate.tensors[name] = tensor._replace(data=bytes([tensor.data[0] ^ 1]) + tensor.data[1:])
+    with pytest.raises(CertificateError, match="digest"):
+        pickle.loads(pickle.dumps(network))
 
 
 # --- refusals

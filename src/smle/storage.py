@@ -256,7 +256,7 @@ def _require_certified(record: ModelRecord) -> None:
     changed = record.changed()
     if changed:
         raise NotCertifiedError(
-            f"The certificate does not cover the model as it is now (changed: {', '.join(changed)}). "
+            f"The certificate does not cover the model as it is now ({', '.join(changed)} changed). "
             "Nothing was written."
         )
 

@@ -31,7 +31,6 @@ from smle.estimators.scores import ScoreTable, encode_targets
 from smle.estimators.tasks import Task, task_of
 from smle.guarantees import nearest_outputs, to_scores
 from smle.nn.certified_head import CertifiedHead
-from smle.nn.network import Answers
 from smle.training import History, TrainingOptions, train
 from studies.bench.default_tasks import Problem, load, names
 from studies.bench.harness import BenchResult, Table
@@ -174,7 +173,7 @@ class _Served(torch.autograd.Function):
 class _Through(nn.Module):
     """A network with the step behind it, for training."""
 
-    def __init__(self, network: Answers, head: CertifiedHead, scale: Array) -> None:
+    def __init__(self, network: nn.Module, head: CertifiedHead, scale: Array) -> None:
         super().__init__()
         self.network, self.step = network, head
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))

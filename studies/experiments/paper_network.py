@@ -94,7 +94,7 @@ class Adversarial(PDCG):
             if head is None:
                 continue
             started = time.perf_counter()
-            problem = self._problems.of(frozen, number)
+            problem = self.problem(frozen, number)
             search, part = strongest_counterexample(head, problem)
             if search.found is not None:
                 self._optimizer.zero_grad(set_to_none=True)

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from smle.assurance import verify
 from smle.nn import BoxNetwork, SafeNetwork
-from smle.nn.backbones import CNN, LSTM, MLP, Transformer
+from smle.nn.backbones import MLP
 from smle.rules import Specification
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, EVERYWHERE, ONE_RULE, make_network, make_rows, safe_network, squared
+from support.torch_backbones import Recurrent, convolutions
 
 CONTEXT = Specification.from_yaml(
     """\
@@ -50,11 +51,10 @@ def fit(network: SafeNetwork, inputs: tuple[Tensor, ...], y: Tensor, epochs: int
     return history.best / history.validation_loss[0]
 
 
-@pytest.mark.parametrize("kind", [LSTM, Transformer])
-def test_sequences_of_any_length_train_to_a_certified_model(kind: type[nn.Module]) -> None:
+def test_sequences_of_any_length_train_to_a_certified_model() -> None:
     torch.manual_seed(0)
     features, values, lengths, y = sequences(512)
-    network = SafeNetwork(kind(1, 16), CONTEXT, embedding=16)  # type: ignore[call-arg]
+    network = SafeNetwork(Recurrent(1, 16), CONTEXT, embedding=16)
     assert fit(network, (features, values, lengths), y) < 0.8
     with torch.no_grad():
         answer = network(features, values, lengths)
@@ -70,7 +70,7 @@ def test_images_train_to_a_certified_model() -> None:
     images = torch.randn(512, 1, 9, 7)
     images[::2] += 1.0
     y = torch.where(torch.arange(512) % 2 == 0, 0.9, -0.9).unsqueeze(1)
-    network = SafeNetwork(CNN(1, 12, filters=(6, 8)), CONTEXT, embedding=12)
+    network = SafeNetwork(convolutions(1, 12), CONTEXT, embedding=12)
     assert fit(network, (features, images), y, epochs=8) < 0.8
     with torch.no_grad():
         assert (network(features, images)[features[:, 0] >= 0.5] <= 0.2).all()

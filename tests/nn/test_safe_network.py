@@ -14,11 +14,12 @@ import smle
 from smle import Specification
 from smle.errors import DataError, RuleError
 from smle.export import check_onnx, load_onnx
-from smle.nn import LSTM, SafeNetwork
+from smle.nn import SafeNetwork
 from smle.nn.units import DataScale
 from smle.training import TrainingOptions, train
 from support.safe_networks import squared
 from support.sampling import Judge
+from support.torch_backbones import Recurrent
 
 LOADS = Specification.from_yaml("""
 inputs: {last: [0, 120000], temperature: [-20, 40]}
@@ -131,13 +132,16 @@ def test_any_leading_dimensions() -> None:
     [
         (lambda net, X, s: net(s), r"features of shape \(\.\.\., 2\), the columns last, temperature, as the first"),
         (lambda net, X, s: net(X.numpy(), s), r"features as a tensor.*Got ndarray.*network\.predict"),
-        (lambda net, X, s: net(X, s, None, s), r"LSTM takes \(sequences.*lengths.*Got 3: network\(features, Tensor"),
+        (
+            lambda net, X, s: net(X, s, None, s),
+            r"Recurrent takes \(sequences.*lengths.*Got 3: network\(features, Tensor",
+        ),
         (lambda net, X, s: net(X[:5], s), r"Got \(5, 2\) and \(60, 1\)"),
     ],
 )
 def test_wrong_arguments_are_named(call: object, message: str) -> None:
     X, _ = rows(60)
-    network = SafeNetwork(LSTM(1, 8), LOADS, embedding=8)
+    network = SafeNetwork(Recurrent(1, 8), LOADS, embedding=8)
     with pytest.raises((TypeError, ValueError), match=message):
         call(network, X, torch.rand(60, 5, 1))  # type: ignore[operator]
 

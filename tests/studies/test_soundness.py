@@ -6,13 +6,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
 
+from smle.programs import Box
 from smle_check.floats import BINARY32, nearest
 from studies.bench import available, run_bench
 from studies.bench.sampling import Judge
 from studies.bench.soundness import Ledger, attack_all
-from studies.bench.soundness_attacks import Opponent
+from studies.bench.soundness_attacks import Opponent, ends
 from studies.bench.soundness_programs import ORDERS, HeadProgram, fused_multiply_add, torch_path
 from studies.bench.soundness_subjects import makers
 
@@ -62,7 +62,9 @@ def test_a_head_that_is_off_by_little_is_found_and_can_be_reproduced(subjects):
     """One bias moved by a ten-thousandth, behind the certificate's back."""
     subject = subjects["oblique, at the limit"]
     network = copy.deepcopy(subject.network)
-    network.head.heads.bias += 1e-4
+    tensors = subject.program.tensors
+    off = {**tensors, "heads.bias": tensors["heads.bias"] + np.float32(1e-4)}
+    network.head.program = Box(subject.program.ops, off)
     ledger, moved = Ledger(), replace(subject, network=network)
     attack_all(moved, 20_000, ledger)
     assert ledger.models[subject.name].violations > 0
@@ -144,10 +146,11 @@ def test_the_program_written_down_again_is_the_deployed_one(subjects, name, dtyp
     opponent = Opponent(subject, np.random.default_rng(2))
     X, Z = opponent.worst_mixture(3000, dtype)
     program = HeadProgram(subject)
-    x = subject.network.head.domain(torch.from_numpy(X)).numpy()
+    low, high = ends(subject, dtype)
+    x, weight = np.fmin(np.fmax(X, low), high), subject.program.tensors["heads.weight"]
     same = program.cells(x) == opponent.cells(X)
     assert same.mean() > 0.9
     ours, theirs = program(X, Z)[same], opponent.torch(X, Z)[same]
-    free = program.cells(x)[same] == len(subject.network.head.heads.weight)
-    scale = 1 + np.abs(subject.network.head.heads.weight.numpy()).sum(axis=2).max() * 100
+    free = program.cells(x)[same] == len(weight)
+    scale = 1 + np.abs(weight).sum(axis=2).max() * 100
     assert np.abs(ours[~free] - theirs[~free]).max() <= 1e-6 * scale

@@ -34,7 +34,7 @@ _INSIDE = "estimator/"  # of names that are no columns
 ANSWERS = f"{_INSIDE}answers"
 _ML_OPSET = 3
 _REMEDY = (
-    "Choose another estimator, or serve this one in Python alone: smle.correct(fitted, specification) takes any model, "
+    "Choose another estimator, or serve this one in Python alone: smle.correct(fitted, spec) takes any model, "
     "but cannot be stored."
 )
 

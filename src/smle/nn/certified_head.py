@@ -40,7 +40,9 @@ class CertifiedHead(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "program"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a copy, or what was read from a file of pickle, once the checker accepts it."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.certificate.check()
         self._set_up()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,22 +37,6 @@ class Batch(NamedTuple):
         inputs = tuple(v.to(device) if isinstance(v, Tensor) else v for v in self.inputs)
         weight = None if self.weight is None else self.weight.to(device)
         return Batch(inputs, self.targets.to(device), weight)
-
-
-class Batches(Protocol):
-    """Something that gives batches, in one order for training and in another for evaluation."""
-
-    def shuffled(self, size: int, generator: torch.Generator, group: Group) -> Iterator[Batch]:
-        """Yield the batches of one epoch, this process's share of each."""
-
-    def ordered(self, group: Group) -> Iterator[Batch]:
-        """Yield all rows of this process, for evaluation."""
-
-    def fingerprint(self) -> str:
-        """Return what identifies the data, for checkpoints."""
-
-    def generators(self) -> list[torch.Generator]:
-        """Return random generators whose state a checkpoint must hold."""
 
 
 class Rows:
@@ -153,7 +137,11 @@ class Stream:
         return list(distinct.values())
 
 
-def batches_of(X: Inputs | Loader, y: Tensor | None, weight: Tensor | None = None) -> Rows | Stream:
+Batches = Rows | Stream
+"""Batches, in one order for training and in another for evaluation."""
+
+
+def batches_of(X: Inputs | Loader, y: Tensor | None, weight: Tensor | None = None) -> Batches:
     """Return tensors or a loader as batches. Weights are scaled to a mean of 1."""
     if y is None:
         if weight is not None:

@@ -165,7 +165,7 @@ class PDCG(Enforcement):
             if head is None:
                 heads.append(None)
                 continue
-            found = nearest_safe_head(head, self._problem(over, number))
+            found = nearest_safe_head(head, self.problem(over, number))
             if found.head is None:
                 raise NotCertifiedError(
                     f"Head {number} is not safe after {self.iterations} projections by counterexamples (pdcg), and the "
@@ -182,7 +182,7 @@ class PDCG(Enforcement):
                 continue
             started = time.perf_counter()
             results[number] = result = run_pdcg(
-                head, self._problem(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
+                head, self.problem(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
                 memory=self._memory(number) if self.keep_memory else None, anchored=self.anchored, cost=self.cost,
                 search=self.search,
             )  # fmt: skip
@@ -190,7 +190,7 @@ class PDCG(Enforcement):
             self.reports.append(Report(step, number, result.succeeded, result.iterations, strength, seconds))
         return results
 
-    def _problem(self, over: FrozenHeads, head: int) -> HeadProblem:
+    def problem(self, over: FrozenHeads, head: int) -> HeadProblem:
         """Return what must hold for a head; obligations are kept between steps, only the bounds are taken anew."""
         if head not in self._problems:
             self._problems[head] = HeadProblem.of(over, *self._rules, head)
