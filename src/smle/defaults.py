@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["NETWORK"]
+__all__ = ["CLASSES", "NETWORK"]
 
 
 @dataclass(frozen=True)
@@ -28,3 +28,5 @@ class _Network:
 
 
 NETWORK = _Network()
+CLASSES = replace(NETWORK, hidden_layer_sizes=(100,), learning_rate=3e-3, weight_decay=1.0)
+"""Of `SafeClassifier`: labels and choices."""

@@ -16,7 +16,7 @@ from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.errors import DataError
 from smle.estimators.tasks import task_of
 
-QUICK = {"max_epochs": 20, "hidden_layer_sizes": (16,), "embedding": 8}
+QUICK = {"learning_rate": 0.01, "max_epochs": 20, "hidden_layer_sizes": (16,), "embedding": 8}
 
 
 EXPECTED_TO_FAIL = {
@@ -175,7 +175,7 @@ def test_labels(tmp_path):
     X = pd.DataFrame(rng.uniform(-3, 3, (600, 2)), columns=["a", "b"])
     cat, dog = X["a"] + rng.normal(0, 0.3, 600) > 0.5, X["b"] + rng.normal(0, 0.3, 600) > 0.5
     y = pd.DataFrame({"cat": cat, "dog": dog, "animal": cat | dog}).astype(int)
-    model = SafeClassifier(LABELS, **QUICK, random_state=0, compare=False).fit(X, y)
+    model = SafeClassifier(LABELS, **{**QUICK, "learning_rate": 0.02}, random_state=0, compare=False).fit(X, y)
     labels, chance, logits = model.predict(X), model.predict_proba(X), model.decision_function(X)
     assert set(np.unique(labels)) <= {0, 1}
     assert not (labels[:, 0] & labels[:, 1]).any()

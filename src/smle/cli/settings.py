@@ -33,11 +33,11 @@ class TrainSettings:
     """How to train from the command line; names are those of the options and of the keys in a settings file."""
 
     model: str = "network"
-    hidden: tuple[int, ...] = NETWORK.hidden_layer_sizes
+    hidden: tuple[int, ...] | None = None
     embedding: int = NETWORK.embedding
     bounds: str = NETWORK.bounds
     enforcement: str = NETWORK.enforcement
-    learning_rate: float = NETWORK.learning_rate
+    learning_rate: float | None = None
     batch_size: int = NETWORK.batch_size
     epochs: int = NETWORK.max_epochs
     patience: int = NETWORK.patience
@@ -75,7 +75,8 @@ class TrainSettings:
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the estimators."""
-        names = [field.name for field in fields(self) if field.name not in ("model", "test_share")]
+        by_kind = [name for name in ("hidden", "learning_rate") if getattr(self, name) is None]
+        names = [field.name for field in fields(self) if field.name not in ("model", "test_share", *by_kind)]
         return {_PARAMETERS.get(name, name): getattr(self, name) for name in names}
 
 

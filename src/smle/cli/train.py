@@ -30,6 +30,8 @@ from smle.cli.app import (
 )  # fmt: skip
 from smle.cli.places import Overwrite, require_table
 from smle.cli.settings import TrainSettings
+from smle.defaults import CLASSES
+from smle.defaults import NETWORK as NUMBERS
 from smle.errors import AccuracyWarning, DataError
 from smle_check.digits import margin_text
 
@@ -48,6 +50,11 @@ _RULES = (".yaml", ".yml")
 def _default(name: str) -> str:
     value = getattr(TrainSettings, name)
     return f"\\[default: {','.join(map(str, value)) if isinstance(value, tuple) else value}]"
+
+
+def _by_kind(name: str) -> str:
+    numbers, others = (str(getattr(usual, name)).strip("(,)").replace(" ", "") for usual in (NUMBERS, CLASSES))
+    return f"\\[default: {numbers} for numbers, {others} for labels and choices]"
 
 
 @app.command(rich_help_panel=MODELS)
@@ -77,11 +84,13 @@ def train(
             "the rules alone, others all columns.",
         ),
     ] = None,
-    hidden: Annotated[str | None, typer.Option(help=f"Widths of the hidden layers. {_default('hidden')}")] = None,
+    hidden: Annotated[
+        str | None, typer.Option(help=f"Widths of the hidden layers. {_by_kind('hidden_layer_sizes')}")
+    ] = None,
     enforcement: Annotated[
         str | None, typer.Option(help=f"correct, or pdcg (the paper's). {_default('enforcement')}")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help=f"Step size of Adam. {_default('learning_rate')}")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=f"Step size of Adam. {_by_kind('learning_rate')}")] = None,
     batch_size: Annotated[int | None, typer.Option(help=f"Rows per step. {_default('batch_size')}")] = None,
     epochs: Annotated[int | None, typer.Option(help=f"Maximum number of epochs. {_default('epochs')}")] = None,
     patience: Annotated[

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight
 
 from smle.certificates.agreement import require_kind
@@ -27,7 +28,7 @@ from smle.estimators.inner import fit_inner
 from smle.estimators.inputs import plain_table
 from smle.estimators.parameters import plain_parameters, require_parameters, stored_parameters
 from smle.estimators.scores import compare_held_out
-from smle.estimators.tasks import Rows, Task
+from smle.estimators.tasks import Held, Rows, Task
 from smle.guarantees import conflicts_explained, require_units
 from smle.monitor import Usage
 from smle.programs import Perceptron
@@ -45,6 +46,12 @@ if TYPE_CHECKING:
 __all__ = ["SafeEstimator", "without_rules"]
 
 Array = npt.NDArray[np.float64]
+
+
+def _is_network(model: SafeEstimator) -> bool:
+    if model.estimator is not None:
+        raise AttributeError("partial_fit is for networks. This model has an estimator inside: call fit.")
+    return True
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +79,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         schedule: Of the learning rate: `plateau`, `cosine` or None.
         final_epochs: Epochs at the end on all rows, those held out included, with a small learning rate; 0: none,
             None: a quarter of `max_epochs` for numbers that the network predicts well (nine tenths of the variance of
-            rows held out), 0 for labels and choices.
+            rows held out); 40, and at most a quarter, for labels and choices, 0 for learned boxes of these.
         enforcement: `correct`: trained without rules on the targets as they are; a certified head then moves answers
             that break a rule to the nearest allowed ones. `refit_heads` has no meaning then, and other values of
             `bounds` and `gate` are refused. `pdcg`, or an Enforcement: the paper's learned box
@@ -194,6 +201,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
                 warnings.warn(concern, AccuracyWarning, stacklevel=2)
         return self
 
+    @available_if(_is_network)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
         """Train for one epoch on some rows, from the weights as they are; what is served then is certified again.
 
@@ -207,12 +215,12 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             classes: All options of a choice, for the first call without rules.
 
         Raises:
-            ValueError: If an estimator or a learned box is asked for.
+            AttributeError: If there is an `estimator`.
+            ValueError: If a learned box is asked for.
             Others: As `fit`. After an error the model is what it was before.
         """
-        if self.estimator is not None:
-            raise ValueError("Expected estimator to be None for partial_fit: only networks go on. Call fit.")
         known = self.deployed_ if hasattr(self, "deployed_") else None
+        X = X if known is None else self._read(X)
         fitted = self._emptied()
         rows = fitted._read_rows(X, y, sample_weight, known=known, classes=classes)
         fitted._fit(rows, self._start(), once=True, proof=None if known is None else known.proof)
@@ -246,7 +254,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             learned = self._task_of(without_rules(spec)) if corrects else rows.task
             trained = self._trained(learned, encoded, targets, weight, seed, start=start, once=once)
         self.history_ = trained.history
-        front = self._finished(Perceptron(trained.tensors), rows, None if once else trained.held)
+        front = self._finished(Perceptron(trained.tensors), rows, trained.held)
         architecture = {"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]}
         served = ServedModel(front, spec, trained.certificate or certificate)
         history = short_history(self.history_)
@@ -259,11 +267,11 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             seed=seed,
             history=history,
         )
-        if spec.rules and self.compare and rows.task.is_scored and not once:
-            scores = compare_held_out(self, encoded, targets, weight, held=trained.held, seed=seed)
+        if spec.rules and self.compare and rows.task.is_scored and trained.held is not None:
+            scores = compare_held_out(self, encoded, targets, weight, held=trained.held.rows, seed=seed)
             self.set_scores(scores)
 
-    def _finished(self, front: Any, rows: Rows, held: npt.NDArray[np.int64] | None) -> Any:
+    def _finished(self, front: Any, rows: Rows, held: Held | None) -> Any:
         """Return the model in front of the head as it is to be served; `held` are the rows held out, if there are."""
         return front
 

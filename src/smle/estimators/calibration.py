@@ -1,11 +1,11 @@
-"""Between a trained classifier and the head of rules: a temperature for probabilities, thresholds for labels.
+"""Between a model and the head of rules: a temperature of probabilities, thresholds of labels, sorted quantiles.
 
-Both are an affine map of logits and scores, folded into the model in front of the head: what is proved, stored and
-exported includes them.
+All of it is folded into the model in front of the head: what is proved, stored and exported includes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from smle.export.stored import StoredModel
 from smle.extras import require
 from smle.programs import Perceptron
 
-__all__ = ["rescaled", "temperature", "thresholds_of"]
+__all__ = ["rescaled", "sorted_answers", "temperature", "thresholds_of"]
 
 Array = npt.NDArray[np.float64]
 _STEEP = 4.0  # logits are multiplied by between exp(-4) and exp(4)
@@ -88,14 +88,43 @@ def rescaled(front: Perceptron | StoredModel, slope: float, shift: Array) -> Per
 
 
 def _rescaled_onnx(data: bytes, slope: float, shift: Array) -> bytes:
+    def nodes(onnx: Any, source: str, result: str) -> list[Any]:
+        constants = [np.float32(slope), shift.astype(np.float32)]
+        tensors = [onnx.numpy_helper.from_array(np.asarray(value)) for value in constants]
+        names = [f"{result}/slope", f"{result}/shift"]
+        return [
+            *(onnx.helper.make_node("Constant", [], [k], value=v) for k, v in zip(names, tensors, strict=True)),
+            onnx.helper.make_node("Mul", [source, names[0]], [f"{result}/scaled"]),
+            onnx.helper.make_node("Add", [f"{result}/scaled", names[1]], [result]),
+        ]
+
+    return _continued(data, nodes)
+
+
+def sorted_answers(front: StoredModel, columns: int) -> StoredModel:
+    """Return a model that answers with the same numbers in increasing order."""
+
+    def nodes(onnx: Any, source: str, result: str) -> list[Any]:
+        count = onnx.numpy_helper.from_array(np.array([columns], dtype=np.int64))
+        return [
+            onnx.helper.make_node("Constant", [], [f"{result}/count"], value=count),
+            onnx.helper.make_node(
+                "TopK", [source, f"{result}/count"], [result, f"{result}/order"], largest=0, sorted=1
+            ),
+        ]
+
+    assert front.onnx is not None
+    return StoredModel(_continued(front.onnx, nodes))
+
+
+def _continued(data: bytes, nodes: Callable[[Any, str, str], list[Any]]) -> bytes:
+    """Return an ONNX model with nodes behind its answers: functions of onnx, the names of old and new answers."""
     onnx = require("onnx", "Storing an estimator")
     model = onnx.load_from_string(data)
-    graph, name = model.graph, model.graph.output[0].name
-    for node in graph.node:
-        node.output[:] = [f"{name}/plain" if item == name else item for item in node.output]
-        node.input[:] = [f"{name}/plain" if item == name else item for item in node.input]
-    constants = {f"{name}/slope": np.float32(slope), f"{name}/shift": shift.astype(np.float32)}
-    graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())
-    graph.node.append(onnx.helper.make_node("Mul", [f"{name}/plain", f"{name}/slope"], [f"{name}/scaled"]))
-    graph.node.append(onnx.helper.make_node("Add", [f"{name}/scaled", f"{name}/shift"], [name]))
+    result = model.graph.output[0].name
+    source = f"{result}/before"
+    for node in model.graph.node:
+        node.output[:] = [source if name == result else name for name in node.output]
+        node.input[:] = [source if name == result else name for name in node.input]
+    model.graph.node.extend(nodes(onnx, source, result))
     return bytes(model.SerializeToString(deterministic=True))

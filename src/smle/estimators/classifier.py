@@ -13,11 +13,12 @@ from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from smle.defaults import CLASSES
 from smle.errors import DataError
 from smle.estimators.base import SafeEstimator
 from smle.estimators.calibration import rescaled, temperature, thresholds_of
 from smle.estimators.inputs import observed_inputs
-from smle.estimators.tasks import Labels, Options, Rows
+from smle.estimators.tasks import Held, Labels, Options, Rows
 from smle.rules import Choice, Label, Specification
 from smle.tables import column_names, encode_numbers
 
@@ -55,6 +56,9 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     False
     """
 
+    hidden_layer_sizes: tuple[int, ...] = CLASSES.hidden_layer_sizes
+    learning_rate: float = CLASSES.learning_rate
+    weight_decay: float = CLASSES.weight_decay
     class_weight: str | Mapping[Any, float] | None = None
     calibrate: bool = True
     thresholds: float | str | Mapping[str, float] | None = None
@@ -148,7 +152,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         least = np.array(list(self.thresholds_.values()))
         return rescaled(front, 1.0, np.log(least / (1 - least)))
 
-    def _finished(self, front: Any, rows: Rows, held: npt.NDArray[np.int64] | None) -> Any:
+    def _finished(self, front: Any, rows: Rows, held: Held | None) -> Any:
         """Fold a temperature and thresholds into the model in front of the head."""
         task, learned = rows.task, self.enforcement != "correct" and self.estimator is None
         assert isinstance(task, Labels | Options)
@@ -161,8 +165,8 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
             return front
         slope, logits, targets, weight = 1.0, None, rows.targets, rows.weight
         if held is not None:
-            weight = None if weight is None else weight[held]
-            targets, logits = targets[held], front(rows.encoded[held]).astype(np.float64)
+            logits, targets = held.outputs, targets[held.rows]
+            weight = None if weight is None else weight[held.rows]
             slope = temperature(task, logits, targets, weight) if self.calibrate else 1.0
         shift = np.zeros(len(rows.spec.targets))
         if self.thresholds is not None and isinstance(task, Labels):

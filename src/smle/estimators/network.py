@@ -19,6 +19,7 @@ import smle_check
 from smle.assurance import certify
 from smle.certificates.document import Certificate, tensors_of
 from smle.estimators.inputs import spread
+from smle.estimators.tasks import Held, Numbers, Task
 from smle.guarantees import Cells, find_cells
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.box_network import BoxNetwork, moves_with_inputs
@@ -28,13 +29,12 @@ from smle.nn.precision import float32_by_default
 from smle.nn.units import DataScale
 from smle.training.batches import split_rows
 from smle.training.enforcement import Enforcement, enforcement_of
-from smle.training.loop import History, TrainingOptions, train
+from smle.training.loop import EpochInfo, History, TrainingOptions, train
 from smle.training.refit import refit_network
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
     from smle.estimators.base import SafeEstimator
-    from smle.estimators.tasks import Task
     from smle.programs import Perceptron
 
 __all__ = ["Trained", "train_network"]
@@ -47,13 +47,13 @@ class Trained(NamedTuple):
 
     * `tensors`: its weights, `backbone.*`; of a box those of the head are in the certificate.
     * `certificate`: of a box that was learned under the rules; None: a plain perceptron.
-    * `held`: the rows that were held out for early stopping.
+    * `held`: the rows that were held out for early stopping; None: there were none.
     """
 
     tensors: dict[str, smle_check.Tensor]
     certificate: Certificate | None
     history: History
-    held: npt.NDArray[np.int64]
+    held: Held | None
 
 
 def train_network(
@@ -92,7 +92,9 @@ def train_network(
             assert isinstance(network, Answers)
             _continue(network, start)
         rows = torch.tensor(X, dtype=None if spec.rules else torch.float32)  # a gate reads numbers as they are
-        history = _train(model, task, network, rows, targets, weight, enforcement, seed, once)
+        held = None if once else split_rows(len(X), share=model.validation_fraction, seed=seed)[1]
+        before = None if held is None else _Before(rows[held])
+        history = _train(model, task, network, rows, targets, weight, enforcement, seed, before)
         if further is not None:
             further(network, history)
         certificate, backbone = None, network.backbone
@@ -100,11 +102,34 @@ def train_network(
             certificate = certify(network)
         else:
             backbone = _folded(network)
-    held = np.zeros(0, dtype=np.int64)
-    if not once:
-        held = split_rows(len(X), share=model.validation_fraction, seed=seed)[1].numpy()
     state = {f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()}
-    return Trained(tensors_of(state), certificate, history, held)
+    seen = None if held is None or before is None else Held(held.numpy(), before.outputs(network))
+    return Trained(tensors_of(state), certificate, history, seen)
+
+
+class _Before:
+    """Notes what a network answers to rows that were held out, before final epochs learn from them.
+
+    It is called after each epoch. The first final one has taken a few small steps on them already.
+    """
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+        self.found: Array | None = None
+
+    def __call__(self, info: EpochInfo) -> None:
+        if info.final and self.found is None:
+            self.found = self._asked(info.network)
+
+    def outputs(self, network: nn.Module) -> Array:
+        """Return the answers; those of the trained network if there were no final epochs."""
+        return self._asked(network) if self.found is None else self.found
+
+    @torch.no_grad()
+    def _asked(self, network: nn.Module) -> Array:
+        device = next(network.parameters()).device
+        answers: Array = network(self.rows.to(device)).cpu().numpy().astype(np.float64)
+        return answers
 
 
 def _network(model: SafeEstimator, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> BoxNetwork | Answers:
@@ -150,9 +175,12 @@ def _train(
     weight: Array | None,
     enforcement: Enforcement | None,
     seed: int,
-    once: bool,
+    before: _Before | None,
 ) -> History:
     """Train, then replace the heads by the safe ones that fit the training rows best, if validation agrees."""
+    final, below = model.final_epochs or 0, math.inf
+    if model.final_epochs is None and (isinstance(network, Answers) or isinstance(task, Numbers)):
+        final, below = task.final_epochs(model.max_epochs, targets)
     options = TrainingOptions(
         learning_rate=model.learning_rate,
         weight_decay=model.weight_decay,
@@ -162,18 +190,18 @@ def _train(
         patience=model.patience,
         validation_fraction=model.validation_fraction,
         schedule=model.schedule,
-        final_epochs=model.max_epochs // 4 if model.final_epochs is None else model.final_epochs,
-        final_below=task.small_loss(targets) if model.final_epochs is None else math.inf,
+        final_epochs=final,
+        final_below=below,
         verbose=model.verbose,
     )
     wanted = torch.tensor(targets, dtype=torch.float32)
-    if once:
+    if before is None:
         options = replace(options, max_epochs=1, final_epochs=0, patience=None, schedule=None, keep="last")
     history = train(
         network,
         X,
         wanted,
-        validation=(X, wanted) if once else None,
+        validation=(X, wanted) if before is None else None,
         loss=task.loss(targets),
         options=options,
         seed=seed,
@@ -181,7 +209,7 @@ def _train(
         enforcement=enforcement,
         sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
         checkpoint=model.checkpoint,
-        callbacks=model.callbacks,
+        callbacks=model.callbacks if before is None else [*model.callbacks, before],
     )
     if model.refit_heads and isinstance(network, BoxNetwork) and task.refit_loss is not None:
         wanted = torch.tensor(targets)

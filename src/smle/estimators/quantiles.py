@@ -16,8 +16,10 @@ from sklearn.pipeline import Pipeline
 
 from smle.errors import DataError
 from smle.estimators.base import SafeEstimator
+from smle.estimators.calibration import sorted_answers
 from smle.estimators.inputs import observed_inputs, spread
-from smle.estimators.tasks import Numbers
+from smle.estimators.tasks import Held, Numbers, Rows
+from smle.export.stored import StoredModel
 from smle.rules import Number, Rule, Specification
 from smle.rules.expressions import Name, Node, to_text
 from smle.tables import column_names
@@ -37,9 +39,9 @@ class SafeQuantileRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc
     r"""Quantiles of one number, by a perceptron or any quantile estimator, that never cross and obey rules.
 
     The rules are about one output, such as `demand`. They are stated for each quantile, `demand_q5`, `demand_q50` and
-    so on, with one more rule, that these are in order; the certificate is about all of them together. Answers that
-    break one are moved to the nearest allowed ones. Rules that already name the quantiles may say more, for example
-    about the width of the interval.
+    so on, with one more rule, that these are in order; the certificate is about all of them together. Answers of an
+    estimator are sorted, and answers that break a rule moved to the nearest allowed ones. Rules that already name the
+    quantiles may say more, for example about the width of the interval.
 
     Args:
         quantiles: Two or more, in increasing order.
@@ -95,6 +97,10 @@ class SafeQuantileRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc
 
     def _task_of(self, spec: Specification, y: Any = None) -> Quantiles:
         return Quantiles(spec, self.quantiles)
+
+    def _finished(self, front: Any, rows: Rows, held: Held | None) -> Any:
+        """Sort the quantiles of an estimator: no loss is larger than before, which cannot be said of nearest ones."""
+        return sorted_answers(front, len(self.quantiles)) if isinstance(front, StoredModel) else front
 
     def _inner_estimator(self) -> Any:
         return _EachQuantile(self.estimator, self.quantiles)

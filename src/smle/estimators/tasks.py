@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
     from smle.training.options import Loss
 
-__all__ = ["Labels", "Numbers", "Options", "Rows", "Task", "task_of"]
+__all__ = ["Held", "Labels", "Numbers", "Options", "Rows", "Task", "task_of"]
 
 Array = npt.NDArray[np.float64]
 Weights = str | Mapping[Any, float] | None
 Sides = tuple[npt.NDArray[np.int64], tuple[str, ...]]
 # docs/networks.md has the measurements.
 _NOISE = 0.1  # share of the variance
+_FINAL = 40  # epochs on all rows, for labels and choices
 _LARGEST = 1e30  # of targets, and one over the least spread
 _PRIOR = 4.0  # typical logits are kept within this distance of zero
 
@@ -94,9 +95,9 @@ class Task(ABC):
     def loss(self, targets: Array) -> Any:
         """Return the loss as a function of (outputs, targets), with a value for every row or number."""
 
-    def small_loss(self, targets: Array) -> float:
-        """Return the validation loss below which there is so little noise that final epochs are safe."""
-        return 0.0
+    def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
+        """Return how many final epochs there are by default, and below which validation loss they are safe."""
+        return min(_FINAL, max_epochs // 4), np.inf
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -211,11 +212,10 @@ class Numbers(Task):
 
         return loss
 
-    def small_loss(self, targets: Array) -> float:
-        """Return a tenth of the variance, for squared errors; what is small for others is not known."""
-        if not self.is_scored:
-            return 0.0
-        return _NOISE * float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
+    def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
+        """Return a quarter, below a tenth of the variance; for other losses than squared errors nothing is known."""
+        below = _NOISE * float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
+        return max_epochs // 4, below if self.is_scored else 0.0
 
     def facts(self) -> dict[str, Any]:
         """Return whether answers are a vector."""
@@ -449,6 +449,13 @@ class Options(Task):
     def sides(self, truth: Array) -> list[Sides | None]:
         """Return the options."""
         return [((self.sign * truth).argmax(axis=1), tuple(self.choice.options))]
+
+
+class Held(NamedTuple):
+    """Rows that were held out, by number, and what a network answers there (n, m) before it learned from them."""
+
+    rows: npt.NDArray[np.int64]
+    outputs: Array
 
 
 class Rows(NamedTuple):
