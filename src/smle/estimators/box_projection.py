@@ -45,8 +45,8 @@ def projected(
     network = _with_rules(old, deployed.backbone, spec)
     if X is None and network.cells.free_cell and "free.weight" not in _tensors_of(old):
         raise DataError(
-            "Some inputs fall under no rule any more, and the model has no head for them. Pass the training data, so that "
-            "one is fitted, or keep a rule that always applies, such as a range of the outputs."
+            "Some inputs fall under no rule any more, and the model has no head for them. Pass the training data, "
+            "so that one is fitted, or keep a rule that always applies, such as a range of the outputs."
         )
     safe = project(network)
     if X is not None and targets is not None and task.refit_loss is not None:
