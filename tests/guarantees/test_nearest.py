@@ -13,7 +13,7 @@ from smle.errors import DataError, RuleError
 from smle.guarantees.answers import polyhedra
 from smle.guarantees.answers.label_map import EPSILON, most_likely_labels, weights_of
 from smle.guarantees.answers.membership import broken
-from smle.guarantees.answers.nearest import nearest_outputs, to_scores
+from smle.guarantees.answers.nearest import common_units, nearest_outputs, to_scores
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle.solvers import QuadraticProgram, Status, solve
 from studies.scip import solve_miqp
@@ -49,6 +49,21 @@ def test_regions_are_read_as_the_guard_reads_them():
     X = np.array([[0.1, 0], [np.nextafter(0.1, 1), 0]])
     assert nearest_outputs(spec, X, np.ones((2, 1)))[:, 0].tolist() == [0, 1]
     assert nearest_outputs(spec, X.astype(np.float32), np.ones((2, 1)))[:, 0].tolist() == [0, 0]
+
+
+def test_numbers_of_similar_spread_have_one_unit_and_others_their_own():
+    labels = np.array([False, False, True, False, False])
+    units = common_units([0.5, 2.0, 7.0, 3000.0, 800.0], labels)
+    assert units[0] == units[1] == pytest.approx(1.0)
+    assert units[2] == 7.0
+    assert units[3] == units[4] == pytest.approx(np.sqrt(3000 * 800))
+    shared = Specification.from_yaml("inputs: {x: [0, 1]}\noutputs: [a, b]\nrules: [{name: sum, then: a + b <= 1}]")
+    # One unit: both move by the same. Units a thousandfold apart: the large one moves.
+    assert nearest_outputs(shared, np.zeros((1, 1)), [[1.0, 1.0]], scale=[1, 3]) == pytest.approx(
+        np.array([[0.5, 0.5]])
+    )
+    far = nearest_outputs(shared, np.zeros((1, 1)), [[1.0, 1.0]], scale=[1, 1000])
+    assert far == pytest.approx(np.array([[1.0, 0.0]]), abs=1e-5)
 
 
 def test_rows_without_allowed_output_are_nan():

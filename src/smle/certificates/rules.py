@@ -18,7 +18,17 @@ from smle.certificates.issue import compiled, sealed
 from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import ExactOptimal, domain_box, guard_rows, maximize, point_text, quoted, regions_of, room_at
+from smle.guarantees import (
+    ExactOptimal,
+    common_units,
+    domain_box,
+    guard_rows,
+    maximize,
+    point_text,
+    quoted,
+    regions_of,
+    room_at,
+)
 from smle.rules import Specification, label_columns, number_text
 from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, nearest, round_down, round_up
 from smle_check.guard import guard_tensors
@@ -96,7 +106,7 @@ def _checked(
     """Return the tree, the proofs and the tensors of the check and of the safe answers."""
     stated, labels = boxes.spec, label_columns(spec)
     units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
-    units = np.where(labels & (units <= 0), 1.0, np.where(units > 0, units, 1.0))
+    units = common_units(np.where(units > 0, units, 1.0), labels)
     ranges = _ranges(stated, clips, checked, typical, units)
     try:
         safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
 
 # isort: split
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 from smle.assurance import CertifiedNetwork, certify, network_of, project
 from smle.certificates.document import Certificate
 from smle.corrected import ServedModel
+from smle.errors import DataError
 from smle.estimators.tasks import Task
 from smle.guarantees import Cells, FrozenHeads, Head, find_cells
 from smle.nn.box_network import BoxNetwork
@@ -40,12 +42,23 @@ def projected(
     spec = task.spec
     deployed = network_of(old.record(), old.specification_)
     assert isinstance(deployed, CertifiedNetwork)
-    safe = project(_with_rules(old, deployed.backbone, spec))
+    network = _with_rules(old, deployed.backbone, spec)
+    if X is None and network.cells.free_cell and "free.weight" not in _tensors_of(old):
+        raise DataError(
+            "Some inputs fall under no rule any more, and the model has no head for them. Pass the training data, "
+            "so that one is fitted, or keep a rule that always applies, such as a range of the outputs."
+        )
+    safe = project(network)
     if X is not None and targets is not None and task.refit_loss is not None:
         kept, held = split_rows(len(X), share=validation_fraction, seed=0)
         rows, wanted = torch.tensor(X), torch.tensor(targets)
         refit_network(safe, rows[kept], wanted[kept], loss=task.refit_loss, validation=(rows[held], wanted[held]))
     return certify(safe)
+
+
+def _tensors_of(model: ServedModel) -> Mapping[str, npt.NDArray[Any]]:
+    assert isinstance(model.head, Box)
+    return model.head.tensors
 
 
 def _with_rules(model: ServedModel, backbone: nn.Module, spec: Specification) -> BoxNetwork:

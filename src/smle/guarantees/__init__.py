@@ -12,7 +12,7 @@ from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text, quoted
 from smle.guarantees.answers.literals import Node, branch_and_bound, choose_literals
 from smle.guarantees.answers.membership import active, broken, clause_holds
-from smle.guarantees.answers.nearest import nearest_outputs, to_scores
+from smle.guarantees.answers.nearest import common_units, nearest_outputs, to_scores
 from smle.guarantees.box import (
     PDCG_COSTS,
     REFIT_LOSSES,
@@ -103,6 +103,7 @@ __all__ = [
     "broken",
     "choose_literals",
     "clause_holds",
+    "common_units",
     "compare",
     "conflicts_explained",
     "diagnose_arrays",

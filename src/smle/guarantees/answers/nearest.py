@@ -24,11 +24,12 @@ from smle.guarantees.answers.polyhedra import Choices, nearest_in_union
 from smle.rules import Clause, Literals, Specification, exclusion, label_columns
 from smle_check.floats import BINARY64, round_down
 
-__all__ = ["nearest_outputs", "to_scores"]
+__all__ = ["common_units", "nearest_outputs", "to_scores"]
 
 Array = npt.NDArray[np.float64]
 
 _MARGINS = (1e-11, 1e-9, 1e-6)
+_ALIKE = 10.0  # spreads within this factor have one unit
 _MIXED_PAIRS = 2_000
 
 
@@ -37,6 +38,21 @@ def to_scores(spec: Specification, Y: Array) -> Array:
     scores = np.array(Y, dtype=np.float64)
     scores[:, label_columns(spec)] -= 0.5
     return scores
+
+
+def common_units(scale: npt.ArrayLike, labels: npt.NDArray[np.bool_]) -> Array:
+    """Return the units (m,) in which distances of outputs with these spreads are counted; those of labels stay.
+
+    Numbers whose spreads lie within a factor of ten share one unit, their geometric mean. What rules add up is mostly
+    of one kind, and the nearest answer is then the one that users expect. Numbers of different sizes keep their own.
+    """
+    units = np.array(scale, dtype=np.float64)
+    left = sorted(np.flatnonzero(~labels).tolist(), key=lambda i: units[i])
+    while left:
+        group = [i for i in left if units[i] <= _ALIKE * units[left[0]]]
+        left = left[len(group) :]
+        units[group] = np.exp(np.log(units[group]).mean()) if len(group) > 1 else units[group]
+    return units
 
 
 def nearest_outputs(
@@ -48,8 +64,8 @@ def nearest_outputs(
         spec: The rules.
         X: Inputs (n, d) in the order of `spec.columns`.
         Y: Outputs (n, m) in the order of `spec.targets`: numbers, scores, and for labels 0/1 or probabilities.
-        scale: Positive unit (m,) in which the error of each number is counted, so that outputs in different units
-            weigh the same; labels are not scaled. None: as they are.
+        scale: Positive spread (m,) of each number, so that outputs of different sizes weigh the same
+            (`common_units`); labels are not scaled. None: as they are.
 
     Returns:
         Outputs (n, m): labels as 0 or 1, numbers unchanged where they are allowed; NaN where none was found.
@@ -73,7 +89,7 @@ def nearest_outputs(
     if switches is None or not len(X):
         result[:, labels] = given >= 0.5
         return result
-    units = np.where(labels, 1.0, 1.0 if scale is None else np.asarray(scale, dtype=np.float64))
+    units = np.where(labels, 1.0, 1.0 if scale is None else common_units(scale, labels))
     patterns, group = np.unique(switches, axis=0, return_inverse=True)
     for g, pattern in enumerate(patterns):
         rows = np.flatnonzero(group.reshape(-1) == g)
