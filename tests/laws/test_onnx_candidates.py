@@ -28,6 +28,7 @@ CASES = {
     "coupled": COUPLED,
     "labels": LABELS,
     "budget": TWO + "  - {name: n, then: p >= 0 and q >= 0}\n  - {name: s, when: a < 0.5, then: p + q <= 1 + b}\n",
+    "only limits move": TWO + "  - {name: c, then: 0 <= p <= 1 + a and 0 <= q <= 1 + a}\n  - {name: o, then: p <= q}\n",
     "no gate": TWO + "  - {name: s, then: p + q <= 1 and p - q <= 0.5 and q - p < 0.5}\n",
     "gap": TWO + "  - {name: g, when: a <= 0.5 and b > 0.1, then: p <= 0.2 or p >= 0.7}\n",
     "strict": TWO + "  - {name: g, when: b > 0, then: p + q < 0}\n  - {name: h, when: b <= 0, then: p + q > 0}\n",

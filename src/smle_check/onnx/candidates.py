@@ -200,13 +200,16 @@ class Checked(Limits):
         places = p.add("Transpose", [failing], "repair/places")
         chosen = p.add("Squeeze", [failing, first], "repair/chosen")
         answers = p.add("Gather", [self.answers(), chosen], "repair/answers", axis=1)
-        wide = self.chosen_inputs(chosen) if self.table.moves else None
+        # The check reads inputs if its literals do; proposals may read them where any limit moves with them.
+        sloped = any(op.out in self.limit_of and op.args[4] is not None for op in self.ops)
+        wide = self.chosen_inputs(chosen) if self.table.moves or sloped else None
         # Whatever is proposed, there is one answer for each row.
         shape = p.add("Shape", [answers], "repair/shape")
         proposal = p.add("Reshape", [PROPOSAL, shape], "first/proposal", allowzero=1)
         # Without clips there is nothing that NaN would have to be replaced for: the check refuses it.
         served = self.clipped(proposal, chosen, 1, "first") if self.stages else self.settled(proposal, "first")
-        short = self.short(self.compared(served, wide, "first"), self.table.strict, "first")
+        bits = self.compared(served, wide if self.table.moves else None, "first")
+        short = self.short(bits, self.table.strict, "first")
         worst = p.add("ReduceMax", [short], "first/worst", keepdims=0)
         fails = p.add("Greater", [worst, p.floats("constants/none", [0], ())], "first/fails")
         outer, p.nodes = p.nodes, []
