@@ -1,4 +1,4 @@
-"""Heads of rules under attack: certified ones, what an attacker knows of them, and the ways to run them."""
+"""Heads of rules under attack: certified ones and the ways to run them (long: every attack knows every head)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One document per trap: each is sealed with fresh digests by its author and refused for the stated reason."""
+"""One document per trap, in one file as the list that auditors read: each is sealed anew and refused for its reason."""
 
 import random
 import struct

@@ -1,4 +1,4 @@
-"""Whatever is done to an exported file: the checker rejects it, quickly, or the certified part is unchanged."""
+"""Whatever is done to an exported file (one long list): it is rejected, or the certified part is unchanged."""
 
 from __future__ import annotations
 
