@@ -44,7 +44,8 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
         thresholds: The probability from which on a label is predicted: a number, a dict by label (0.5 for others), or
             `balanced_accuracy` or `f1`, tuned on the rows that a network holds out. Logits are shifted in front of the
             head, so that rules about labels are proved for the labels that are predicted. `thresholds_` has them.
-        Others: Those of `SafeEstimator`.
+
+    Further parameters are those of `SafeEstimator`.
 
     >>> import numpy as np
     >>> from smle import SafeClassifier

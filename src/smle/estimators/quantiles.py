@@ -47,7 +47,8 @@ class SafeQuantileRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc
         quantiles: Two or more, in increasing order.
         estimator: Fitted once for each quantile: any with a parameter `quantile` or `alpha`, of scikit-learn, LightGBM
             or XGBoost, or a pipeline that ends with one. None: one network for all, with the pinball loss.
-        Others: Those of `SafeEstimator`. Nothing is compared (`compare`).
+
+    Further parameters are those of `SafeEstimator`. Nothing is compared (`compare`).
 
     >>> import numpy as np
     >>> from smle import SafeQuantileRegressor

@@ -35,7 +35,8 @@ class SafeRegressor(RegressorMixin, SafeEstimator):  # type: ignore[misc]
             network, so rules are about the rate; below a hundredth of the mean target the deviance goes on as a
             straight line. With other losses than `squared_error` nothing is compared (`compare`) or refitted.
         quantile: Of `loss="quantile"`.
-        Others: Those of `SafeEstimator`.
+
+    Further parameters are those of `SafeEstimator`.
 
     >>> import numpy as np
     >>> from smle import SafeRegressor
