@@ -20,6 +20,7 @@ from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_f
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.operations import TABLE, affine_at
 from smle.nn.precision import Float32Only
+from smle.nn.quick import eager
 from smle.nn.units import DataScale
 from smle.programs import Box as BoxProgram
 from smle.programs import frozen_heads_of
@@ -187,7 +188,7 @@ class BoxNetwork(Float32Only):
                 f"{tuple(features.shape)}."
             )
         if not self.training:
-            served: Tensor = self._served(features, z)
+            served: Tensor = self._serve(features, z) if eager(z) else self._served(features, z)
             return served
         if self.pinned:  # training goes on
             self.pinned = False
@@ -214,6 +215,10 @@ class BoxNetwork(Float32Only):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _served(self, features: Tensor, z: Tensor) -> Tensor:
+        """Do what `_serve` does, apart from compilers."""
+        return self._serve(features, z)
+
+    def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if they are asked for."""
         answers = self._program(features.detach().cpu().numpy(), z.detach().to(torch.float32).cpu().numpy())
         served = torch.from_numpy(answers).to(z.device)

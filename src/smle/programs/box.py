@@ -34,7 +34,7 @@ class Box:
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array]) -> None:
         self.ops, self.tensors = ops, tensors
-        self._steps: dict[tuple[str | None, str], list[Step]] = {}
+        self._steps: dict[tuple[str | None, np.dtype[Any]], list[Step]] = {}
 
     @classmethod
     def of(cls, certificate: Certificate) -> Box:
@@ -76,7 +76,7 @@ class Box:
         """
         if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
             raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
-        key = wanted, features.dtype.name
+        key = wanted, features.dtype  # its name takes longer than a product
         steps = self._steps.get(key)
         if steps is None:
             ops = self.ops if wanted is None else needed(self.ops, (wanted,))
