@@ -277,3 +277,16 @@ def test_examples_of_docstrings_run(module):
     found = doctest.testmod(module)
     assert found.attempted > 3
     assert found.failed == 0
+
+
+def test_training_on_from_a_model_that_was_not_verified_proves_its_head_anew(tmp_path):
+    X = np.linspace(0, 1, 60)[:, None]
+    rules = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: cap, then: y <= 0.5}]"
+    for name, text in (("stated", rules), ("weaker", rules.replace("0.5", "9"))):
+        SafeRegressor(text, max_epochs=2, compare=False, random_state=0).fit(X, X[:, 0]).save(tmp_path / name)
+    model = load(tmp_path / "stated", verify=False)
+    model.deployed_._proof = load(tmp_path / "weaker").deployed_.proof  # as if the files had been exchanged
+    model.partial_fit(X, 5 + X[:, 0])
+    stated = load(tmp_path / "stated").certificate_.document["specification"]
+    assert model.certificate_.document["specification"] == stated
+    assert model.predict(X).max() <= 0.5

@@ -223,7 +223,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         X = X if known is None else self._read(X)
         fitted = self._emptied()
         rows = fitted._read_rows(X, y, sample_weight, known=known, classes=classes)
-        fitted._fit(rows, self._start(), once=True, proof=None if known is None else known.proof)
+        fitted._fit(rows, self._start(), once=True, proof=None if known is None else known.certificate_)
         self.__dict__ = fitted.__dict__
         return self
 
