@@ -25,7 +25,7 @@ from studies.bench.sampling import Judge
 from studies.bench.soundness import Ledger, attack_tables, found_in, runtimes_table
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, LABELS, MIXED, OBLIQUE
 
-__all__ = ["run", "subjects"]
+__all__ = ["BANK", "DOSES", "RAMPS", "SHARES", "bank", "doses", "run", "shares", "subjects"]
 
 _POINTS = {False: 10_000_000, True: 60_000}
 _LEAST = 1000  # points of a head in a round
@@ -111,18 +111,21 @@ def _many() -> str:
     return "\n".join([*lines, "  - {name: tied, when: a + 30 * b >= 20.2, then: y - w <= 9.9}"]) + "\n"
 
 
-def _bank(X: Any, rng: np.random.Generator) -> Any:
+def bank(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules BANK."""
     income, _, debt = X.T
     limit = 0.3 * income * (1 + 0.3 * rng.normal(size=len(X))) - 0.2 * debt
     return np.stack([limit, 13 - income / 60_000 + 4 * rng.normal(size=len(X))], axis=1)
 
 
-def _shares(X: Any, rng: np.random.Generator) -> Any:
+def shares(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules SHARES."""
     raw = np.stack([0.5 + 0.4 * np.sin(X[:, 0]), 0.3 + 0.3 * X[:, 1], 0.2 + 0.1 * X[:, 0]], axis=1)
     return raw + 0.1 * rng.normal(size=raw.shape)
 
 
-def _doses(X: Any, rng: np.random.Generator) -> Any:
+def doses(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules DOSES."""
     weight, age, kidney = X.T
     dose = 0.045 * weight * (0.8 + 0.2 * np.sin(age / 15)) + 0.1 * rng.normal(size=len(X))
     return np.stack([dose, 20 / kidney + rng.normal(size=len(X))], axis=1)
@@ -137,10 +140,10 @@ def subjects() -> dict[str, Callable[[], Subject]]:
     """Return the models by name, each as a function that makes it."""
     boosting = MultiOutputRegressor(HistGradientBoostingRegressor(max_iter=40))
     made: dict[str, Callable[[], Subject]] = {
-        "bank, boosting": lambda: corrected("bank, boosting", BANK, boosting, _bank, rows=3000),
-        "doses, boosting": lambda: corrected("doses, boosting", DOSES, boosting, _doses, rows=3000),
-        "bank, ridge": lambda: corrected("bank, ridge", BANK, Ridge(), _bank, rows=3000),
-        "shares, ridge": lambda: corrected("shares, ridge", SHARES, Ridge(), _shares, rows=3000),
+        "bank, boosting": lambda: corrected("bank, boosting", BANK, boosting, bank, rows=3000),
+        "doses, boosting": lambda: corrected("doses, boosting", DOSES, boosting, doses, rows=3000),
+        "bank, ridge": lambda: corrected("bank, ridge", BANK, Ridge(), bank, rows=3000),
+        "shares, ridge": lambda: corrected("shares, ridge", SHARES, Ridge(), shares, rows=3000),
     }
     texts = {
         "ramps": RAMPS, "ranges": RANGES, "touching": TOUCHING, "ten mixed limits": _ten(), "many limits": _many(),

@@ -10,7 +10,7 @@ import pytest
 
 from smle.guarantees.proof.verify import verify
 from studies.bench import available, harness, run_bench
-from studies.bench.guarantees import hundred_rules, problem
+from studies.bench.guarantees import problem
 from studies.bench.harness import BenchResult, Plot, Table, interleaved, write
 
 
@@ -99,14 +99,12 @@ def test_the_instances_of_the_guarantees_bench_are_what_they_say() -> None:
     assert verify(over, spec, cells).hold
     spec, cells, over = problem(0, d=4, n=8, m=2, clauses=3, affine=True, room=0.01)
     assert not verify(over, spec, cells).hold
-    spec, cells, over = hundred_rules(affine=True)
-    assert len(verify(over, spec, cells)) == 100
 
 
 @pytest.mark.audit
 def test_the_guarantees_bench_runs(tmp_path: Path) -> None:
     found = run_bench("guarantees", quick=True, output=tmp_path)
     assert (tmp_path / "guarantees.md").exists()
-    assert len(found.tables) == 8
+    assert len(found.tables) == 3
     answers = [row[-1] for row in found.tables[0].rows]
     assert all(answers)
