@@ -19,7 +19,7 @@ import torch
 from smle import attack, correct
 from smle.nn.network import SafeNetwork
 from studies.bench.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
-from studies.bench.harness import BenchResult, Plot, Table, interleaved, one_thread
+from studies.bench.harness import BenchResult, Table, interleaved, one_thread
 from studies.bench.sampling import Judge
 
 __all__ = ["run"]
@@ -27,7 +27,6 @@ __all__ = ["run"]
 _WANTED = 0.995
 _PUBLISHED = "96.1 % on average, published safe training at 100 % certified"
 _MOVED = 1e-5
-_THRESHOLDS = np.logspace(-8, 0, 33)
 
 Rows = list[tuple[object, ...]]
 
@@ -43,7 +42,6 @@ def run(quick: bool = False) -> BenchResult:
     agreement: Rows = []
     attacks: Rows = []
     costs: Rows = []
-    curves: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
     with one_thread():
         for task in [stand_in()] if quick else read_tasks():
             network, facts = _made(task)
@@ -51,7 +49,6 @@ def run(quick: bool = False) -> BenchResult:
             worst, at_test = min(region.same for region in regions), _same(task, network, task.test)
             made.append((task.name, len(task.rules), *facts[:2], _percent(at_test), _percent(worst), *facts[2:]))
             agreement += [region.row(task.name) for region in regions]
-            curves[task.name] = _curve(np.concatenate([region.moved for region in regions]))
             attacks += [_attacked(task, network, rule, 2000 if quick else 100_000) for rule in task.rules]
             costs += _costs(task, network, quick=quick)
             kept = sum(int((region.changed & ~region.broken).sum()) for region in regions)
@@ -63,10 +60,9 @@ def run(quick: bool = False) -> BenchResult:
                 passed[f"{task.name}: {wanted} points of every region (worst {_percent(worst)})"] = worst >= _WANTED
     tried = sum(int(str(row[4])) for row in attacks)
     passed[f"no violation after correction ({tried:,} points tried)"] = all(row[5] == "none" for row in attacks)
-    plot = Plot("Scores in the regions, corrected against original", "change of a score", "share of points", curves)
     title = "ACAS Xu: provably safe networks that keep the advice"
     tables = _tables(made, agreement, attacks, costs)
-    return BenchResult("acasxu", title, tables, (plot,), passed=passed, quick=quick)
+    return BenchResult("acasxu", title, tables, passed=passed, quick=quick)
 
 
 def _made(task: Task) -> tuple[SafeNetwork, tuple[object, ...]]:
@@ -132,13 +128,6 @@ def _compared(task: Task, network: SafeNetwork, rule: int, count: int) -> _Regio
     broken[judgment.rows] = True
     changed, moved = advice(corrected) != advice(original), np.abs(corrected - original).max(axis=1)
     return _Region(task.rules[rule], len(judgment.broken.get(rule, ())), broken, changed, moved)
-
-
-def _curve(moved: FloatArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return thresholds, and the share of points whose scores moved by more; where it is positive."""
-    shares = [(float(t), float((moved > t).mean())) for t in _THRESHOLDS]
-    shown = [(t, share) for t, share in shares if share > 0]
-    return tuple(t for t, _ in shown), tuple(share for _, share in shown)
 
 
 def _attacked(task: Task, network: SafeNetwork, rule: str, tries: int) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -146,7 +146,7 @@ def _wave(X: Array, rng: np.random.Generator) -> Array:
     return np.asarray((6 * np.sin(X[:, 0]) + 2 * X[:, 1] + 0.5 * rng.normal(size=len(X)))[:, None])
 
 
-def _tasks() -> dict[str, tuple[Specification, Targets]]:
+def _tasks() -> Mapping[str, tuple[Specification, Targets]]:
     """Return rules, and how targets come from inputs and noise."""
     rng = np.random.default_rng(0)
     hidden, mixture = rng.normal(size=10), rng.normal(size=(3, 10))
@@ -156,7 +156,9 @@ def _tasks() -> dict[str, tuple[Specification, Targets]]:
 
     stated = {"bank": (BANK, bank), "doses": (DOSES, doses), "ramps on three steps": (RAMPS, _ramps)}
     stated |= {"shares": (SHARES, shares), "three separated ranges": (_RANGES, _wave)}
-    tasks = {name: (Specification.from_yaml(rules), targets) for name, (rules, targets) in stated.items()}
+    tasks: dict[str, tuple[Specification, Targets]] = {
+        name: (Specification.from_yaml(rules), targets) for name, (rules, targets) in stated.items()
+    }
     return tasks | {"24 alternatives over 10 outputs": (alternatives(_INPUTS, hidden, (24, 25), rng), around)}
 
 
@@ -234,7 +236,7 @@ def _mixed(unit: float) -> str:
 
 def _networks(quick: bool, passed: dict[str, bool]) -> Table:
     rows: list[tuple[object, ...]] = []
-    n, options = (400, {"max_epochs": 5}) if quick else (3000, {})
+    n, options = 400 if quick else 3000, dict[str, Any](max_epochs=5) if quick else {}
     for unit in (1e-3, 1.0, 1e6):
         spec, rng = Specification.from_yaml(_mixed(unit)), np.random.default_rng(0)
         X = uniform_points(spec, rng, 2 * n, dtype=np.float64)

@@ -20,7 +20,7 @@ from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
-from studies.bench.harness import BenchResult, Plot, Table, interleaved
+from studies.bench.harness import BenchResult, Table, interleaved
 from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp
 
 __all__ = ["run"]
@@ -29,10 +29,9 @@ __all__ = ["run"]
 def run(quick: bool = False) -> BenchResult:
     """Run all parts; `quick` uses small sizes and few rounds."""
     passed: dict[str, bool] = {}
-    checks, plot = _checks(quick, passed)
-    tables = (checks, _exclusion_checks(quick), _projections(quick, passed))
+    tables = (_checks(quick, passed), _exclusion_checks(quick), _projections(quick, passed))
     title = "Guarantees: verification and projection"
-    return BenchResult("guarantees", title, tables, (plot,), passed=passed, quick=quick)
+    return BenchResult("guarantees", title, tables, passed=passed, quick=quick)
 
 
 def _f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -84,9 +83,8 @@ def _bounds(rng: np.random.Generator, d: int, n: int, *, affine: bool) -> Bounds
     return Bounds(_f32(lower), _f32(upper), _f32(slope), _f32(slope + opening))
 
 
-def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
+def _checks(quick: bool, passed: dict[str, bool]) -> Table:
     rows: list[tuple[object, ...]] = []
-    series: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
     for kind in ("constant", "affine"):
         widths = (16, 64) if quick else (16, 64, 256, 1024) if kind == "constant" else (16, 64, 256)
         ratios: dict[int, list[float]] = {n: [] for n in widths}
@@ -111,11 +109,7 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
             f"{kind} bounds: at least {at_least}x faster per check than the paper's MILP "
             f"(median {middle:.0f}x; against the pruned MILP {tighter:.0f}x)"
         ] = middle >= at_least
-        series[f"{kind} bounds"] = (
-            tuple(float(n) for n in widths),
-            tuple(float(np.median(values)) for values in ratios.values()),
-        )
-    table = Table(
+    return Table(
         "One check: 4 linear clauses over a polytope of 8 inputs",
         (
             "bounds",
@@ -137,7 +131,6 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
         "tightening decides, both by HiGHS. Times include writing the problem down. 'Just holds' is the "
         "head after projection, the usual state in training, where the MILP has to search.",
     )
-    return table, Plot("paper's MILP / ours, per check", "embedding size", "ratio", series)
 
 
 def _projected(spec: Specification, cells: Cells, over: FrozenHeads) -> FrozenHeads:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from smle.assurance import certify, verify
 from smle.nn.box_network import BoxNetwork
-from studies.bench.harness import BenchResult, Plot, Table, one_thread
+from studies.bench.harness import BenchResult, Table, one_thread
 from studies.bench.scale_million import measure
 from studies.bench.scale_subjects import AXES, Axis, Subject
 
@@ -33,7 +33,7 @@ def run(quick: bool = False) -> BenchResult:
     with one_thread():
         curves = _curves(quick)
     tables = (*million, _exponents(curves), *(curve.table() for curve in curves))
-    return BenchResult("scale", "Scale", tables, _plots(curves), passed=passed, quick=quick)
+    return BenchResult("scale", "Scale", tables, passed=passed, quick=quick)
 
 
 # --- cost curves
@@ -70,7 +70,6 @@ class _Curve:
     """CPU seconds of each operation and certificate sizes (bytes) along one axis."""
 
     axis: str
-    short: str
     setting: str
     sizes: tuple[int, ...]
     seconds: dict[str, tuple[float, ...]]
@@ -103,7 +102,7 @@ def _curve(axis: Axis, sizes: tuple[int, ...], *, rounds: int) -> _Curve:
                     record[name].append(_cpu_seconds(call))
     # The least of all rounds: what else the machine does only ever adds.
     seconds = {name: tuple(min(record[name]) for record in taken) for name in _OPERATIONS}
-    return _Curve(axis.name, axis.short, axis.setting, sizes, seconds, tuple(size for _, size in prepared))
+    return _Curve(axis.name, axis.setting, sizes, seconds, tuple(size for _, size in prepared))
 
 
 def _operations(subject: Subject) -> tuple[dict[str, Callable[[], object]], int]:
@@ -152,18 +151,6 @@ def _exponents(curves: Sequence[_Curve]) -> Table:
         "of up to 15 rounds over all sizes. 'Setup' finds cells and centers and builds the network; the training "
         f"step is forward, backward and Adam for {_BATCH} rows; 'certificate' proves, writes and, before "
         "it hands anything out, checks; the exact check is `Certificate.check()`.",
-    )
-
-
-def _plots(curves: Sequence[_Curve]) -> tuple[Plot, ...]:
-    return tuple(
-        Plot(
-            name,
-            "size / smallest size",
-            "CPU seconds",
-            {c.short: (tuple(size / c.sizes[0] for size in c.sizes), c.seconds[name]) for c in curves},
-        )
-        for name in _OPERATIONS[1:]
     )
 
 
