@@ -39,5 +39,5 @@ def test_what_is_masked_is_missing(kind):
     X = np.ma.MaskedArray(np.array([[0.9, 0.5], [0.1, 0.5]], dtype=kind), mask=[[True, False], [False, False]])
     for model in models():
         assert model.predict(np.ma.MaskedArray(X.data, mask=False))[0] >= 1
-        with pytest.raises((DataError, ValueError), match="missing|NaN"):
+        with pytest.raises((DataError, ValueError), match=r"missing|NaN"):
             model.predict(X)

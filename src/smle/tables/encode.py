@@ -280,7 +280,7 @@ def _values(column: Any) -> npt.NDArray[Any]:
     It does so for lists that also hold fractions, and for columns of whole numbers in which some are missing.
     """
     column = plain_array(column)
-    array = plain_array(np.asarray(column))
+    array: npt.NDArray[Any] = plain_array(np.asarray(column))
     if isinstance(column, np.ndarray) or array.dtype != np.float64 or not may_be_rounded(array).any():
         return array
     return as_objects(column, array.shape)
