@@ -58,6 +58,7 @@ out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
 _settings = {"debug": False}
 
 REFUTED, WRONG, UNDECIDED = 1, 2, 3  # exit codes
+_LISTED = 40  # lines of scores by output
 
 # Headings of `smle --help`; a command names the one it belongs under.
 RULES, MODELS, DEMO = "Rules", "Models", "Demonstration"
@@ -219,7 +220,7 @@ def _column(proved: Sequence[Proved]) -> str:
     return "enforced by" if any(item.by for item in proved) else "margin"
 
 
-def print_scores(scores: Scores, listed: int = 40) -> None:
+def print_scores(scores: Scores) -> None:
     """Print what was measured, method by method, and output by output where there are several."""
     table = [(line.title, line.score, line.broken, line.seconds) for line in scores.table()]
     titles = ("", scores.metric, "rows that break a rule", "seconds")
@@ -227,8 +228,8 @@ def print_scores(scores: Scores, listed: int = 40) -> None:
     print_rows(f"On {scores.place}", [titles[i] for i in known], [[row[i] for i in known] for row in table])
     heads, lines = scores.by_output()
     if lines:
-        left = f" ({listed} of {len(lines)} lines)" if len(lines) > listed else ""
-        print_rows(f"By output{left}", heads, lines[:listed])
+        left = f" ({_LISTED} of {len(lines)} lines)" if len(lines) > _LISTED else ""
+        print_rows(f"By output{left}", heads, lines[:_LISTED])
 
 
 def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:
