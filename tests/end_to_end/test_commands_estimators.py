@@ -10,20 +10,7 @@ from smle.guarantees import broken
 from smle.rules import Specification
 from smle.tables import encode_inputs
 from support.commands import run
-
-RULES = """
-inputs:
-  income: [0, 1000000]
-  age: {range: [18, 100], integer: true, missing: 40}
-  job: {categories: [none, employee, self-employed], missing: none}
-outputs: [limit, rate]
-rules:
-  - {name: affordable, then: limit <= 0.35 * income and limit <= 60000}
-  - {name: positive, then: limit >= 0}
-  - {name: usury, then: 5 <= rate <= 24.5}
-  - {name: young, when: age < 21, then: limit <= 2000}
-  - {name: old, when: age > 80, then: limit <= 10000 + 0.1 * income}
-"""
+from support.rules_cases import BANK as RULES
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
 
 @contextmanager
 def _flushed() -> Iterator[None]:
-    """Write out what was printed; when Python does it at its end, it is too late for an exit code of ours."""
+    """Flush standard output before the process ends: later it is too late to choose the exit code."""
     try:
         yield
     except typer.Exit:
@@ -136,7 +136,7 @@ def _fail(kind: str, error: Exception, code: int) -> NoReturn:
 
 
 def _words(error: Exception) -> str:
-    """Return the message of an error, without the number that the system has for it."""
+    """Return the message of an error, without the system's error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     place = error.filename2 or error.filename
@@ -145,7 +145,7 @@ def _words(error: Exception) -> str:
 
 @contextmanager
 def data_named(place: str | Path) -> Iterator[None]:
-    """Say of an error in a table which file it is in."""
+    """Name the file in errors about its table."""
     try:
         yield
     except DataError as error:
@@ -159,7 +159,7 @@ def quoted(place: str | Path) -> str:
 
 @contextmanager
 def counted(title: str, *, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Show on a terminal what takes long, and a running count; yields what to call with the count."""
+    """Show a title and a running count on a terminal; yields the function to call with the count."""
     if not err.is_terminal:
         yield lambda count: None
         return

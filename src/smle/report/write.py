@@ -96,7 +96,7 @@ def write_report(
 
 
 def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str]]) -> None:
-    """Let a report replace no table, and no file of the models, which it is about."""
+    """Raise if the report would replace its table or a file of its models."""
     kept = {f"a file of the model ({file})": file for folder in folders for file in model_files(folder)}
     if isinstance(data, str | PathLike):
         kept["the table itself"] = Path(data)
