@@ -65,7 +65,7 @@ def test_every_command_takes_it(place):
     result = run("report", place / "model", "--data", place / "bank.csv", "-o", place / "report.html")
     assert result.exit_code == 0, result.output
     page = (place / "report.html").read_text()
-    assert "All 5 rules hold for every input of the domain" in page
+    assert "All 6 rules hold for every input of the domain" in page
     assert "HistGradientBoostingRegressor" in page
 
 
