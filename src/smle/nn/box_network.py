@@ -179,8 +179,9 @@ class BoxNetwork(Float32Only):
             ValueError: If shapes do not fit the rules.
             TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
-        features = read_features(features, is_large=self._is_large)
-        z = self.embed(features, *backbone_inputs)
+        given = read_features(features, is_large=self._is_large)
+        features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+        z = self.embed(given, *backbone_inputs)
         wanted = (len(z), len(self.spec.columns))
         if features.shape != wanted:
             raise ValueError(
