@@ -39,7 +39,7 @@ class Finding:
 
     @property
     def severe(self) -> bool:
-        """Whether no model can be certified before this is mended."""
+        """Whether no model can be certified until this is fixed."""
         return self.kind in SEVERE
 
 
