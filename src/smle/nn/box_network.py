@@ -20,7 +20,7 @@ from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_f
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.operations import TABLE, affine_at
 from smle.nn.precision import Float32Only
-from smle.nn.quick import eager
+from smle.nn.quick import eager, refuse_tracing
 from smle.nn.units import DataScale
 from smle.programs import Box as BoxProgram
 from smle.programs import frozen_heads_of
@@ -220,6 +220,7 @@ class BoxNetwork(Float32Only):
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if they are asked for."""
+        refuse_tracing()
         answers = self._program(features.detach().cpu().numpy(), z.detach().to(torch.float32).cpu().numpy())
         served = torch.from_numpy(answers).to(z.device)
         if not torch.is_grad_enabled() or not (z.requires_grad or features.requires_grad):
