@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -33,7 +34,6 @@ from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
 from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Clause, Literals, Specification, exclusion
-from smle_check.floats import exact
 
 __all__ = ["judge_literals", "verify", "verify_clauses"]
 
@@ -219,7 +219,7 @@ def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Arra
     room = -(excess + _TINY_SHARE * sizes)
     best = int(np.argmax(room))
     x = np.where(literals.s[best] > 0, domain.high, domain.low)
-    point = [exact(value) for value in y]
+    point = [Fraction(float(value)) for value in y]
     if any(not literal.inputs and literal.holds(point, ()) for literal in clause.literals):
         return max(float(room[best]), 5e-324), x
     return float(room[best]), x
