@@ -139,8 +139,9 @@ def test_wrong_types_are_named():
         train(BoxNetwork(nn.Linear(2, 4), spec, embedding=4), x.numpy(), x.numpy(), loss=nn.functional.mse_loss)
 
 
-def test_verdicts_are_shown_by_their_number() -> None:
+def test_verdicts_are_shown_by_number_and_rule() -> None:
     text = "{inputs: {a: [0, 1], b: [0, 1]}, outputs: [y, z], rules: [{name: r, then: y <= 1 and z >= 0}]}\n"
     network = smle.project(BoxNetwork(nn.Linear(2, 3), Specification.from_yaml(text), embedding=3))
     verdicts = smle.verify(network)
     assert repr(verdicts) == f"Verdicts(2 of 2 proved, smallest margin {verdicts.margin:.3g})"
+    assert str(verdicts).splitlines()[-1].split()[:4] == ["r", "2", "of", "2"]

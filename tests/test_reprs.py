@@ -68,5 +68,5 @@ def test_verdicts_print_a_line_per_rule() -> None:
     items = [(Obligation(0, 0, c, None), Holds(0.5 + c, proof)) for c in range(40)]
     verdicts = Verdicts((*items, (Obligation(0, 1, 0, None), Unknown("gave up"))))
     assert repr(verdicts) == "Verdicts(40 of 41 proved, smallest margin -inf)"
-    assert str(verdicts).splitlines()[-2:] == ["0     40 of 40  0.5", "1     0 of 1    -inf"]
+    assert str(verdicts).splitlines()[-2:] == ["0     40 of 40  0.5", "1     0 of 1    unknown"]
     assert verdicts._repr_html_().count("<tr>") == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from smle.guarantees.box import pdcg
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, memory_projection, run_pdcg
 from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
@@ -200,6 +201,15 @@ def test_a_failed_run_hands_over_its_last_head(cost: str) -> None:
     y = run.head.W @ found.z + run.head.b + (0 if run.head.V is None else run.head.V @ found.x)
     part = problem.parts[0]
     assert all((rows.g @ y + rows.s @ found.x <= rows.h).all() for rows in part.stated if len(rows.h) == 1)
+
+
+def test_weights_that_grow_without_end_are_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, problem = parts(random_instance(0))
+    monkeypatch.setattr(pdcg, "_LARGEST", 1e-9)
+    run = run_pdcg(head, problem, n_it=3, n_xs=1)
+    assert (run.succeeded, run.iterations) == (False, 0)
+    assert run.reason == "the weights grow without end"
+    assert moved(head, run.head) == 0
 
 
 def samples_of(instance: Instance, rows: int, seed: int) -> Samples:

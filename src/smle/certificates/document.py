@@ -119,7 +119,9 @@ class Certificate:
         return "\n".join([*lines, *self._below()])
 
     def _title(self) -> str:
-        return f"Certificate: {len(self.proved)} statements proved in exact arithmetic, for every input of the domain"
+        count = len(self.proved)
+        statements = "1 statement" if count == 1 else f"{count} statements"
+        return f"Certificate: {statements} proved in exact arithmetic, for every input of the domain"
 
     def _rows(self) -> list[tuple[str, str, str]]:
         rules: dict[str, list[Proved]] = {}

@@ -312,7 +312,7 @@ class _Run:
         history, training = description["history"], description["training"]
         how = f"{history['epochs']} epochs (ended by {history['stopped']})" if "epochs" in history else self.name
         if history.get("final_epochs"):
-            how += f", then {history['final_epochs']} final epochs on all of them"
+            how += f", then on all of them (final epochs: {history['final_epochs']})"
         say(f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.")
         if "head" in training:
             ways = training["head"]["ways"]

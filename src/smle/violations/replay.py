@@ -65,7 +65,7 @@ def replayed(
     for block in verdicts.exclusions:
         pairs = ((c, judged(Obligation(block.head, block.rule, c, block.region), v)) for c, v in block.unproved)
         blocks.append(replace(block, unproved=tuple(pairs)))
-    return Verdicts(tuple((o, judged(o, v)) for o, v in verdicts.items), tuple(blocks))
+    return replace(verdicts, items=tuple((o, judged(o, v)) for o, v in verdicts.items), exclusions=tuple(blocks))
 
 
 def _worst(spec: Specification, obligation: Obligation, X: Points, Y: Doubles) -> Violated | None:

@@ -48,6 +48,9 @@ Finder = Callable[[Head, HeadProblem], tuple[Search, int]]
 """Returns the outcome of a search for a counterexample, and the part of the obligations that it breaks."""
 
 COSTS = ("squared", "absolute")
+
+_LARGEST = 1e30
+"""Weights beyond are not taken over: their products are no numbers of float32."""
 _NODES = 400  # choices of literals that a projection looks at
 
 
@@ -123,6 +126,8 @@ def run_pdcg(
         if solution.x is None:
             reason = f"the projection failed: {solution.status} ({solution.message})"
             return Pdcg(current, False, iteration, tuple(found), reason)
+        if not np.abs(solution.x).max() < _LARGEST:
+            return Pdcg(current, False, iteration, tuple(found), "the weights grow without end")
         current = Head.from_vector(solution.x, head)
     return Pdcg(current, False, n_it, tuple(found), f"a counterexample was found in each of {n_it} iterations")
 

@@ -149,10 +149,11 @@ class ExclusionVerdicts(_NoTruth):
 
 @dataclass(frozen=True, eq=False)
 class Verdicts(_NoTruth):
-    """All verdicts for one over-approximation: one per obligation, and arrays for exclusions."""
+    """All verdicts for one over-approximation: one per obligation, and arrays for exclusions; `rules`: their names."""
 
     items: tuple[tuple[Obligation, Verdict], ...]
     exclusions: tuple[ExclusionVerdicts, ...] = field(default=())
+    rules: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Say how many obligations are proved."""
@@ -167,15 +168,24 @@ class Verdicts(_NoTruth):
         return html_table(repr(self), self._rows())
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return for each rule (by number, from 0 on) what is proved and its smallest margin."""
+        """Return for each rule what is proved and its smallest margin, or what stands in the way."""
         found: dict[int, list[float]] = {}
+        worse: dict[int, str] = {}
         for obligation, verdict in self.items:
             known = isinstance(verdict, Holds | NotProved)
             found.setdefault(obligation.rule, []).append(verdict.margin if known else -np.inf)  # type: ignore[union-attr]
+            if isinstance(verdict, Violated):
+                worse[obligation.rule] = "broken"
+            elif isinstance(verdict, Unknown):
+                worse.setdefault(obligation.rule, "unknown")
         for block in self.exclusions:
             found.setdefault(block.rule, []).extend(block.margins.tolist())
         rows = [
-            (str(rule), f"{sum(m > 0 for m in margins)} of {len(margins)}", f"{min(margins):.3g}")
+            (
+                self.rules[rule] if self.rules else str(rule),
+                f"{sum(m > 0 for m in margins)} of {len(margins)}",
+                worse.get(rule, f"{min(margins):.3g}"),
+            )
             for rule, margins in sorted(found.items())
         ]
         return [("rule", "proved", "smallest margin"), *rows]

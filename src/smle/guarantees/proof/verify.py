@@ -79,7 +79,7 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
                     found = ExclusionVerdicts(c, i, region, pairs, *proofs)
                 before = len(spec.rules[i].requirement.clauses)
                 blocks.append(replace(found, unproved=_unproved(found, before, judged)))
-    return Verdicts(tuple(items), tuple(blocks))
+    return Verdicts(tuple(items), tuple(blocks), tuple(rule.name for rule in spec.rules))
 
 
 def _verdicts(
