@@ -53,8 +53,9 @@ class CertifiedNetwork(nn.Module):
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
-        features = read_features(features, is_large=self._is_large)
-        z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(features.float())
+        given = read_features(features, is_large=self._is_large)
+        features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+        z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(given.float())
         outputs: Tensor = self.head(features, z)
         return outputs
 

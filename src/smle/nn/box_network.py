@@ -20,7 +20,7 @@ from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_f
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.operations import TABLE, affine_at
 from smle.nn.precision import Float32Only
-from smle.nn.quick import eager
+from smle.nn.quick import eager, refuse_tracing
 from smle.nn.units import DataScale
 from smle.programs import Box as BoxProgram
 from smle.programs import frozen_heads_of
@@ -179,8 +179,9 @@ class BoxNetwork(Float32Only):
             ValueError: If shapes do not fit the rules.
             TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
-        features = read_features(features, is_large=self._is_large)
-        z = self.embed(features, *backbone_inputs)
+        given = read_features(features, is_large=self._is_large)
+        features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+        z = self.embed(given, *backbone_inputs)
         wanted = (len(z), len(self.spec.columns))
         if features.shape != wanted:
             raise ValueError(
@@ -220,6 +221,7 @@ class BoxNetwork(Float32Only):
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if they are asked for."""
+        refuse_tracing()
         answers = self._program(features.detach().cpu().numpy(), z.detach().to(torch.float32).cpu().numpy())
         served = torch.from_numpy(answers).to(z.device)
         if not torch.is_grad_enabled() or not (z.requires_grad or features.requires_grad):

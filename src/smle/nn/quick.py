@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 
 from smle.nn.backbones import Standardize
 
-__all__ = ["Quick", "eager"]
+__all__ = ["Quick", "eager", "refuse_tracing"]
 
 _linear, _relu = nn.functional.linear, torch.relu
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -27,6 +27,18 @@ _is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
 def eager(tensor: Tensor) -> bool:
     """Return whether Python runs each call: on a CPU, outside compilers and exporters."""
     return tensor.is_cpu and not _is_compiling() and not _is_tracing()
+
+
+def refuse_tracing() -> None:
+    """Raise RuntimeError inside of `torch.jit.trace`.
+
+    Heads run in NumPy. It would record what they answer to the example as constants, and answer every input with them.
+    """
+    if _is_tracing():
+        raise RuntimeError(
+            "torch.jit.trace cannot record a certified head: it would keep the answers to the example for all inputs. "
+            "Export the network with to_onnx, or save it."
+        )
 
 
 class Quick:
