@@ -26,6 +26,7 @@ from smle.nn.box_network import BoxNetwork
 from smle.nn.certified_head import CertifiedHead
 from smle.nn.head import is_large, read_features
 from smle.nn.network import SafeNetwork, evaluating, predicted
+from smle.nn.quick import Quick, eager, quickly
 from smle.programs import Perceptron
 from smle.rules import Specification
 from smle.violations import replayed
@@ -48,14 +49,22 @@ class CertifiedNetwork(nn.Module):
         self.backbone, self.spec, self.certificate_ = backbone, spec, certificate
         self.head = CertifiedHead(certificate)
         self._is_large = is_large(spec)
+        self._quick = Quick.of(backbone)
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
         features = read_features(features, is_large=self._is_large)
-        z = self.backbone(*backbone_inputs) if backbone_inputs else self.backbone(features.float())
-        outputs: Tensor = self.head(features, z)
+        parts: dict[str, Any] = self._modules  # attributes are slow to look up
+        backbone, head = parts["backbone"], parts["head"]
+        if backbone_inputs:
+            z = backbone(*backbone_inputs)
+        else:
+            x = features if features.dtype is torch.float32 else features.to(torch.float32)
+            z = quickly(self._quick, backbone, x)
+            z = backbone(x) if z is None else z
+        outputs: Tensor = head.serve(features, z) if eager(z) else head(features, z)
         return outputs
 
     def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
