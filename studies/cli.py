@@ -69,7 +69,7 @@ class Backend(str, Enum):
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which bench; none: list them.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, seconds instead of minutes.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table, numbers and plot.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for tables and numbers.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Jobs at a time, for benches of many jobs.")] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder of single results; a run goes on where one stopped.")

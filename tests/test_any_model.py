@@ -17,22 +17,8 @@ from smle import Specification, correct
 from smle.errors import ContradictionError, DataError
 from smle.guarantees import broken, nearest_outputs
 from smle.tables import encode_inputs
+from support.rules_cases import BANK
 from support.sampling import Judge, hard_points
-
-BANK = """
-inputs:
-  income: [0, 1000000]
-  age: {range: [18, 100], integer: true, missing: 40}
-  job: {categories: [none, employee, self-employed], missing: none}
-outputs: [limit, rate]
-rules:
-  - {name: affordable, then: limit <= 0.35 * income and limit <= 60000}
-  - {name: positive, then: limit >= 0}
-  - {name: usury, then: 5 <= rate <= 24.5}
-  - {name: young, when: age < 21, then: limit <= 2000}
-  - {name: jobless, when: job == none and income < 12000, then: limit <= 500}
-  - {name: old, when: age > 80, then: limit <= 10000 + 0.1 * income}
-"""
 
 
 @pytest.fixture(scope="module")

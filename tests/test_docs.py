@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import pkgutil
 import re
 import shlex
@@ -22,7 +25,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # Pages whose blocks have tests of their own.
-ELSEWHERE = {"first-week.md", "gallery.md", "rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
+ELSEWHERE = {"first-week.md", "rules.md", "supply-chain.md", "command-line.md", "reproduction.md"}
 # What a page takes for granted.
 GIVEN = {
     "onnx.md": """
@@ -39,6 +42,15 @@ sys.argv = ["serve.py", "model.onnx"]
 
 def snippets(page: Path) -> list[tuple[str, str]]:
     return [(kind, body) for kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind in ("python", "sh")]
+
+
+def promised(page: Path) -> dict[str, str]:
+    """What a page says that a block of Python prints: the block of text right behind it."""
+    return dict(
+        re.findall(
+            r"^```python\n((?:(?!^```).)*)^```\n\n```text\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S
+        )
+    )
 
 
 def needs_more(page: Path) -> bool:
@@ -66,15 +78,21 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Path("braking.yaml").write_text(BRAKING_RULES, encoding="utf-8")
     names: dict[str, object] = {}
     exec(GIVEN.get(page.name, ""), names)
+    outputs = promised(page)
     for kind, body in snippets(page):
         if kind == "python":
-            with warnings.catch_warnings():
+            printed = io.StringIO()
+            with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
                 if needs_more(page):  # other packages may warn about each other
                     warnings.simplefilter("ignore")
                 exec(compile(body, str(page), "exec"), names)
+            assert printed.getvalue() == outputs.get(body, printed.getvalue())
             continue
         for line in body.strip().splitlines():
             command = shlex.split(line, comments=True)
+            if command[0] in ("cp", "sed"):
+                subprocess.run(command, check=True)
+                continue
             if command[0] == "python3":  # the checkers run without anything installed
                 command[-1:] = [str(Path.cwd() / command[-1])]
                 subprocess.run(command, check=True, cwd=DOCS.parent, capture_output=True)
@@ -96,6 +114,39 @@ def test_every_name_of_the_api_page_is_there() -> None:
         assert found.__doc__, name
         for member in filter(None, members.split(", ")):
             assert getattr(found, member).__doc__, f"{name}.{member}"
+
+
+PUBLIC = ("", ".attacks", ".baselines", ".errors", ".export", ".nn", ".platforms", ".report", ".training")
+IMPORTED = re.compile(r"^ *from (smle[\w.]*) import (?:\((.*?)\)|([^(\n]+))", re.MULTILINE | re.DOTALL)
+
+
+def api_entries() -> set[str]:
+    return set(re.findall(r"^::: (\S+)", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_on_the_api_page(module: str) -> None:
+    entries, found = api_entries(), importlib.import_module(f"smle{module}")
+    if found.__name__ in entries:  # the whole module
+        return
+    documented = {id(pkgutil.resolve_name(entry)) for entry in entries}
+    missing = [name for name in found.__all__ if id(getattr(found, name)) not in documented]
+    assert not missing, f"{found.__name__}: {missing} are not in docs/api.md"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "results" not in page.parts], ids=lambda page: page.stem)
+def test_pages_use_public_names_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`(smle(?:\.\w+)+)", re.sub(FENCE, "", text)):
+        pkgutil.resolve_name(name)
+    entries = api_entries()
+    documented = {id(pkgutil.resolve_name(entry)) for entry in entries}
+    for module, several, one in IMPORTED.findall(text):
+        for name in re.findall(r"\w+", (several or one).partition("#")[0]):
+            found = pkgutil.resolve_name(f"{module}.{name}")
+            assert module in entries or id(found) in documented or module == "smle.demo", (
+                f"{page.name} imports {module}.{name}, which is not in docs/api.md"
+            )
 
 
 def test_the_tasks_of_a_researcher_are_short() -> None:
@@ -130,7 +181,10 @@ def test_every_page_is_in_the_navigation() -> None:
         parts = entry.values() if isinstance(entry, dict) else entry
         return [page for part in parts for page in pages(part)]  # type: ignore[union-attr]
 
-    listed = set(pages(yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+    nav = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    kinds = [kind for entry in nav for kind in entry]
+    assert kinds == ["Start", "Tutorials", "How to", "Reference", "Explanation", "Results"]
+    listed = set(pages(nav))
     found = {page.relative_to(DOCS).as_posix() for page in PAGES}
     assert listed <= found
     assert {page for page in found - listed if not page.startswith("results/")} == set()

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import smle
 from smle import Specification
 from smle.baselines import violation_rate
-from smle.errors import DataError, RuleError
+from smle.errors import ConversionError, DataError, RuleError
+from smle.nn import BoxNetwork
 
 ROOT = Path(__file__).parents[1]
 HEAD = "inputs: {income: [0, 100], age: [18, 90]}\noutputs: [limit, rate]\nrules:\n"
@@ -84,6 +86,27 @@ def test_estimators_take_one_kind_of_output():
             kind(mixed).fit(X, np.zeros((3, 3)))
 
 
+def test_a_learned_box_serves_one_convex_part():
+    spec = Specification.from_yaml("inputs: {x: [-1, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 0 or y >= 10}]\n")
+    rows = torch.linspace(-1, 1, 101).reshape(-1, 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        box = smle.project(BoxNetwork(torch.nn.Linear(1, 4), spec, embedding=4)).eval()
+    with torch.no_grad():
+        served = box(rows)
+    assert (served <= 0).all() or (served >= 10).all()
+    both = smle.correct(lambda table: 20 * table["x"], spec).predict(pd.DataFrame({"x": [-1.0, 1.0]}))
+    assert np.ravel(both).tolist() == [-20, 20]
+
+
+def test_a_function_is_not_stored(tmp_path):
+    model = smle.correct(greedy, Specification.from_yaml(RULES))
+    assert model.certificate_.check()
+    with pytest.raises(ConversionError, match="cannot be stored"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_people_and_plain_models_are_not_bound():
     """A certificate is about one model; `violation_rate` judges what others answer."""
     spec = Specification.from_yaml(RULES)
@@ -97,5 +120,5 @@ def test_every_limit_of_the_page_has_a_test():
         assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), (path, name)
     own = re.findall(r"^def (test_\w+)\(", Path(__file__).read_text(encoding="utf-8"), re.MULTILINE)
     assert {name for path, name in named if path == "tests/test_limits.py"} == set(own) - {own[-1]}
-    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| what")]
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| limit")]
     assert all("`tests/" in line for line in rows), "a limit without a test"

@@ -1,4 +1,4 @@
-"""What safe networks are compared with: a quick plain model; rules enforced on targets, predictions, the truth."""
+"""What safe models are compared with: a quick plain model, and the nearest allowed targets, answers or truth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smle.guarantees import broken, nearest_outputs
 from smle.rules import Specification, label_columns
 from smle.tables import encode_inputs, encode_numbers, outputs_of
 
-__all__ = ["QuickModel", "oracle", "postprocess", "preprocess", "violation_rate"]
+__all__ = ["QuickModel", "nearest_allowed", "violation_rate"]
 
 Array = npt.NDArray[np.float64]
 _TREES, _LEAF, _TRIED = 20, 5, 10  # trees, rows per leaf, and inputs tried per split
@@ -72,20 +72,12 @@ class QuickModel:
         return np.asarray(np.where(self.labels, np.log(chance / (1 - chance)), result))
 
 
-def preprocess(spec: Specification, X: Any, y: Any) -> Array:
-    """Return the nearest allowed training targets (rows, m)."""
-    return nearest_outputs(spec, encode_inputs(spec, X), encode_numbers(spec, y))
+def nearest_allowed(spec: Specification, X: Any, y: Any) -> Array:
+    """Return the nearest outputs (rows, m) that the rules allow, by an optimization per row.
 
-
-def postprocess(spec: Specification, X: Any, predictions: Any) -> Array:
-    """Return the nearest allowed predictions (rows, m): one optimization per prediction at inference time."""
-    return nearest_outputs(spec, encode_inputs(spec, X), encode_numbers(spec, predictions))
-
-
-def oracle(spec: Specification, X: Any, y: Any) -> Array:
-    """Return the nearest allowed true outputs (rows, m): the least squared error of any model which obeys.
-
-    Errors count in the units of the outputs. Where these differ it is not the best R2; `compare_models` has that.
+    Of training targets it is the paper's pre-processing, of predictions its post-processing, of the truth its oracle:
+    the least squared error of any model that obeys. Errors count in the units of the outputs. Where these differ that
+    is not the best R2; `compare_models` has that.
     """
     return nearest_outputs(spec, encode_inputs(spec, X), encode_numbers(spec, y))
 

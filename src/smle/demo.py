@@ -52,7 +52,7 @@ def braking_data(rows: int = 6000, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({**columns, "brake": brake.clip(-0.1, 1.1).round(4)})
 
 
-def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | None = None) -> SafeRegressor:
+def run_demo(folder: str | PathLike[str], *, seed: int = 0) -> SafeRegressor:
     """Simulate, train a plain and a safe network, certify; write data, rules, model and report to the folder.
 
     The scores of both networks on held-out rows are in `description_["scores"]` of the model that is returned.
@@ -65,8 +65,8 @@ def run_demo(folder: str | PathLike[str], *, seed: int = 0, progress: bool | Non
     spec = Specification.from_yaml(BRAKING_RULES)
     train, test = train_test_split(data, test_size=0.25, random_state=seed)
     X, y, X_test = train[list(spec.columns)], train["brake"], test[list(spec.columns)]
-    plain = SafeRegressor(without_rules(spec), random_state=seed, verbose=progress).fit(X, y)
-    safe = SafeRegressor(spec, random_state=seed, verbose=progress).fit(X, y)
+    plain = SafeRegressor(without_rules(spec), random_state=seed).fit(X, y)
+    safe = SafeRegressor(spec, random_state=seed).fit(X, y)
     safe.set_scores(compare_models(safe, X_test, test["brake"], plain=plain))
     safe.save(place / "model", overwrite=True)
     write_report(place / "model", test, place / "report.html", plain=plain, name="Braking demo")

@@ -12,7 +12,7 @@ __all__ = ["reason_of", "replacing"]
 
 
 def reason_of(error: OSError) -> str:
-    """Say in words why a file could not be written."""
+    """Return why a file could not be written, in words."""
     in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
     return "a part of the path is a file" if in_the_way else error.strerror or str(error)
 

@@ -206,7 +206,7 @@ def compare(training: Usage, now: Usage, *, tolerance: float = 0.02, dates: Coll
     Args:
         training: Counts of the training rows.
         now: Counts of the rows to judge.
-        tolerance: Differences of shares up to this do not matter.
+        tolerance: Ignore differences between shares up to this size.
         dates: Names of the columns that are dates, to be shown as such.
     """
     pairs: list[tuple[str, str, int, int]] = [("domain", "rows outside", training.outside_rows, now.outside_rows)]

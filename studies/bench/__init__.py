@@ -1,4 +1,4 @@
-"""Benches: `run_bench(name)` runs one and writes its table, numbers and plot."""
+"""Benches: `run_bench(name)` runs one and writes its tables and numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def available() -> tuple[str, ...]:
 def run_bench(
     name: str, *, quick: bool = False, output: str | PathLike[str] | None = None, **options: Any
 ) -> BenchResult:
-    """Run a bench; with `output`, write NAME.md, NAME.json and NAME.png into that folder.
+    """Run a bench; with `output`, write NAME.md and NAME.json into that folder.
 
     Args:
         name: Which one.

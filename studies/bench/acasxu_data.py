@@ -16,10 +16,11 @@ from torch import nn
 
 from smle.errors import DataError
 from smle.extras import require
+from smle.guarantees import regions_of
 from smle.rules import Choice, Specification
-from smle_check.floats import BINARY32, nearest
+from smle.violations.points import finished, region_boxes
 
-__all__ = ["ADVICE", "Task", "advice", "read_tasks", "rule_box", "sample_box", "stand_in"]
+__all__ = ["ADVICE", "Task", "advice", "points_of", "read_tasks", "stand_in"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -46,6 +47,11 @@ class Task:
     train: FloatArray
     test: FloatArray
 
+    @property
+    def rules(self) -> list[str]:
+        """The names of the rules."""
+        return [rule.name for rule in self.spec.rules]
+
     def scores(self, X: FloatArray) -> FloatArray:
         """Return the network's scores (rows, 5)."""
         with torch.no_grad():
@@ -59,31 +65,11 @@ def advice(scores: FloatArray) -> npt.NDArray[np.intp]:
     return smallest
 
 
-# --- inputs of a rule
-
-
-def rule_box(spec: Specification, rule: int) -> tuple[FloatArray, FloatArray]:
-    """Return the region of a rule as a box of float32 numbers, rounded as the gate reads its constants.
-
-    Raises:
-        ValueError: If the region is no box.
-    """
-    ends = [[nearest(v, BINARY32) for v in side] for side in (spec.lower, spec.upper)]
-    rows = spec.rules[rule].regions[0].rows
-    if len(spec.rules[rule].regions) != 1 or not all(row.is_comparison for row in rows):
-        raise ValueError(f"Rule '{spec.rules[rule].name}': expected a box of inputs. Got another region.")
-    for row in rows:
-        ((column, sign),) = row.coefficients
-        ends[int(sign > 0)][column] = nearest(row.bound * sign, BINARY32)
-    lower, upper = (np.array([float(v) for v in side], dtype=np.float32) for side in ends)
-    return lower, upper
-
-
-def sample_box(box: tuple[FloatArray, FloatArray], count: int, rng: np.random.Generator) -> FloatArray:
-    """Return uniform points of a box (count, d), all inside in float32."""
-    lower, upper = box
-    points = rng.uniform(lower.astype(np.float64), upper.astype(np.float64), (count, len(lower)))
-    return np.clip(points.astype(np.float32), lower, upper)
+def points_of(spec: Specification, rule: int, count: int, rng: np.random.Generator) -> FloatArray:
+    """Return float32 points (count, d), uniform in the box of a rule's first region."""
+    region = next(i for i, rules in enumerate(regions_of(spec).rules) if rule in rules)
+    low, high = region_boxes(spec)[region]
+    return finished(spec, rng.uniform(low, high, (count, len(low))), np.float32).astype(np.float32, copy=False)
 
 
 # --- the real ones

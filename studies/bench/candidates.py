@@ -17,7 +17,7 @@ from smle.guarantees import nearest_outputs
 from smle.programs import Candidates
 from smle.rules import Specification, label_columns
 from studies.bench.harness import BenchResult, Table, interleaved, keep_memory, one_thread
-from studies.bench.random_rules import draw
+from studies.bench.random_rules import alternatives, draw
 
 __all__ = ["run"]
 
@@ -170,7 +170,7 @@ def _kinds(quick: bool) -> dict[str, list[tuple[Specification, Array]]]:
     pairs = [f"not ({names[i]} and {names[j]})" for i in range(14) for j in range(i)]
     return {
         "random rule sets, units 1e-3 to 1e6": drawn,
-        "21 to 40 alternatives over 10 outputs": [(_alternatives(rng), np.ones(10)) for _ in range(sets)],
+        "21 to 40 alternatives over 10 outputs": [(_several(rng), np.ones(10)) for _ in range(sets)],
         "14 labels, 55 exclusions": [_labels(14, rng.permutation(pairs)[:55].tolist())],
         "14 labels, a chain of implications": [_labels(14, [f"a{i} implies a{i + 1}" for i in range(13)])],
         "40 labels, a tree": [_labels(40, [f"a{i} implies a{(i - 1) // 2}" for i in range(1, 40)])],
@@ -178,6 +178,10 @@ def _kinds(quick: bool) -> dict[str, list[tuple[Specification, Array]]]:
             _labels(20, [f"exactly_one({', '.join(f'a{5 * g + i}' for i in range(5))})" for g in range(4)])
         ],
     }
+
+
+def _several(rng: np.random.Generator) -> Specification:
+    return alternatives("inputs: {x: [0, 1]}\n", rng.normal(0, 1, 10), (21, 41), rng)
 
 
 def _clauses(spec: Specification) -> list[Any]:
@@ -188,27 +192,6 @@ def _labels(count: int, rules: list[str]) -> tuple[Specification, Array]:
     listed = "".join(f"  - {{name: r{i}, then: '{then}'}}\n" for i, then in enumerate(rules))
     text = f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(f'a{i}' for i in range(count))}]\nrules:\n{listed}"
     return Specification.from_yaml(text), np.ones(count)
-
-
-def _alternatives(rng: np.random.Generator) -> Specification:
-    """Draw clauses of two or three literals over one to three outputs each; a hidden answer obeys the first ones."""
-    hidden = rng.normal(0, 1, 10)
-    while True:
-        lines = []
-        for r in range(int(rng.integers(21, 41))):
-            literals = []
-            for i in range(int(rng.integers(2, 4))):
-                used = rng.choice(10, int(rng.integers(1, 4)), replace=False)
-                w = rng.normal(0, 1, len(used))
-                room = rng.exponential(0.5) + 0.05 if i == 0 else rng.normal()
-                left = " + ".join(f"{v:.6g} * y{c}" for v, c in zip(w, used, strict=True))
-                literals.append(f"{left} <= {w @ hidden[used] + room:.6g}")
-            lines.append(f"  - {{name: r{r}, then: {' or '.join(literals)}}}\n")
-        outputs = ", ".join(f"y{i}" for i in range(10))
-        try:
-            return Specification.from_yaml(f"inputs: {{x: [0, 1]}}\noutputs: [{outputs}]\nrules:\n{''.join(lines)}")
-        except RuleError:  # an alternative that is always true
-            continue
 
 
 def _compared(spec: Specification, scale: Array, rows: int, seed: int) -> Array:

@@ -36,13 +36,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle.attacks.subjects import Table as AttackTable
 from smle.export import load_onnx
 from smle.guarantees import nearest_outputs
 from smle.report import write_report
-from smle.rules import Categorical
 from smle.tables import encode_inputs
 from studies.bench.harness import BenchResult, Table
-from studies.bench.sampling import Judge, hard_points
+from studies.bench.sampling import Judge, finished, hard_points
 
 __all__ = ["attacked", "run"]
 
@@ -240,20 +240,11 @@ def attacked(model: Any, judge: Judge, rows: pd.DataFrame, points: int) -> tuple
 
     Columns that the rules do not name are those of rows.
     """
-    spec, rng = model.specification_, np.random.default_rng(3)
-    found = tried = 0
+    spec, rng, found, tried = model.specification_, np.random.default_rng(3), 0, 0
     for X in hard_points(spec, rng, points, dtype=np.float64):
-        table = rows.iloc[rng.integers(len(rows), size=len(X))].reset_index(drop=True)
-        column = 0
-        for item in spec.inputs:
-            if isinstance(item, Categorical):
-                chosen = X[:, column : column + len(item.categories)].argmax(axis=1)
-                table[item.name] = np.asarray(item.categories, dtype=object)[chosen]
-                column += len(item.categories)
-            else:
-                values = np.rint(X[:, column]) if item.integer else X[:, column]
-                table[item.name] = values.clip(float(item.lower), float(item.upper))
-                column += 1
+        table = AttackTable(spec, rows.sample(frac=1.0, random_state=len(X))).of(
+            finished(spec, X, np.float64, whole=True)
+        )
         found += len(judge.violations(encode_inputs(spec, table), model.raw_outputs(table)))
         tried += len(table)
     return found, tried

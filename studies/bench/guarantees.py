@@ -1,11 +1,7 @@
-"""Verification and projection: closed forms and LPs against the paper's MILP and PDCG, and cost against size."""
+"""Verification and projection: closed forms and LPs against the paper's MILP and PDCG."""
 
 from __future__ import annotations
 
-import json
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -13,14 +9,10 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
-import smle_check
-from smle.certificates.document import tensors_of
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import run_pdcg
 from smle.guarantees.box.projection import nearest_safe_head
-from smle.guarantees.box.robust import robust_rows
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.proof.verify import ClauseVerifier, verify
@@ -28,10 +20,7 @@ from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
-from smle.solvers import BACKENDS, QuadraticProgram, infeasibility, solve
-from smle_check.heads import box
-from smle_check.reading import values
-from studies.bench.harness import BenchResult, Plot, Table, interleaved
+from studies.bench.harness import BenchResult, Table, interleaved
 from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp
 
 __all__ = ["run"]
@@ -40,25 +29,9 @@ __all__ = ["run"]
 def run(quick: bool = False) -> BenchResult:
     """Run all parts; `quick` uses small sizes and few rounds."""
     passed: dict[str, bool] = {}
-    checks, check_plot = _checks(quick, passed)
-    sizes, size_plot = _sizes(quick)
-    tables = (
-        checks,
-        _exclusion_checks(quick),
-        _projections(quick, passed),
-        _back_ends(quick),
-        sizes,
-        _many_rules(passed),
-        *_many_exclusions(quick, passed),
-    )
-    return BenchResult(
-        "guarantees",
-        "Guarantees: verification and projection",
-        tables,
-        (check_plot, size_plot),
-        passed=passed,
-        quick=quick,
-    )
+    tables = (_checks(quick, passed), _exclusion_checks(quick), _projections(quick, passed))
+    title = "Guarantees: verification and projection"
+    return BenchResult("guarantees", title, tables, passed=passed, quick=quick)
 
 
 def _f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -110,9 +83,8 @@ def _bounds(rng: np.random.Generator, d: int, n: int, *, affine: bool) -> Bounds
     return Bounds(_f32(lower), _f32(upper), _f32(slope), _f32(slope + opening))
 
 
-def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
+def _checks(quick: bool, passed: dict[str, bool]) -> Table:
     rows: list[tuple[object, ...]] = []
-    series: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
     for kind in ("constant", "affine"):
         widths = (16, 64) if quick else (16, 64, 256, 1024) if kind == "constant" else (16, 64, 256)
         ratios: dict[int, list[float]] = {n: [] for n in widths}
@@ -137,11 +109,7 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
             f"{kind} bounds: at least {at_least}x faster per check than the paper's MILP "
             f"(median {middle:.0f}x; against the pruned MILP {tighter:.0f}x)"
         ] = middle >= at_least
-        series[f"{kind} bounds"] = (
-            tuple(float(n) for n in widths),
-            tuple(float(np.median(values)) for values in ratios.values()),
-        )
-    table = Table(
+    return Table(
         "One check: 4 linear clauses over a polytope of 8 inputs",
         (
             "bounds",
@@ -163,7 +131,6 @@ def _checks(quick: bool, passed: dict[str, bool]) -> tuple[Table, Plot]:
         "tightening decides, both by HiGHS. Times include writing the problem down. 'Just holds' is the "
         "head after projection, the usual state in training, where the MILP has to search.",
     )
-    return table, Plot("paper's MILP / ours, per check", "embedding size", "ratio", series)
 
 
 def _projected(spec: Specification, cells: Cells, over: FrozenHeads) -> FrozenHeads:
@@ -285,190 +252,3 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
         "own MILP and QP would take longer), and both must be right after rounding. Distances of runs that did not end "
         "are those of heads that still break a rule.",
     )  # fmt: skip
-
-
-def _back_ends(quick: bool) -> Table:
-    rows: list[tuple[object, ...]] = []
-    for affine in (False, True):
-        for n, clauses in ((64, 4),) if quick else ((64, 4), (64, 20), (256, 4)):
-            room = _room(n, False)
-            spec, cells, over = problem(1, d=8, n=n, m=4, clauses=clauses, affine=affine, room=room)
-            head = over.heads[0]
-            assert head is not None
-            task = HeadProblem.of(over, spec, cells, 0)
-            layout = task.layout(head)
-            safe = robust_rows(task.rows(task.weights(head), head), task.envelope, layout)
-            total = safe.A.shape[1]
-            start = np.zeros(total)
-            start[: layout.size] = head.vector()
-            P = sparse.diags(np.arange(total) < layout.size, format="csr", dtype=float)
-            program = QuadraticProgram(P, -start, safe.A, safe.row_lower, safe.row_upper, safe.lower, safe.upper)
-            for backend in BACKENDS[QuadraticProgram]:
-                before = time.perf_counter()
-                found = solve(program, backend=backend, time_limit=20.0)
-                seconds = time.perf_counter() - before
-                gap = float("nan") if found.x is None else infeasibility(program, found.x)
-                rows.append(
-                    (
-                        "affine" if affine else "constant",
-                        n,
-                        clauses,
-                        f"{program.size[0]} x {program.size[1]}",
-                        backend,
-                        seconds,
-                        found.status.name,
-                        "-" if found.x is None else gap,
-                    )
-                )
-    return Table(
-        "QP back-ends on the projection's own problem",
-        ("bounds", "embedding", "clauses", "rows x unknowns", "back-end", "seconds", "status", "largest violation"),
-        tuple(rows),
-        "All asked for 1e-9. PIQP is the default.",
-    )
-
-
-def _sizes(quick: bool) -> tuple[Table, Plot]:
-    rows: list[tuple[object, ...]] = []
-    widths = (64, 256, 1024) if quick else (64, 256, 1024, 4096)
-    series: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
-    for affine in (False, True):
-        seconds = []
-        for n in widths:
-            spec, cells, over = problem(n, d=8, n=n, m=4, clauses=4, affine=affine, room=_room(n, True))
-            timing = interleaved({"verify": partial(verify, over, spec, cells)}, rounds=5)
-            seconds.append(timing["verify"].median)
-            rows.append(("affine" if affine else "constant", n, timing["verify"].median * 1e3))
-        series["affine" if affine else "constant"] = (tuple(map(float, widths)), tuple(seconds))
-    table = Table(
-        "Cost of verification against the embedding size (4 clauses, 8 inputs)",
-        ("bounds", "embedding", "verify (ms)"),
-        tuple(rows),
-    )
-    return table, Plot("verification", "embedding size", "seconds", series)
-
-
-def _many_rules(passed: dict[str, bool]) -> Table:
-    rows: list[tuple[object, ...]] = []
-    for affine in (False, True):
-        spec, cells, over = hundred_rules(affine=affine)
-        obligations = len(verify(over, spec, cells))
-        timing = interleaved({"verify": partial(verify, over, spec, cells)}, rounds=5)["verify"]
-        # The best of five: what else the machine does only ever adds.
-        seconds = min(timing.seconds)
-        kind = "affine" if affine else "constant"
-        rows.append((kind, len(spec.rules), 256, obligations, seconds))
-        passed[f"100 rules x 256 verified in under 1 s ({kind} bounds)"] = seconds < 1.0
-    return Table(
-        "Many rules: 100 rules over 100 oblique regions, one head, 8 inputs",
-        ("bounds", "rules", "embedding", "obligations", "seconds (best of 5)"),
-        tuple(rows),
-    )
-
-
-def hundred_rules(*, affine: bool) -> tuple[Specification, Cells, FrozenHeads]:
-    """Return 100 rules, each over its own half-space, for one head that serves them all."""
-    rng = np.random.default_rng(0)
-    d, n, m = 8, 256, 4
-    rules, rows = [], []
-    for i in range(100):
-        columns = rng.choice(d, size=3, replace=False)
-        form = linear({int(c): Fraction(int(rng.choice([-3, -2, -1, 1, 2, 3]))) for c in columns})
-        rows.append(Row(form, Fraction(i + 1, 64)))
-        output = {int(rng.integers(m)): Fraction(int(rng.choice([-1, 1])))}
-        clause = Clause((Literal(linear(output), (), Fraction(60)),))
-        rules.append(Rule(f"rule {i}", (Polytope((rows[-1],)),), CNF((clause,)), "...", "..."))
-    spec = Specification(
-        tuple(NumericInput(f"x{i}", Fraction(-1), Fraction(1)) for i in range(d)),
-        tuple(Number(f"y{i}") for i in range(m)),
-        tuple(rules),
-    )
-    cells = Cells(tuple(rows), tuple((i,) for i in range(100)), tuple((i,) for i in range(100)), (), ((),), (), ())
-    head = Head(_f32(rng.normal(size=(m, n)) / 16), _f32(rng.normal(size=m) * 0.1))
-    return spec, cells, FrozenHeads(_bounds(rng, d, n, affine=affine), (head,))
-
-
-def many_labels(quick: bool, *, room: tuple[float, float]) -> tuple[npt.NDArray[np.int32], Head, Bounds]:
-    """Return pairs, a head and bounds at scale; `room` is the range of what a logit keeps of its reach below zero."""
-    rng = np.random.default_rng(0)
-    labels, n, count = (500, 64, 50_000) if quick else (2_000, 256, 1_000_000)
-    pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
-    pairs = pairs[np.sort(rng.choice(len(pairs), count, replace=False))]
-    W = (rng.normal(size=(labels, n)) / np.sqrt(n)).astype(np.float32)
-    reach = 0.5 * np.abs(W).sum(axis=1)
-    head = Head(W, _f32(-W.sum(axis=1) / 2 - reach * rng.uniform(*room, size=labels)))
-    return pairs, head, Bounds(_f32(np.zeros(n)), _f32(np.ones(n)))
-
-
-def million_pairs(quick: bool) -> tuple[float, float, float, int]:
-    """Verify exclusions at scale; return (seconds, peak memory in GB, share proved, pairs)."""
-    pairs, head, bounds = many_labels(quick, room=(0.55, 0.95))
-    domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
-    before = time.perf_counter()
-    _, margins = verify_exclusions(pairs, head, WidenedBox.of(bounds, domain), domain)
-    seconds = time.perf_counter() - before
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return seconds, memory, float((margins > 0).mean()), len(pairs)
-
-
-def million_checked(quick: bool) -> tuple[float, float]:
-    """Check as many exclusions by the certificate's rules: CPU seconds to prepare the head, and for the pairs."""
-    pairs, head, bounds = many_labels(quick, room=(0.95, 1.0))
-    domain = Domain(np.zeros(1), np.ones(1), np.ones(1))
-    weights, margins = verify_exclusions(pairs, head, WidenedBox.of(bounds, domain), domain)
-    assert (margins > 0).all()
-    block, names = pairs.astype("<u4").tobytes(), [f"label {i}" for i in range(len(head.b))]
-    rule = {"name": "rule", "regions": [0], "clauses": [], "exclusions": {"offset": 0, "count": len(pairs)}}
-    clock = [time.process_time()]
-    spec = smle_check.Specification(
-        {
-            "inputs": [{"name": "x", "lower": "0", "upper": "1"}],
-            "one_hot": [],
-            "outputs": [{"name": name, "kind": "label"} for name in names],
-            "rows": [],
-            "regions": [[]],
-            "rules": [rule],
-        },
-        block,
-    )
-    arrays = {"bounds.lower": bounds.lower, "bounds.upper": bounds.upper, "W": head.W.reshape(-1), "b": head.b}
-    tensors = tensors_of(arrays)
-    flat = [values(tensors, name, "F32", tensors[name].shape) for name in ("W", "b")]
-    exact = box.Head(spec, box.Bounds(spec, tensors, "constant"), flat[0], [], flat[1])
-    clock.append(time.process_time())
-    stored = tuple(weights.astype(np.float64).reshape(-1).tolist())
-    assert exact.exclusion_margin(spec.rules[0].exclusions, stored) > 0
-    clock.append(time.process_time())
-    prepared, checked = np.diff(clock).tolist()
-    return prepared, checked
-
-
-def _in_a_process(function: str, quick: bool) -> list[float]:
-    # A process of its own, so that its peak memory is that of this function alone.
-    program = f"import json; from studies.bench.guarantees import {function}; print(json.dumps({function}({quick})))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    numbers: list[float] = json.loads(done.stdout)
-    return numbers
-
-
-def _many_exclusions(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
-    seconds, memory, share, count = _in_a_process("million_pairs", quick)
-    passed[f"{count:,} exclusions verified in under 60 s and 4 GB"] = seconds < 60 and memory < 4
-    prepared, exact = _in_a_process("million_checked", quick)
-    passed[f"{count:,} exclusions checked exactly, in pure Python, in under 5 minutes of CPU time"] = (
-        prepared + exact < 300
-    )
-    labels, n = (500, 64) if quick else (2_000, 256)
-    verified = Table(
-        "Exclusions at scale, constant bounds",
-        ("pairs", "labels", "embedding", "seconds", "peak memory of the process (GB)", "share proved"),
-        ((count, labels, n, seconds, memory, share),),
-        "Heads are drawn so that some pairs cannot be proved: they cost the most.",
-    )
-    checked = Table(
-        "The same number of exclusions in a certificate",
-        ("pairs", "reading the head (s)", "exact check (s)", "microseconds a pair"),
-        ((count, prepared, exact, exact / count * 1e6),),
-        "CPU seconds. All pairs hold. Exact: integers, standard library only.",
-    )
-    return verified, checked

@@ -11,7 +11,7 @@ import ctypes
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from studies.results import Environment, Table, environment
 __all__ = [
     "BenchResult",
     "Environment",
-    "Plot",
     "Table",
     "Timing",
     "environment",
@@ -96,23 +95,12 @@ def keep_memory() -> None:
 
 
 @dataclass(frozen=True)
-class Plot:
-    """Curves over one axis: series name -> (x values, y values). Both axes are logarithmic."""
-
-    title: str
-    x: str
-    y: str
-    series: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
-
-
-@dataclass(frozen=True)
 class BenchResult:
     """What a bench found. `passed` maps each requirement to whether it was met."""
 
     name: str
     title: str
     tables: tuple[Table, ...]
-    plots: tuple[Plot, ...] = ()
     passed: dict[str, bool] = field(default_factory=dict)
     quick: bool = False
     environment: Environment = field(default_factory=environment)
@@ -142,32 +130,11 @@ def _plain(value: Any) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def write(result: BenchResult, folder: str | Path) -> tuple[Path, ...]:
-    """Write NAME.md and NAME.json, and NAME.png if matplotlib is installed; return the paths."""
+def write(result: BenchResult, folder: str | Path) -> tuple[Path, Path]:
+    """Write NAME.md and NAME.json; return the paths."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    paths = [target / f"{result.name}.md", target / f"{result.name}.json"]
-    paths[0].write_text(result.markdown(), encoding="utf-8")
-    paths[1].write_text(result.json(), encoding="utf-8")
-    picture = _draw(result.plots, target / f"{result.name}.png")
-    return (*paths, picture) if picture else tuple(paths)
-
-
-def _draw(plots: Sequence[Plot], path: Path) -> Path | None:
-    if not plots:
-        return None
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    figure = Figure(figsize=(5.5 * len(plots), 5.0), layout="constrained")
-    for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
-        for label, (x, y) in plot.series.items():
-            axes.loglog(x, y, marker="o", label=label)
-        axes.set_title(plot.title)
-        axes.set_xlabel(plot.x)
-        axes.set_ylabel(plot.y)
-        axes.grid(visible=True, which="both", alpha=0.3)
-        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
-    figure.savefig(path, dpi=120)
-    return path
+    page, record = target / f"{result.name}.md", target / f"{result.name}.json"
+    page.write_text(result.markdown(), encoding="utf-8")
+    record.write_text(result.json(), encoding="utf-8")
+    return page, record

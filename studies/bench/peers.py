@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from smle.errors import TrainingError
-from studies.bench.harness import BenchResult, Plot, Table
+from studies.bench.harness import BenchResult, Table
 from studies.bench.peer_env import PEERS, Installed, prepare
 from studies.bench.peer_measure import BATCHES, PeerJob, solve
 from studies.bench.peer_methods import GUARANTEES, METHODS
@@ -86,11 +86,8 @@ def _result(rows: Rows, installed: dict[str, Installed], *, quick: bool) -> Benc
     kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
     tables = [_summary(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
     tables += [_by_task(rows), _installs(installed)]
-    plots = [_plot(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
-    return BenchResult(
-        "peers", "Peers: other methods on the same tasks", tuple(tables), tuple(plots), passed=_passed(rows),
-        quick=quick,
-    )  # fmt: skip
+    title = "Peers: other methods on the same tasks"
+    return BenchResult("peers", title, tuple(tables), passed=_passed(rows), quick=quick)
 
 
 # --- statistics
@@ -243,16 +240,6 @@ def _installs(installed: dict[str, Installed]) -> Table:
         tuple(lines),
         "Into an environment of the bench's own that sees this Python's torch; nothing is added to smle's.",
     )
-
-
-def _plot(kind: str, rows: Rows) -> Plot:
-    series = {}
-    for method in METHODS:
-        points = [(float(batch), _ratio(_done(rows, method), batch)) for batch in BATCHES]
-        drawn = [(batch, ratio) for batch, ratio in points if ratio is not None]
-        if drawn:
-            series[method] = (tuple(x for x, _ in drawn), tuple(y for _, y in drawn))
-    return Plot(f"{kind}: cost of an answer", "batch", "times the plain network", series)
 
 
 def _passed(rows: Rows) -> dict[str, bool]:

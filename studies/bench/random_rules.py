@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from smle.errors import RuleError
 from smle.rules import Specification
 
-__all__ = ["RuleSet", "draw"]
+__all__ = ["RuleSet", "alternatives", "draw"]
 
 Array = npt.NDArray[np.float64]
 Generator = np.random.Generator
@@ -166,6 +167,30 @@ def draw(seed: int) -> RuleSet:
         then = problem.requirement(part, coupled=coupled)
         lines.append(f"  - {{name: r{r}, {f'when: {when}, ' if when else ''}then: {then}}}")
     return RuleSet("\n".join(lines) + "\n", problem.units)
+
+
+def alternatives(inputs: str, hidden: Array, count: tuple[int, int], rng: Generator) -> Specification:
+    """Draw rules of two or three alternatives over one to three outputs; a hidden answer obeys the first of each.
+
+    `count`: how many rules at least, and below which number.
+    """
+    m = len(hidden)
+    outputs = ", ".join(f"y{i}" for i in range(m))
+    while True:
+        lines = []
+        for r in range(int(rng.integers(*count))):
+            literals = []
+            for i in range(int(rng.integers(2, 4))):
+                used = rng.choice(m, int(rng.integers(1, 4)), replace=False)
+                w = rng.normal(0, 1, len(used))
+                room = rng.exponential(0.5) + 0.05 if i == 0 else rng.normal()
+                left = " + ".join(f"{v:.6g} * y{c}" for v, c in zip(w, used, strict=True))
+                literals.append(f"{left} <= {w @ hidden[used] + room:.6g}")
+            lines.append(f"  - {{name: r{r}, then: {' or '.join(literals)}}}\n")
+        try:
+            return Specification.from_yaml(f"{inputs}outputs: [{outputs}]\nrules:\n{''.join(lines)}")
+        except RuleError:  # an alternative that is always true
+            continue
 
 
 def _short(value: float, digits: int = 4) -> float:

@@ -1,8 +1,7 @@
-"""Heads of rules under attack: certified ones and the ways to run them (long: every attack knows every head)."""
+"""Attacks on heads of rules: answers at the borders of rules, and the format's program written down again."""
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,37 +19,20 @@ import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.certificates.rules import certify_rules
 from smle.estimators import SafeRegressor
-from smle.export.backbone import Backbone
-from smle.export.graph import certified_program, graph_model, interface_of
-from smle.export.proposals import proposals_of
-from smle.extras import require
 from smle.guarantees import regions_of
 from smle.nn.certified_head import CertifiedHead
 from smle.programs import program_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, limits_of
-from smle_check.onnx.program import EMBEDDING
-from studies.bench.runtimes import Case, Runtime
+from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, border_points, corner_points, uniform_points
-from studies.bench.soundness_attacks import Batch
-from studies.bench.soundness_programs import (
-    LEVELS,
-    ORDERS,
-    Order,
-    Path,
-    columns_of,
-    feed,
-    in_batches,
-    onnx_session,
-    torch_threads,
-)
+from studies.bench.soundness_attacks import KINDS, TINY, Attack, Attacker, Batch, chunks
+from studies.bench.soundness_programs import ORDERS, Order, Path, in_batches, torch_threads
 
-__all__ = ["ATTACKS", "OWN", "Attacker", "RulesProgram", "Subject", "corrected", "stated", "unsafe"]
+__all__ = ["ATTACKS", "RulesAttacker", "RulesProgram", "Subject", "corrected", "stated", "unsafe"]
 
 Array = npt.NDArray[np.float32]
-TINY = 2.0**-126
-BATCHES = (1, 2, 3, 9, 33)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +69,6 @@ class Subject:
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """The numbers of the head."""
         return arrays_of(self.certificate.tensors)
-
-    @cached_property
-    def file(self) -> bytes:
-        """The head as an ONNX file that takes the model's answers as an input."""
-        onnx = require("onnx", "ONNX export")
-        value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", len(self.spec.targets)])
-        face = interface_of(self.spec, monitor=False)
-        nodes, count = proposals_of(self.certificate) if "check.range" in self.certificate.tensors else ([], 1)
-        program = certified_program(face, self.certificate, self.certificate.tensors, proposals=count)
-        titles = [rule.name for rule in self.spec.rules]
-        data: bytes = graph_model(face, program, Backbone([], [], [value]), titles, nodes).SerializeToString()
-        return data
 
 
 def stated(name: str, text: str, units: npt.NDArray[np.float64] | None = None) -> Subject:
@@ -247,11 +217,14 @@ class RulesProgram:
 # --- What an attacker does ---------------------------------------------------------------------------------------
 
 
-class Attacker:
+class RulesAttacker(Attacker):
     """Inputs and answers chosen against a head of rules."""
 
+    subject: Subject
+    way = "NumPy"
+
     def __init__(self, subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> None:
-        self.subject, self.rng, self.runtimes, self.spec = subject, rng, runtimes, subject.spec
+        super().__init__(subject, rng, runtimes)
         self.program: Any = program_of(subject.certificate)
         literals = [literal for rule in subject.stated.rules for clause in rule.clauses for literal in clause]
         literals = list({str(literal): literal for literal in literals}.values())
@@ -263,6 +236,15 @@ class Attacker:
                 self.g[k, i] = float(value)
             for j, value in literal.x.items():
                 self.s[k, j] = float(value)
+
+    def deployed(self, X: FloatArray, Z: Array) -> Array:
+        """Return what is served (rows, m)."""
+        served: Array = self.program(X, Z)
+        return served
+
+    def written_again(self, order: Order) -> Path:
+        """Return the format's program with another order of summation."""
+        return RulesProgram(self.subject, order)
 
     def inputs(self, count: int, dtype: type[np.floating]) -> FloatArray:
         """Return points of the domain: uniform, corners, and within a few numbers of the format of every guard row."""
@@ -299,13 +281,12 @@ class Attacker:
         Inputs in float64 come nearer to it than any answer in float32 could.
         """
         moving = np.flatnonzero(self.s.any(axis=1) & self.g.any(axis=1))
-        one_hot = [c for group in self.spec.one_hot for c in group]
         if not len(moving) or X.dtype == np.float32:
             return X
         n, X = len(X), X.copy()
         k = self.rng.choice(moving, size=n)
         weights = np.abs(self.s[k]) * self.rng.random((n, X.shape[1]))
-        weights[:, one_hot] = 0
+        weights[:, self.one_hot] = 0
         j, rows = weights.argmax(axis=1), np.arange(n)
         low, high = (np.array([float(v) for v in ends]) for ends in (self.spec.lower, self.spec.upper))
         with np.errstate(all="ignore"):
@@ -344,78 +325,27 @@ class Attacker:
         X[1::2] = self.met(X[1::2], Z[1::2])
         return X, Z
 
-    def zeros(self, count: int, dtype: type[np.floating]) -> tuple[FloatArray, Array]:
-        """Return the mixture with exact zeros of both signs where the domain has them, and no subnormal input."""
-        X, Z = self.mixture(count, dtype)
-        low, high = (np.array([float(v) for v in ends]) for ends in (self.spec.lower, self.spec.upper))
-        zero = (low <= 0) & (high >= 0) & (self.rng.random(X.shape) < 0.3)
-        for group in self.spec.one_hot:
-            zero[:, list(group)] = False
-        X = np.where(zero, np.copysign(dtype(0), self.rng.random(X.shape) - 0.5).astype(dtype), X)
-        return np.where(np.abs(X) < TINY, X * dtype(0), X), Z
 
-
-_CHUNK = 1 << 15
-_KINDS: tuple[type[np.floating], ...] = (np.float32, np.float64)
-
-
-def _chunks(count: int, chunk: int = _CHUNK) -> Iterator[tuple[int, type[np.floating]]]:
-    kinds = itertools.cycle(_KINDS)
-    for start in range(0, count, chunk):
-        yield max(8, min(chunk, count - start)), next(kinds)
-
-
-def _numpy(answers: str) -> Callable[[Attacker, int], Iterator[Batch]]:
-    def attack(attacker: Attacker, count: int) -> Iterator[Batch]:
-        for size, dtype in _chunks(count):
+def _numpy(answers: str) -> Attack[RulesAttacker]:
+    def attack(attacker: RulesAttacker, count: int) -> Iterator[Batch]:
+        for size, dtype in chunks(count, RulesAttacker.chunk):
             X = attacker.inputs(size, dtype)
             Z = getattr(attacker, answers)(X)
             X[::2] = attacker.met(X[::2], Z[::2])
-            yield Batch(X, X, Z, attacker.program(X, Z), "NumPy, many rows")
+            yield Batch(X, X, Z, attacker.program(X, Z), "NumPy")
 
     return attack
 
 
-def _own(attacker: Attacker, count: int) -> Iterator[Batch]:
+def _own(attacker: RulesAttacker, count: int) -> Iterator[Batch]:
     if attacker.subject.model is not None:
-        for size, dtype in _chunks(count):
+        for size, dtype in chunks(count, RulesAttacker.chunk):
             X = attacker.inputs(size, dtype)
             Z = attacker.subject.model(X)
-            yield Batch(X, X, Z, attacker.program(X, Z), "NumPy, many rows")
+            yield Batch(X, X, Z, attacker.program(X, Z), "NumPy")
 
 
-def _few_rows(attacker: Attacker, count: int) -> Iterator[Batch]:
-    for batch in BATCHES:
-        for dtype in _KINDS:
-            X, Z = attacker.mixture(max(8, count // (2 * len(BATCHES))), dtype)
-            yield Batch(X, X, Z, in_batches(attacker.program, batch)(X, Z), f"NumPy, batch {batch}")
-
-
-def _flushed(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Flush subnormal numbers to zero in every operation; inputs are not subnormal (an assumption of the claim)."""
-    for dtype in _KINDS:
-        X, Z = attacker.zeros(max(8, count // 2), dtype)
-        for batch, rows in ((len(X), len(X)), (1, len(X) // 8), (3, len(X) // 8)):
-            part = slice(0, max(1, rows))
-            with torch_threads(1, flush=True):
-                Y = in_batches(attacker.program, batch)(X[part], Z[part])
-            yield Batch(X[part], X[part], Z[part], Y, "NumPy, flush to zero")
-
-
-def _outside(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """NaN, infinities and numbers outside of the domain: the rules hold at the clamped input."""
-    one_hot = [c for group in attacker.spec.one_hot for c in group]
-    for size, dtype in _chunks(count):
-        X, Z = attacker.mixture(size, dtype)
-        odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310], dtype=dtype)
-        spoiled = np.where(attacker.rng.random(X.shape) < 0.3, attacker.rng.choice(odd, size=X.shape), X)
-        spoiled[:, one_hot] = X[:, one_hot]
-        low, high = (attacker.subject.tensors[f"domain.{end}_{X.dtype.name}"] for end in ("lower", "upper"))
-        at = np.fmin(np.fmax(spoiled, low), high)
-        yield Batch(spoiled, at, Z, attacker.program(spoiled, Z), "NumPy, many rows")
-
-
-def _torch(attacker: Attacker, count: int) -> Iterator[Batch]:
+def _torch(attacker: RulesAttacker, count: int) -> Iterator[Batch]:
     head = CertifiedHead(attacker.subject.certificate)
 
     def path(X: FloatArray, Z: Array) -> Array:
@@ -423,7 +353,7 @@ def _torch(attacker: Attacker, count: int) -> Iterator[Batch]:
         return found
 
     for flush in (False, True):
-        for dtype in _KINDS:
+        for dtype in KINDS:
             X, Z = attacker.zeros(max(8, count // 4), dtype)
             for batch in (1, 7, len(X)):
                 part = slice(0, len(X) if batch == len(X) else max(1, len(X) // 16))
@@ -432,77 +362,18 @@ def _torch(attacker: Attacker, count: int) -> Iterator[Batch]:
                 yield Batch(X[part], X[part], Z[part], Y, f"torch{', flush to zero' if flush else ''}")
 
 
-def _orders(attacker: Attacker, count: int) -> Iterator[Batch]:
-    for name, order in ORDERS.items():
-        program = RulesProgram(attacker.subject, order)
-        share = max(8, count // (20 if "fused" in name else 9))  # rationals are slow
-        for size, dtype in _chunks(share, _CHUNK // 4):
-            X, Z = attacker.mixture(size, dtype)
-            yield Batch(X, X, Z, program(X, Z), f"the format, {name}")
-
-
-def _onnxruntime(attacker: Attacker, count: int) -> Iterator[Batch]:
-    settings = [(level, 1, 1 << 13, 0.2) for level in LEVELS]
-    settings += [(LEVELS[-1], 1, 1, 0.02), (LEVELS[-1], 1, 33, 0.08), (LEVELS[-1], 2, 3000, 0.1)]
-    for level, threads, batch, share in settings:
-        path = in_batches(_path(attacker.subject, level, threads), batch)
-        for size, _ in _chunks(max(8, int(share * count))):
-            X, Z = attacker.mixture(size, np.float32)
-            yield Batch(X, X, Z, path(X, Z), f"onnxruntime, {level}, batch {batch:,}")
-
-
-def _path(subject: Subject, level: str, threads: int) -> Path:
-    session, names = onnx_session(subject.file, level=level, threads=threads), columns_of(subject.spec)
-
-    def outputs(X: FloatArray, Z: Array) -> Array:
-        result: Array = np.concatenate(session.run(names, {**feed(subject.spec, X), EMBEDDING: Z}), axis=1)
-        return result
-
-    return outputs
-
-
-def _versions(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Heads, and models with their heads, in every version of onnxruntime, subnormal numbers flushed and not."""
-    subject = attacker.subject
-    if not attacker.runtimes:
-        return
-    X, Z = attacker.zeros(max(64, count // (4 * len(attacker.runtimes))), np.float32)
-    cuts, start = [], 0
-    for size in (*BATCHES, len(X)):
-        for _ in range(5):
-            if start < len(X):
-                cuts.append(slice(start, min(start + size, len(X))))
-                start += size
-    names = columns_of(subject.spec)
-    feeds = [feed(subject.spec, X[cut]) for cut in cuts]
-    whole = [{**own, EMBEDDING: Z[cut]} for own, cut in zip(feeds, cuts, strict=True)]
-    cases = [("head", Case(subject.file, names, whole, level)) for level in (LEVELS[0], LEVELS[-1])]
-    if subject.onnx is not None:
-        cases.append(("model and head", Case(subject.onnx, names, feeds, LEVELS[-1])))
-    for runtime in attacker.runtimes:
-        for flush in (False, True):
-            for (title, _), calls in zip(cases, runtime.answers([case for _, case in cases], flush=flush), strict=True):
-                done = [(cut, y) for cut, y in zip(cuts, calls, strict=True) if y is not None]
-                if done:
-                    rows = np.concatenate([np.arange(cut.start, cut.stop) for cut, _ in done])
-                    Y = np.concatenate([np.concatenate(y, axis=1) for _, y in done]).astype(np.float32)
-                    way = f"onnxruntime {runtime.version}, {title}{', flush to zero' if flush else ''}"
-                    yield Batch(X[rows], X[rows], Z[rows], Y, way)
-
-
-OWN = "the model's own answers"
-ATTACKS: dict[str, tuple[Callable[[Attacker, int], Iterator[Batch]], float]] = {
-    OWN: (_own, 0.08),
+ATTACKS: dict[str, tuple[Attack[RulesAttacker], float]] = {
+    "the model's own answers": (_own, 0.08),
     "answers at the borders of rules": (_numpy("aimed"), 0.22),
     "served answers, moved by a number or two": (_numpy("again"), 0.16),
     "NaN, infinite, huge, subnormal answers": (_numpy("hostile"), 0.12),
-    "inputs outside of the domain": (_outside, 0.05),
-    "batches of 1 to 33 rows": (_few_rows, 0.06),
-    "flush to zero": (_flushed, 0.05),
+    "inputs outside of the domain": (RulesAttacker.outside, 0.05),
+    "batch sizes and threads": (RulesAttacker.few_rows, 0.06),
+    "flush to zero": (RulesAttacker.flushed, 0.05),
     "torch": (_torch, 0.06),
-    "orders of summation, fused or not": (_orders, 0.06),
-    "onnxruntime, levels, batches, threads": (_onnxruntime, 0.12),
-    "versions of onnxruntime, flush modes, exact zeros": (_versions, 0.04),
+    "orders of summation, fused or not": (RulesAttacker.orders, 0.06),
+    "onnxruntime, levels, batches, threads": (RulesAttacker.onnxruntime, 0.12),
+    "versions of onnxruntime, flush modes, exact zeros": (RulesAttacker.versions, 0.04),
 }
 """Name -> (attack, share of all points)."""
 
@@ -511,15 +382,15 @@ def unsafe(coupled: Subject, limited: Subject, count: int) -> dict[str, tuple[Su
     """Return the same attacks on heads that are not safe, for one reason each."""
 
     def without_slack() -> Iterator[Batch]:
-        attacker = Attacker(coupled, np.random.default_rng(0))
+        attacker = RulesAttacker(coupled, np.random.default_rng(0))
         program = RulesProgram(coupled, slack=False)
-        for size, dtype in _chunks(count):
+        for size, dtype in chunks(count, RulesAttacker.chunk):
             X, Z = attacker.mixture(size, dtype)
             yield Batch(X, X, Z, program(X, Z), "NumPy")
 
     def by_hand() -> Iterator[Batch]:
-        attacker = Attacker(limited, np.random.default_rng(0))
-        for size, _ in _chunks(count):
+        attacker = RulesAttacker(limited, np.random.default_rng(0))
+        for size, _ in chunks(count, RulesAttacker.chunk):
             X = attacker.inputs(size, np.float32)
             Y = attacker.aimed(X)
             for limit in limits_of(limited.stated):

@@ -1,18 +1,10 @@
-"""Scale: cost curves with fitted exponents, a million exclusions from training to check, processes, memory."""
+"""Scale: cost curves with fitted exponents, a million exclusions from rules to check."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +12,8 @@ from torch import Tensor, nn
 
 from smle.assurance import certify, verify
 from smle.nn.box_network import BoxNetwork
-from studies.bench import scale_memory, scale_million
-from studies.bench.harness import BenchResult, Plot, Table
+from studies.bench.harness import BenchResult, Table, one_thread
+from studies.bench.scale_million import measure
 from studies.bench.scale_subjects import AXES, Axis, Subject
 
 __all__ = ["Fit", "fit_exponent", "run"]
@@ -37,20 +29,11 @@ _FITTED = 4
 def run(quick: bool = False) -> BenchResult:
     """Run all parts; `quick` uses small sizes and one round."""
     passed: dict[str, bool] = {}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    million = _million(quick, passed)  # first: the peak memory of the process is then its own
+    with one_thread():
         curves = _curves(quick)
-    finally:
-        torch.set_num_threads(threads)
-    tables = (
-        *_million(quick, passed),
-        _exponents(curves),
-        *(curve.table() for curve in curves),
-        _processes(quick),
-        _memory(quick),
-    )
-    return BenchResult("scale", "Scale", tables, _plots(curves), passed=passed, quick=quick)
+    tables = (*million, _exponents(curves), *(curve.table() for curve in curves))
+    return BenchResult("scale", "Scale", tables, passed=passed, quick=quick)
 
 
 # --- cost curves
@@ -87,7 +70,6 @@ class _Curve:
     """CPU seconds of each operation and certificate sizes (bytes) along one axis."""
 
     axis: str
-    short: str
     setting: str
     sizes: tuple[int, ...]
     seconds: dict[str, tuple[float, ...]]
@@ -120,7 +102,7 @@ def _curve(axis: Axis, sizes: tuple[int, ...], *, rounds: int) -> _Curve:
                     record[name].append(_cpu_seconds(call))
     # The least of all rounds: what else the machine does only ever adds.
     seconds = {name: tuple(min(record[name]) for record in taken) for name in _OPERATIONS}
-    return _Curve(axis.name, axis.short, axis.setting, sizes, seconds, tuple(size for _, size in prepared))
+    return _Curve(axis.name, axis.setting, sizes, seconds, tuple(size for _, size in prepared))
 
 
 def _operations(subject: Subject) -> tuple[dict[str, Callable[[], object]], int]:
@@ -172,45 +154,11 @@ def _exponents(curves: Sequence[_Curve]) -> Table:
     )
 
 
-def _plots(curves: Sequence[_Curve]) -> tuple[Plot, ...]:
-    return tuple(
-        Plot(
-            name,
-            "size / smallest size",
-            "CPU seconds",
-            {c.short: (tuple(size / c.sizes[0] for size in c.sizes), c.seconds[name]) for c in curves},
-        )
-        for name in _OPERATIONS[1:]
-    )
-
-
-# --- processes of their own
-
-
-def _call(module: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", "-m", f"studies.bench.{module}", *arguments]
-    found = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-    return subprocess.Popen(  # noqa: S603
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": found}
-    )
-
-
-def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Return the JSON that a process printed last.
-
-    Raises:
-        RuntimeError: If it failed.
-    """
-    output, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"A part of the bench failed: {errors[-2000:]}")
-    numbers: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return numbers
+# --- a million exclusions
 
 
 def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
-    # A process of its own, so that its peak memory is that of this part alone.
-    found = scale_million.measure("quick") if quick else _answer(_call("scale_million", "full"))
+    found = measure("quick" if quick else "full")
     pairs = int(found["pairs"])
     stages = ("rules", "certificate", "training", "exact check")
     told = {
@@ -242,40 +190,3 @@ def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
         "training came, not how far it could come.",
     )
     return way, baseline
-
-
-def _processes(quick: bool) -> Table:
-    with tempfile.TemporaryDirectory() as folder:
-        both = [_call("scale_processes", str(rank), folder, "quick" if quick else "full") for rank in (0, 1)]
-        try:
-            found, _ = [_answer(process) for process in both]
-        finally:
-            for process in both:  # if one fails, the other would wait for it
-                process.kill()
-    rows: list[tuple[object, ...]] = []
-    for width, rates in found.items():
-        for name, values in rates.items():
-            shares = [value / base for value, base in zip(values, rates["1 process"], strict=True)]
-            rows.append((int(width), name, max(values), median(shares)))
-    return Table(
-        "Training throughput with one and two processes",
-        ("backbone width", "processes", "rows per second (best)", "/ 1 process"),
-        tuple(rows),
-        "Two hidden layers of that width, embedding 64, three rules, batches of 1,024 rows that the processes "
-        "share (gloo); one thread each unless said otherwise. Ratio: median over rounds taken in turns. Two cores: on "
-        "a busy machine a second process has little to gain.",
-    )
-
-
-def _memory(quick: bool) -> Table:
-    rows: list[tuple[object, ...]] = []
-    for width in (16,) if quick else (256, 1024, 4096, 8192):
-        found = scale_memory.measure(width) if quick else _answer(_call("scale_memory", str(width)))
-        rows.append((width, *(found[name] for name in ("imported", "trained", "certified")), int(found["parameters"])))
-    return Table(
-        "Memory against the embedding width",
-        ("embedding", "after import (MB)", "peak after training (MB)", "peak after certificate (MB)", "parameters"),
-        tuple(rows),
-        "Peak resident memory of a process of its own: 64 labels of which at most one applies, 256 rows, Adam. What "
-        "stays below the peak of importing torch does not show.",
-    )

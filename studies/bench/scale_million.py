@@ -1,10 +1,8 @@
-"""A million exclusions from rules to check: `python -m studies.bench.scale_million {full,quick}` prints JSON."""
+"""A million exclusions from rules to check."""
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +16,8 @@ from torch import Tensor, nn
 from smle.nn import SafeNetwork
 from smle.training.loop import TrainingOptions, train
 from studies.bench.scale_subjects import never_together
+
+__all__ = ["measure"]
 
 _INPUTS, _REACH = 32, 6
 _NOISE = 0.3
@@ -138,7 +138,3 @@ def _judged(model: nn.Module, rows: tuple[Tensor, Tensor], pairs: npt.NDArray[np
     on, wanted = (model(rows[0]) >= 0).numpy(), rows[1].numpy() > 0
     broken = np.mean([(row[pairs[:, 0]] & row[pairs[:, 1]]).any() for row in on])
     return float(2 * (on & wanted).sum() / max(1, on.sum() + wanted.sum())), float(broken)
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1])))

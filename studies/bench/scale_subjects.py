@@ -51,7 +51,6 @@ class Axis:
     """A size that grows, and the subject of each size."""
 
     name: str
-    short: str
     setting: str
     sizes: tuple[int, ...]
     quick: tuple[int, ...]
@@ -142,42 +141,42 @@ def exclusive_labels(labels: int, embedding: int) -> Subject:
 
 AXES = (
     Axis(
-        "embedding width, constant bounds", "width, constant",
+        "embedding width, constant bounds",
         "One rule with 4 clauses over half of the domain; 8 inputs, 4 outputs.",
         (64, 128, 256, 512, 1024, 2048), (8, 16, 32), lambda n: _wide(n, "constant"),
     ),
     Axis(
-        "embedding width, affine bounds", "width, affine",
+        "embedding width, affine bounds",
         "One rule with 4 clauses over half of the domain; 8 inputs, 4 outputs.",
         (64, 128, 256, 512, 1024, 2048), (8, 16, 32), lambda n: _wide(n, "affine"),
     ),
     Axis(
-        "rules", "rules",
+        "rules",
         "Two clauses each, over disjoint slabs of one input, a head each; embedding 64, 8 inputs, 4 outputs.",
         (2, 4, 8, 16, 32, 64), (2, 4, 8), _slabs,
     ),
     Axis(
-        "clauses, one literal", "clauses",
+        "clauses, one literal",
         "One rule everywhere; embedding 64, 8 inputs, 4 outputs.",
         (8, 16, 32, 64, 128, 256, 512), (2, 4, 8), lambda k: _everywhere(k, 1),
     ),
     Axis(
-        "clauses, two literals", "clauses, 2 literals",
+        "clauses, two literals",
         "One rule everywhere; embedding 64, 8 inputs, 4 outputs. Each is proved by an LP.",
         (8, 16, 32, 64, 128), (2, 4, 8), lambda k: _everywhere(k, 2),
     ),
     Axis(
-        "labels", "labels",
+        "labels",
         "At most one applies: m (m - 1) / 2 exclusions; embedding 64, 8 inputs.",
         (16, 32, 64, 128, 256, 512), (8, 16, 50), lambda m: exclusive_labels(m, 64),
     ),
     Axis(
-        "inputs", "inputs",
+        "inputs",
         "One rule with 4 clauses over an oblique half of the domain, affine bounds; embedding 64, 4 outputs.",
         (4, 8, 16, 32, 64, 128), (2, 4, 8), _many_inputs,
     ),
     Axis(
-        "cells", "cells",
+        "cells",
         "Rules over half-spaces of different inputs, in all combinations; embedding 64, 8 inputs, 4 outputs.",
         (2, 4, 8, 16, 32, 64, 128), (2, 4, 8), _overlaps,
     ),

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from smle.certificates.document import Certificate
 from smle.export.backbone import Backbone
 from smle.export.graph import certified_program, graph_model, interface_of
+from smle.export.proposals import proposals_of
 from smle.extras import require
 from smle.rules import Categorical, Specification
 from smle_check.floats import BINARY32, nearest
@@ -28,11 +30,10 @@ __all__ = [
     "Path",
     "columns_of",
     "feed",
-    "head_model",
+    "head_file",
     "in_batches",
     "onnx_path",
     "onnx_session",
-    "torch_path",
     "torch_threads",
 ]
 
@@ -252,18 +253,6 @@ def clip(z: Any, lower: Any, upper: Any) -> Any:
 # --- torch and onnxruntime -----------------------------------------------------------------------------------
 
 
-def torch_path(subject: Subject) -> Path:
-    """Return the deployed head in torch."""
-    head = subject.network.head
-
-    def outputs(X: FloatArray, Z: Array) -> Array:
-        with torch.inference_mode():
-            result: Array = head(torch.from_numpy(X), torch.from_numpy(Z)).numpy()
-        return result
-
-    return outputs
-
-
 @contextmanager
 def torch_threads(count: int, *, flush: bool = False) -> Iterator[None]:
     """Set torch's number of threads, and flush subnormal numbers to zero, for a while."""
@@ -287,17 +276,15 @@ def in_batches(path: Path, size: int) -> Path:
     return outputs
 
 
-def onnx_path(subject: Subject, *, level: str = "ORT_ENABLE_ALL", threads: int = 1, monitor: bool = False) -> Path:
-    """Return the exported head in onnxruntime, with the embedding as an input. Features are float32 there.
+def onnx_path(spec: Specification, data: bytes, *, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> Path:
+    """Return an exported head in onnxruntime. Features are float32 there.
 
     `level`: a name of `LEVELS`, onnxruntime's levels of optimization.
 
     Raises:
-        MissingDependencyError: If onnx or onnxruntime is not installed.
+        MissingDependencyError: If onnxruntime is not installed.
     """
-    spec, data = subject.spec, head_model(subject, monitor=monitor)
-    session = onnx_session(data, level=level, threads=threads)
-    names = columns_of(spec)
+    session, names = onnx_session(data, level=level, threads=threads), columns_of(spec)
 
     def outputs(X: FloatArray, Z: Array) -> Array:
         result: Array = np.concatenate(session.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
@@ -319,16 +306,17 @@ def onnx_session(data: bytes, *, level: str = "ORT_ENABLE_ALL", threads: int = 1
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
-def head_model(subject: Subject, *, monitor: bool = False) -> bytes:
-    """Return the exported head as an ONNX file that takes the embedding as an input."""
+def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = False) -> bytes:
+    """Return a certified head as an ONNX file that takes what the model computes as an input."""
     onnx = require("onnx", "ONNX export")
-    width = subject.program.units
+    tensors = {k: v for k, v in certificate.tensors.items() if not k.startswith("backbone.")}
+    width = tensors["bounds.lower"].shape[0] if "bounds.lower" in tensors else len(spec.targets)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    interface = interface_of(subject.spec, monitor=monitor)
-    tensors = {k: v for k, v in subject.certificate.tensors.items() if not k.startswith("backbone.")}
-    program = certified_program(interface, subject.certificate, tensors)
-    titles = [rule.name for rule in subject.spec.rules]
-    data: bytes = graph_model(interface, program, Backbone([], [], [value]), titles).SerializeToString()
+    interface = interface_of(spec, monitor=monitor)
+    nodes, count = proposals_of(certificate) if "check.range" in tensors else ([], 1)
+    program = certified_program(interface, certificate, tensors, proposals=count)
+    titles = [rule.name for rule in spec.rules]
+    data: bytes = graph_model(interface, program, Backbone([], [], [value]), titles, nodes).SerializeToString()
     return data
 
 

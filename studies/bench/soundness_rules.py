@@ -1,13 +1,7 @@
-"""Soundness of heads of rules: attacks on corrected models, judged exactly, and on heads that are not safe.
-
-An evaluated point is one row (x, answer of a model) that went through one way of running a head and was judged against
-every rule that is active there, in rationals where float64 leaves it open.
-"""
+"""Soundness of heads of rules: corrected models and rule sets that attacks are tried on."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,18 +11,16 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from sklearn.multioutput import MultiOutputRegressor
 
-from studies.bench.harness import BenchResult, Table
+from studies.bench.harness import BenchResult
 from studies.bench.random_rules import draw
-from studies.bench.rules_attacks import ATTACKS, OWN, Attacker, Subject, corrected, stated, unsafe
-from studies.bench.runtimes import Runtime, installed_runtime, prepare
+from studies.bench.rules_attacks import ATTACKS, RulesAttacker, Subject, corrected, stated, unsafe
 from studies.bench.sampling import Judge
-from studies.bench.soundness import Ledger, attack_tables, found_in, runtimes_table
+from studies.bench.soundness import campaign
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, LABELS, MIXED, OBLIQUE
 
-__all__ = ["run", "subjects"]
+__all__ = ["BANK", "DOSES", "RAMPS", "SHARES", "bank", "doses", "run", "shares", "subjects"]
 
 _POINTS = {False: 10_000_000, True: 60_000}
-_LEAST = 1000  # points of a head in a round
 _QUICK = ("bank, boosting", "shares, ridge", "ten mixed limits", "labels", "random 3")
 BANK = """
 inputs: {income: [0, 200000], age: [18, 90], debt: [0, 50000]}
@@ -111,18 +103,21 @@ def _many() -> str:
     return "\n".join([*lines, "  - {name: tied, when: a + 30 * b >= 20.2, then: y - w <= 9.9}"]) + "\n"
 
 
-def _bank(X: Any, rng: np.random.Generator) -> Any:
+def bank(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules BANK."""
     income, _, debt = X.T
     limit = 0.3 * income * (1 + 0.3 * rng.normal(size=len(X))) - 0.2 * debt
     return np.stack([limit, 13 - income / 60_000 + 4 * rng.normal(size=len(X))], axis=1)
 
 
-def _shares(X: Any, rng: np.random.Generator) -> Any:
+def shares(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules SHARES."""
     raw = np.stack([0.5 + 0.4 * np.sin(X[:, 0]), 0.3 + 0.3 * X[:, 1], 0.2 + 0.1 * X[:, 0]], axis=1)
     return raw + 0.1 * rng.normal(size=raw.shape)
 
 
-def _doses(X: Any, rng: np.random.Generator) -> Any:
+def doses(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules DOSES."""
     weight, age, kidney = X.T
     dose = 0.045 * weight * (0.8 + 0.2 * np.sin(age / 15)) + 0.1 * rng.normal(size=len(X))
     return np.stack([dose, 20 / kidney + rng.normal(size=len(X))], axis=1)
@@ -137,10 +132,10 @@ def subjects() -> dict[str, Callable[[], Subject]]:
     """Return the models by name, each as a function that makes it."""
     boosting = MultiOutputRegressor(HistGradientBoostingRegressor(max_iter=40))
     made: dict[str, Callable[[], Subject]] = {
-        "bank, boosting": lambda: corrected("bank, boosting", BANK, boosting, _bank, rows=3000),
-        "doses, boosting": lambda: corrected("doses, boosting", DOSES, boosting, _doses, rows=3000),
-        "bank, ridge": lambda: corrected("bank, ridge", BANK, Ridge(), _bank, rows=3000),
-        "shares, ridge": lambda: corrected("shares, ridge", SHARES, Ridge(), _shares, rows=3000),
+        "bank, boosting": lambda: corrected("bank, boosting", BANK, boosting, bank, rows=3000),
+        "doses, boosting": lambda: corrected("doses, boosting", DOSES, boosting, doses, rows=3000),
+        "bank, ridge": lambda: corrected("bank, ridge", BANK, Ridge(), bank, rows=3000),
+        "shares, ridge": lambda: corrected("shares, ridge", SHARES, Ridge(), shares, rows=3000),
     }
     texts = {
         "ramps": RAMPS, "ranges": RANGES, "touching": TOUCHING, "ten mixed limits": _ten(), "many limits": _many(),
@@ -150,76 +145,11 @@ def subjects() -> dict[str, Callable[[], Subject]]:
     return made | {f"random {seed}": partial(_random, seed) for seed in (3, 5, 8, 13, 21, 34)}
 
 
-def attack_all(subject: Subject, points: int, ledger: Ledger, seed: int, runtimes: list[Runtime]) -> None:
-    """Run every attack on a head, with its share of the points."""
-    judge = Judge(subject.spec)
-    if subject.model is None:  # it has no answers of its own: the other attacks take their share
-        points = math.ceil(points / (1 - ATTACKS[OWN][1]))
-    for name, (attack, share) in ATTACKS.items():
-        attacker = Attacker(subject, np.random.default_rng([seed, len(name)]), runtimes)
-        before = time.perf_counter()
-        for batch in attack(attacker, math.ceil(points * share)):
-            judgment = judge.judge(batch.at, batch.Y)
-            after = time.perf_counter()
-            ledger.note(subject.name, name, batch, judgment, after - before)
-            before = after
-
-
 def run(quick: bool = False) -> BenchResult:
-    """Run all attacks; `quick` takes five heads, the installed onnxruntime and few points."""
-    start = time.process_time()
+    """Run all attacks on heads of rules; `quick` takes five heads, the installed onnxruntime and few points."""
     made = [make() for name, make in subjects().items() if not quick or name in _QUICK]
-    ledger = Ledger()
-    runtimes, missing = ([installed_runtime()], {}) if quick else prepare()
-    seed = 0
-    while (left := _POINTS[quick] - sum(t.points for t in ledger.models.values())) > 0:  # some attacks run short
-        for subject in made:
-            attack_all(subject, max(_LEAST, math.ceil(left / len(made))), ledger, seed, runtimes)
-            seed += 1
     attempts = unsafe(stated("ramps", RAMPS), stated("limits", LIMITS), 20_000 if quick else 300_000)
-    tries = {
-        name: found_in((Judge(subject.spec), batch) for batch in batches)
-        for name, (subject, batches) in attempts.items()
+    judged = {
+        name: ((Judge(subject.spec), batch) for batch in batches) for name, (subject, batches) in attempts.items()
     }
-    points, violations = (sum(getattr(t, name) for t in ledger.models.values()) for name in ("points", "violations"))
-    passed = {f"no violation in {points:,} evaluated points": violations == 0}
-    crashes = sum(runtime.told["crashed"] for runtime in runtimes)
-    passed[f"no file takes a runtime down ({crashes:,} calls did)"] = crashes == 0
-    passed |= {
-        f"violations are found in: {name} ({t.violations:,})": t.violations > 0 for name, (t, _) in tries.items()
-    }
-    passed[f"at least {_POINTS[quick]:,} points"] = points >= _POINTS[quick]
-    rows: list[tuple[object, ...]] = [
-        (s.name, s.kind, (t := ledger.models[s.name]).points, t.violations, t.smallest) for s in made
-    ]
-    rows.append(("all", "", points, violations, ""))
-    note = (
-        "Each point went through the deployed head and was judged against every rule that is active there: in float64 "
-        "with an error bound, in rationals where that leaves it open. The margin is exact. Margins of 0 are allowed "
-        f"answers on a border that is not strict. {(time.process_time() - start) / 60:.0f} minutes of one processor."
-    )
-    tables = [
-        Table("Heads of rules", ("model", "settled by", "points", "violations", "smallest margin"), tuple(rows), note),
-        *attack_tables(
-            ledger,
-            "What the model answers is chosen by the attacker; inputs are float32 and float64 in turn.",
-            "The printed NumPy program, the same in torch, the format's program written down again in other orders of "
-            "summation with and without (exactly emulated) fused multiply-add, and the exported head, with proposals "
-            "inside, in onnxruntime.",
-        ),
-        runtimes_table(
-            runtimes,
-            missing,
-            "Each in an environment and in processes of its own, with `session.set_denormal_as_zero` and without, in "
-            "batches of 1 to 33 rows and more; the head alone, and for estimators the file that holds both.",
-        ),
-        Table(
-            "The same attacks on heads that are not safe",
-            ("head", "points", "violations", "smallest margin", "for example"),
-            tuple((n, t.points, f"found: {t.violations:,}", t.smallest, example) for n, (t, example) in tries.items()),
-        ),
-    ]
-    if ledger.reproducers:
-        columns = ("model", "attack", "way", "format", "x", "answer", "output")
-        tables.append(Table("VIOLATIONS", columns, tuple(ledger.reproducers), "The first ones found, in hexadecimal."))
-    return BenchResult("soundness_rules", "Soundness of heads of rules", tuple(tables), (), passed, quick)
+    return campaign("soundness_rules", made, RulesAttacker, ATTACKS, judged, points=_POINTS[quick], quick=quick)

@@ -1,4 +1,4 @@
-"""Attacks on exported models as whole files: old runtimes, flush modes, backbones with the wrong number of rows."""
+"""Attacks on exported models as whole files: backbones with the wrong number of rows, in every runtime."""
 
 from __future__ import annotations
 
@@ -21,48 +21,15 @@ from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING
 from studies.bench.runtimes import Case, Runtime
 from studies.bench.sampling import FloatArray
-from studies.bench.soundness_programs import LEVELS, columns_of, feed, head_model
+from studies.bench.soundness_attacks import BATCHES, answer_of
+from studies.bench.soundness_programs import columns_of, feed
 from studies.bench.soundness_subjects import Subject
 
-__all__ = ["HOSTILE", "flushed", "wrong_rows"]
+__all__ = ["HOSTILE", "wrong_rows"]
 
 Array = npt.NDArray[np.float32]
 Answer = tuple[FloatArray, Array, Array, str]
 """Inputs, embeddings, outputs, and by which runtime."""
-BATCHES = (1, 2, 3, 33)
-
-
-def _outputs(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Array:
-    """Return the answer (rows, columns). One with another number of rows answers nobody: it is judged as NaN."""
-    parts = [part.reshape(len(part), -1) for part in found if part.ndim and len(part) == rows]
-    together = np.concatenate(parts, axis=1) if len(parts) == len(found) else np.zeros((rows, 0))
-    good = together.shape[1] == columns
-    return np.asarray(together if good else np.full((rows, columns), np.nan), dtype=np.float32)
-
-
-def flushed(subject: Subject, runtimes: Sequence[Runtime], X: FloatArray, Z: Array) -> Iterator[Answer]:
-    """Run the exported head in every runtime, subnormal numbers flushed and not, in small batches and in one."""
-    spec, model = subject.spec, head_model(subject)
-    cuts = [slice(0, 0)]
-    for size in (*BATCHES, len(X)):
-        start = cuts[-1].stop
-        cuts += [slice(i, min(i + size, len(X))) for i in range(start, min(start + 5 * size, len(X)), size)]
-    parts = [cut for cut in cuts if cut.stop > cut.start]
-    feeds = [{**feed(spec, X[cut]), EMBEDDING: Z[cut]} for cut in parts]
-    cases = [Case(model, columns_of(spec), feeds, level) for level in (LEVELS[0], LEVELS[-1])]
-    for runtime in runtimes:
-        for flush in (False, True):
-            for case, calls in zip(cases, runtime.answers(cases, flush=flush), strict=True):
-                answered = [(cut, y) for cut, y in zip(parts, calls, strict=True) if y is not None]
-                if not answered:
-                    continue
-                rows = np.concatenate([np.arange(cut.start, cut.stop) for cut, _ in answered])
-                Y = np.concatenate([_outputs(y, cut.stop - cut.start, len(spec.targets)) for cut, y in answered])
-                mode = ", flush to zero" if flush else ""
-                yield X[rows], Z[rows], Y, f"onnxruntime {runtime.version}, {case.level}{mode}"
-
-
-# --- Backbones with the wrong number of rows -----------------------------------------------------------------
 
 Hostile = Callable[[Any, Array, str, str], tuple[list[Any], list[Any]]]
 """(onnx, values (64, n), honest embedding, name to make) -> nodes, initializers."""
@@ -124,7 +91,7 @@ def wrong_rows(
         for name, found in zip(names, runtime.answers(cases), strict=True):
             for X, y in zip(Xs, found, strict=True):
                 if y is not None:
-                    Y = _outputs(y, len(X), len(spec.targets))
+                    Y = answer_of(y, len(X), len(spec.targets))
                     yield X, values[:1].repeat(len(X), axis=0), Y, f"onnxruntime {runtime.version}, {name}"
 
 

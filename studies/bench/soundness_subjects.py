@@ -130,9 +130,8 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """Kind of bounds, and whether the head has a gate."""
-        gate = "gate" if self.cells.gated else "no gate"
-        return f"{self.bounds}, {gate}"
+        """How it was made, its bounds, and whether the head has a gate."""
+        return f"{self.origin}, {self.bounds} bounds, {'a gate' if self.cells.gated else 'no gate'}"
 
     @property
     def program(self) -> Box:

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from smle.rules import Specification
+from studies.bench.box_attacks import Opponent
 from studies.bench.sampling import FloatArray, Judge
-from studies.bench.soundness_attacks import Batch, Opponent
+from studies.bench.soundness_attacks import Batch
 from studies.bench.soundness_programs import HeadProgram
 from studies.bench.soundness_subjects import data_for, makers
 

@@ -6,7 +6,7 @@
 | synthetic | embedding size | its small or large network, linear bounds |
 | forecasting | auxiliary complexity | constant or linear bounds, its large network |
 | forecasting | embedding size | its small or large network, constant bounds |
-| forecasting | embedding type | its large network as it is, or with an LSTM first; constant bounds |
+| forecasting | embedding type | its large network as it is, or with LSTM layers first; constant bounds |
 
 As in the paper, synthetic networks are trained on the original targets here. All else is as in the preset, the first
 phase and the kept epoch included.
@@ -51,7 +51,7 @@ def vary(settings: Settings, benchmark: str, study: str) -> Settings:
         raise ValueError("The ablation is about the paper's network. Expected the preset 'paper' or 'published'.")
     return replace(
         settings,
-        backbone=_backbone(settings.backbone, study),
+        backbone=_backbone(settings.backbone, study, 1 if settings.choices is None else settings.choices.lstm_layers),
         linear=study == "q3-linear" or (benchmark == "synthetic" and study == "q3-large"),
         enforced=benchmark != "synthetic",
     )
@@ -61,9 +61,9 @@ def _names(benchmark: str) -> str:
     return ", ".join(["main", *dict.fromkeys(ABLATIONS.get(benchmark, {}).values())])
 
 
-def _backbone(backbone: PaperLayers, study: str) -> PaperLayers:
+def _backbone(backbone: PaperLayers, study: str, lstm_layers: int) -> PaperLayers:
     nm = backbone.embedding
     if study in ("q3-small", "q3-large"):
         small, large = (nm, 2 * nm, nm), (nm, 2 * nm, 3 * nm, 2 * nm, nm)
         return replace(backbone, widths=small if study == "q3-small" else large)
-    return replace(backbone, recurrent=study == "q3-lstm")
+    return replace(backbone, recurrent=lstm_layers if study == "q3-lstm" else 0)

@@ -24,6 +24,7 @@ OPTIONS: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "anchored": (False, True),
         "pairs": ("best", "sum"),
         "r2": ("pooled", "averaged"),
+        "lstm_layers": (1, 2),
         "after_steps": ("projection", "adversarial"),
         "cost": ("squared", "absolute"),
     }
@@ -42,12 +43,14 @@ class PaperChoices:
     * `clip_gradient`: `plain`, that of max and min; `returning`: a unit beyond its bound still feels a gradient that
       would bring it back.
     * `first_phase`: what is trained before Algorithm 2: nothing (`none`), the network without projections (`plain`), or
-      the same backbone under the property before, P1 first (`handed on`; synthetic tasks only).
+      the same backbone and bounds under the property before (`handed on`; synthetic tasks only, in the order of
+      `selection.trained_order`). Networks of `preprocess` hand their backbone on, too.
     * `keep`: the weights of the `last` epoch or of the `best` one.
     * `keep_memory`: the queue of counterexamples lasts over the steps.
     * `anchored`: all projections of one run start from the head that the run was given.
     * `pairs`: the counterexample of the `best` pair of exclusive labels, or the one with the largest `sum` over pairs.
     * `r2`: `pooled` over outputs, as the formula in the supplement has it, or `averaged`.
+    * `lstm_layers`: how many layers of the recurrent backbone of the ablation are LSTMs.
     * `after_steps`: a `projection` after each gradient step (Algorithm 2), or an `adversarial` step: the strength of
       the strongest counterexample goes down its gradient.
     * `cost` of a projection: `squared`, or `absolute`, which is linear.
@@ -65,6 +68,7 @@ class PaperChoices:
     anchored: bool = False
     pairs: str = "best"
     r2: str = "pooled"
+    lstm_layers: int = 1
     after_steps: str = "projection"
     cost: str = "squared"
 
@@ -88,5 +92,6 @@ def choices_of(preset: str, benchmark: str) -> PaperChoices:
         raise ValueError(f"Expected 'paper' or 'published'. Got {preset!r}.")
     first = "handed on" if benchmark == "synthetic" else "plain"
     return PaperChoices(
-        gate=True, constant_bounds="fixed", first_phase=first, keep_memory=True, pairs="sum", r2="averaged"
-    )
+        gate=True, constant_bounds="fixed", first_phase=first, keep_memory=True, pairs="sum", r2="averaged",
+        lstm_layers=2,
+    )  # fmt: skip

@@ -21,7 +21,9 @@ from smle.training.options import History
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary
 from studies.experiments.networks import Settings, State, train_plain, train_safe
+from studies.experiments.paper_network import PaperNetwork
 from studies.experiments.presets import BENCHMARKS, settings_of
+from studies.experiments.selection import trained_order
 from studies.experiments.tasks import Array, Task
 
 __all__ = [
@@ -89,8 +91,15 @@ def jobs(
             raise ValueError(f"Expected benchmarks among {', '.join(BENCHMARKS)}. Got '{benchmark}'.")
         keys = _quick_keys(benchmark) if quick else _keys(benchmark)
         keys = [key for key in keys if task in (None, key)]
-        found += [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
+        made = [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
+        found += sorted(made, key=_turn) if benchmark == "synthetic" and preset == "published" else made
     return found
+
+
+def _turn(job: Job) -> tuple[int, str, int]:
+    """Return what sorts jobs that hand a backbone on in the order of their training."""
+    n, task, name = job.task.split("-")
+    return job.seed, f"{n}-{task}", trained_order(int(n[1:]), task).index(int(name[1:]))
 
 
 def _keys(benchmark: str) -> list[str]:
@@ -148,7 +157,7 @@ def solve(job: Job) -> list[dict[str, Any]]:
         methods, seed = {}, seed_of(job)
         if job.study == "main":
             methods["oracle"] = _Method(_allowed(task, task.X_test, task.y_test), None, {})
-            methods["preprocess"] = _preprocess(task, settings, seed)
+            methods["preprocess"] = _preprocess(job, task, settings, seed)
             methods["postprocess"] = _postprocess(task, settings, seed)
         corrected = settings.choices is None
         methods["smle"] = _corrected(task, methods["postprocess"]) if corrected else _smle(job, task, settings, seed)
@@ -198,9 +207,12 @@ def enforced_targets(task: Task) -> Array:
     return nearest_outputs(task.specification, task.X, task.y)
 
 
-def _preprocess(task: Task, settings: Settings, seed: int) -> _Method:
+def _preprocess(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
+    handed = _handed_on(job, settings, _plain_state)
     clock = _Clock()
-    network, epochs = _trained(task, settings, enforced_targets(task), seed)
+    network, epochs = _trained(task, settings, enforced_targets(task), seed, handed)
+    assert isinstance(network, nn.Sequential)
+    _remember(job, settings, _plain_state, network[0].state_dict())
     facts = {**clock.stop(), "epochs": epochs}
 
     def predict(X: Array) -> Array:
@@ -226,10 +238,12 @@ def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     return _Method(predict(task.X_test), answer, facts, predict, network)
 
 
-def _trained(task: Task, settings: Settings, targets: Array, seed: int) -> tuple[nn.Module, int]:
+def _trained(
+    task: Task, settings: Settings, targets: Array, seed: int, start: State | None = None
+) -> tuple[nn.Module, int]:
     """Train a plain network for as long as a safe one, warm-up included."""
     options = replace(settings.options, warmup_epochs=0)
-    return train_plain(task, replace(settings, options=options), targets, seed=seed)
+    return train_plain(task, replace(settings, options=options), targets, seed=seed, start=start)
 
 
 def _corrected(task: Task, plain: _Method) -> _Method:
@@ -242,11 +256,11 @@ def _corrected(task: Task, plain: _Method) -> _Method:
 
 def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
     """Return the paper's network, trained by Algorithm 2."""
-    handed = _handed_on(job, settings)
+    handed = _handed_on(job, settings, _safe_state)
     enforcement, clock = settings.enforcement(), _Clock()
     targets = enforced_targets(task) if settings.enforced else task.y
     network, history = train_safe(task, settings, targets, enforcement, seed=seed, start=handed)
-    _remember(job, settings, network.backbone)
+    _remember(job, settings, _safe_state, _bounded(network))
     facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
     started = time.perf_counter()
     return _deployed(task, network, certify(network).check(), facts, started)
@@ -291,37 +305,66 @@ def projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:
     }
 
 
-# --- backbones that are handed on from property to property
+# --- what is handed on from property to property
 
-_KEPT: dict[str, State] = {}
-"""The last backbones of this process, by the keys of their jobs."""
+_KEPT: dict[tuple[str, str], State] = {}
+"""What the last networks of this process leave to the next, by the way they were trained and the keys of their jobs."""
 
 
 def chain(job: Job) -> str:
     """Return what jobs have in common that hand a backbone on to each other: all but the property's number."""
-    handed = job.benchmark == "synthetic" and job.preset == "published"
-    return replace(job, task=job.task[:-1]).key if handed else job.key
+    return replace(job, task=job.task[:-1]).key if _hands_on(job) else job.key
 
 
-def _handed_on(job: Job, settings: Settings) -> State | None:
-    """Return the backbone as the property before left it, trained here and now if need be; None for the first."""
-    number = int(job.task[-1]) if job.benchmark == "synthetic" else 1
-    if settings.choices is None or settings.choices.first_phase != "handed on" or number == 1:
+def _hands_on(job: Job) -> bool:
+    return job.benchmark == "synthetic" and job.preset == "published"
+
+
+def _before(job: Job) -> Job | None:
+    """Return the job whose networks are trained on under this one's property; None for the first."""
+    _, task, name = job.task.split("-")
+    order = trained_order(int(job.task[1]), task)
+    place = order.index(int(name[1:]))
+    return replace(job, task=f"{job.task[:-1]}{order[place - 1]}") if place else None
+
+
+def _handed_on(job: Job, settings: Settings, train: Callable[[Job], State]) -> State | None:
+    """Return what the property before left, trained here and now if need be; None for the first."""
+    if settings.choices is None or settings.choices.first_phase != "handed on":
         return None
-    before = replace(job, task=f"{job.task[:-1]}{number - 1}")
-    if before.key not in _KEPT:
-        task = load_task(before)
-        inner = settings_for(before, task)
-        targets = enforced_targets(task) if inner.enforced else task.y
-        start = _handed_on(before, inner)
-        network, _ = train_safe(task, inner, targets, inner.enforcement(), seed=seed_of(before), start=start)
-        _remember(before, inner, network.backbone)
-    return _KEPT[before.key]
+    before = _before(job)
+    if before is None:
+        return None
+    if (train.__name__, before.key) not in _KEPT:
+        _remember(before, settings, train, train(before))
+    return _KEPT[train.__name__, before.key]
 
 
-def _remember(job: Job, settings: Settings, backbone: nn.Module) -> None:
+def _plain_state(job: Job) -> State:
+    task = load_task(job)
+    settings = settings_for(job, task)
+    start = _handed_on(job, settings, _plain_state)
+    network, _ = _trained(task, settings, enforced_targets(task), seed_of(job), start)
+    assert isinstance(network, nn.Sequential)
+    return network[0].state_dict()
+
+
+def _safe_state(job: Job) -> State:
+    task = load_task(job)
+    settings = settings_for(job, task)
+    targets = enforced_targets(task) if settings.enforced else task.y
+    start = _handed_on(job, settings, _safe_state)
+    return _bounded(train_safe(task, settings, targets, settings.enforcement(), seed=seed_of(job), start=start)[0])
+
+
+def _bounded(network: PaperNetwork) -> State:
+    """Return the weights of backbone and bounds; heads start anew under each property."""
+    return {name: value for name, value in network.state_dict().items() if name.startswith(("backbone.", "box."))}
+
+
+def _remember(job: Job, settings: Settings, train: Callable[[Job], State], state: State) -> None:
     if settings.choices is not None and settings.choices.first_phase == "handed on":
-        _KEPT[job.key] = {name: value.detach().clone() for name, value in backbone.state_dict().items()}
+        _KEPT[train.__name__, job.key] = {name: value.detach().clone() for name, value in state.items()}
         while len(_KEPT) > _MOST_KEPT:
             del _KEPT[next(iter(_KEPT))]
 

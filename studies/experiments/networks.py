@@ -21,7 +21,7 @@ from studies.formulations import largest_sum
 __all__ = ["PaperLayers", "Perceptron", "Settings", "State", "safe_network", "train_plain", "train_safe"]
 
 State = Mapping[str, Tensor]
-"""Weights of a backbone by name."""
+"""Weights of a module by name."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Perceptron:
 
 @dataclass(frozen=True)
 class PaperLayers:
-    """The paper's backbones: ReLU layers, the embedding included, on inputs as they are; `recurrent`: an LSTM first.
+    """The paper's backbones: ReLU layers, the embedding included, on inputs as they are; first `recurrent` LSTM layers.
 
     Weights start as Keras draws them: Glorot uniform, biases zero, recurrent weights orthogonal, forget gates open.
     """
 
     widths: tuple[int, ...]
-    recurrent: bool = False
+    recurrent: int = 0
 
     @property
     def embedding(self) -> int:
@@ -57,8 +57,8 @@ class PaperLayers:
         layers: list[nn.Module] = []
         width = X.shape[1]
         for position, units in enumerate(self.widths):
-            if self.recurrent and not position:
-                layers.append(_Recurrent(units))
+            if position < self.recurrent:
+                layers.append(_Recurrent(units, inputs=width if position else 1, whole=position + 1 < self.recurrent))
             else:
                 layer = nn.Linear(width, units)
                 nn.init.xavier_uniform_(layer.weight)
@@ -69,11 +69,15 @@ class PaperLayers:
 
 
 class _Recurrent(nn.Module):
-    """A row (batch, d) read as a sequence of d numbers -> the LSTM's last state (batch, units)."""
+    """An LSTM; a row (batch, d) is read as a sequence of d numbers -> its last state (batch, units).
 
-    def __init__(self, units: int) -> None:
+    `inputs`: width of each element, 1 for numbers. `whole`: all states (batch, d, units), for another LSTM.
+    """
+
+    def __init__(self, units: int, *, inputs: int = 1, whole: bool = False) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(1, units, batch_first=True)
+        self.whole = whole
+        self.lstm = nn.LSTM(inputs, units, batch_first=True)
         for name, parameter in self.lstm.named_parameters():
             if "bias" in name:
                 nn.init.zeros_(parameter)
@@ -85,9 +89,9 @@ class _Recurrent(nn.Module):
             self.lstm.get_parameter("bias_ih_l0")[units : 2 * units] = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the last state."""
-        states: Tensor = self.lstm(x.unsqueeze(-1))[0]
-        return states[:, -1]
+        """Return the last state, or all."""
+        states: Tensor = self.lstm(x.unsqueeze(-1) if x.ndim == 2 else x)[0]
+        return states if self.whole else states[:, -1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +132,13 @@ class Settings:
         return found
 
 
-def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) -> tuple[nn.Module, int]:
-    """Train the backbone with one linear layer behind it, without rules; also return the epochs."""
+def train_plain(
+    task: Task, settings: Settings, targets: Array, *, seed: int, start: State | None = None
+) -> tuple[nn.Module, int]:
+    """Train the backbone with one linear layer behind it, without rules; also return the epochs.
+
+    `start`: the backbone's weights, if it was trained before.
+    """
     shift, size = _units(task, settings, targets)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -140,6 +149,8 @@ def train_plain(task: Task, settings: Settings, targets: Array, *, seed: int) ->
         if not settings.scaled:
             nn.init.xavier_uniform_(last.weight)
             nn.init.zeros_(last.bias)
+    if start is not None:
+        backbone.load_state_dict(start)
     (X, y), held = _split(task.X, (targets - shift) / size, settings.options.validation_fraction)
     history = train(
         network, X.float(), y.float(), loss=_loss(task), options=settings.options, seed=seed, title="plain",
@@ -156,12 +167,12 @@ def train_safe(
 ) -> tuple[PaperNetwork, History]:
     """Train the paper's network; its heads are then proved, or NotCertifiedError is raised.
 
-    `start`: the backbone's weights, if it was trained before.
+    `start`: the weights of backbone and bounds, if they were trained before.
     """
     (X, y), held = _split(task.X, targets, settings.options.validation_fraction)
     network = safe_network(task, settings, seed=seed)
     if start is not None:
-        network.backbone.load_state_dict(start)
+        network.load_state_dict({**network.state_dict(), **start})
     history = train(
         network, X, y.float(), loss=_loss(task), options=settings.options, seed=seed, title="safe",
         enforcement=enforcement, validation=(held[0], held[1].float()),

@@ -42,7 +42,10 @@ SEEDS: dict[tuple[int, str], tuple[tuple[int, int], ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class SyntheticData:
-    """Inputs in [-1, 1]^n, targets standardized with the training part; interpolation and extrapolation apart."""
+    """Inputs in [-1, 1]^n, targets standardized with the training part; interpolation and extrapolation apart.
+
+    `parts`: the 1,000 test rows alone, (X, y) in distribution, of the interpolation and of the extrapolation set.
+    """
 
     X: Array
     y: Array
@@ -50,6 +53,7 @@ class SyntheticData:
     y_test: Array
     interpolation: tuple[Array, Array]
     extrapolation: tuple[Array, Array]
+    parts: tuple[tuple[Array, Array], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +129,7 @@ def synthetic_data(n: int, powers: tuple[int, ...]) -> SyntheticData:
         y_test[keep_test],
         (everything[inner_all], truth[inner_all]),
         (everything[outer_all], truth[outer_all]),
+        tuple((X_test[rows], y_test[rows]) for rows in (keep_test, inner_test, outer_test)),
     )
 
 

@@ -13,6 +13,8 @@ from smle_check.digits import margin_text, rounded_text
 @example(Fraction(999951, 100), -5, 4)
 @example(Fraction(-1), 0, 3)
 @example(Fraction(0), 0, 3)
+@example(Fraction(1, 7), 5000, 3)
+@example(Fraction(1), -5000, 3)
 @settings(max_examples=200, deadline=None)
 def test_texts_enclose_the_number(number, power, digits):
     value = number * Fraction(10) ** power

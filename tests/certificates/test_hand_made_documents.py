@@ -167,15 +167,6 @@ def test_plain_comparisons_that_touch_are_no_conflict():
         written(spec, cells, over, proofs, conflicts=false).check()
 
 
-def test_implications_prune_signatures():
-    package = case("clauses")
-    (implication,) = package.document["proof"]["coverage"]["implications"]
-    assert implication["regions"] != []
-    package.document["proof"]["coverage"]["implications"] = []
-    with pytest.raises(smle_check.Rejected, match="coverage: no head"):
-        package.seal().check()
-
-
 def test_categories_exclude_each_other_by_their_one_hot_rows():
     package = case("roads")
     stated = len(package.document["specification"]["rows"])
@@ -227,29 +218,6 @@ def test_degenerate_bounds_give_the_upper_one():
     head = Head(np.float32([[1.0]]), np.float32([0.0]), fallback=np.float32([0.0]))
     assert accepted(one_head(yaml, head, proofs, bounds=Bounds(np.float32([0.25]), np.float32([-0.25]))))
     assert not accepted(one_head(yaml, head, proofs, bounds=Bounds(np.float32([0.25]), np.float32([-2.0]))))
-
-
-def test_exclusions_margin_is_that_of_the_clause():
-    """The fast integer path of exclusions and the general path of clauses give the same bound."""
-    package = case("labels")
-    margin = next(item.margin for item in package.check() if item.rule == "one")
-    other = case("labels")
-    rule = other.document["specification"]["rules"][0]
-    pairs = np.frombuffer(other.block, "<u4", 2 * rule["exclusions"]["count"]).reshape(-1, 2)
-    rule["exclusions"] = None
-    rule["clauses"] = [[{"y": [[int(i), "1"]], "x": [], "bound": "0", "strict": True} for i in pair] for pair in pairs]
-    proofs = []
-    for proof in other.document["proof"]["obligations"]:
-        if "exclusions" not in proof:
-            proofs.append(proof)
-            continue
-        weights = np.frombuffer(other.block, "<f4", 2 * len(pairs), proof["exclusions"]["offset"]).reshape(-1, 2)
-        place = {key: proof[key] for key in ("head", "rule", "region")}
-        proofs += [clause_proof([float(w).hex() for w in row], clause=c, **place) for c, row in enumerate(weights)]
-    other.document["proof"]["obligations"], other.block = proofs, b""
-    margins = [item.margin for item in other.seal().check() if item.rule == "one"]
-    assert len(margins) > len(pairs)
-    assert abs(min(margins) - margin) <= Fraction(1, 2**190)
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import random
 import struct
 import subprocess
@@ -25,7 +24,7 @@ from smle.rules import Specification
 from smle_check.heads.box import Hidden
 from smle_check.heads.network import Relaxed
 from support.builder import case, deployed_head
-from support.relaxation_cases import MADE, Package, doubts, everywhere, labels, wedge
+from support.relaxation_cases import MADE, Package, doubts, everywhere
 
 MADE_ONCE = {name: make() for name, make in MADE.items()}
 
@@ -431,10 +430,3 @@ def test_changed_models_are_accepted_only_if_true() -> None:
 @pytest.mark.audit
 def test_six_hundred_changed_models() -> None:
     assert sum(run_changes(600, seed=2).values()) == 600
-
-
-def test_old_checkers_cannot_misread_the_kind() -> None:
-    """`program.bounds` is what older checkers look at, and they refuse what they do not know."""
-    assert json.loads(made("everywhere").text)["program"]["bounds"] == "network"
-    assert wedge().check()
-    assert labels().check()

@@ -10,20 +10,7 @@ from smle.guarantees import broken
 from smle.rules import Specification
 from smle.tables import encode_inputs
 from support.commands import run
-
-RULES = """
-inputs:
-  income: [0, 1000000]
-  age: {range: [18, 100], integer: true, missing: 40}
-  job: {categories: [none, employee, self-employed], missing: none}
-outputs: [limit, rate]
-rules:
-  - {name: affordable, then: limit <= 0.35 * income and limit <= 60000}
-  - {name: positive, then: limit >= 0}
-  - {name: usury, then: 5 <= rate <= 24.5}
-  - {name: young, when: age < 21, then: limit <= 2000}
-  - {name: old, when: age > 80, then: limit <= 10000 + 0.1 * income}
-"""
+from support.rules_cases import BANK as RULES
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +65,7 @@ def test_every_command_takes_it(place):
     result = run("report", place / "model", "--data", place / "bank.csv", "-o", place / "report.html")
     assert result.exit_code == 0, result.output
     page = (place / "report.html").read_text()
-    assert "All 5 rules hold for every input of the domain" in page
+    assert "All 6 rules hold for every input of the domain" in page
     assert "HistGradientBoostingRegressor" in page
 
 

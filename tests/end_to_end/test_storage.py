@@ -383,28 +383,6 @@ def test_readers_see_one_model_while_it_is_replaced(braking_folder):
         thread.join()
 
 
-@pytest.mark.parametrize("moment", ["model.json", "rules.yaml", "certificate.json"])
-def test_a_folder_replaced_between_two_files_is_read_again(braking_folder, monkeypatch, moment):
-    """Each file of the replaced folder is gone by then; what comes back must be a whole model."""
-    record = read_record(braking_folder)
-    real, replaced = os.open, []
-
-    def open_late(path, *arguments, **options):
-        if path == moment and "dir_fd" in options and not replaced:
-            replaced.append(path)
-            write_record(record, braking_folder)
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", open_late)
-    monkeypatch.setattr(os, "supports_dir_fd", {open_late})
-    again = read_record(braking_folder)
-    assert replaced
-    assert again.rules == record.rules
-    assert again.certificate is not None
-    assert again.certificate.text == record.certificate.text
-    assert [p.name for p in braking_folder.parent.iterdir()] == ["model"]
-
-
 def test_a_folder_that_is_gone_when_it_is_opened_is_looked_for_again(braking_folder, monkeypatch):
     """However often a writer is quicker: the folder was there a moment ago, so it is replaced and not missing."""
     real, missed = os.open, []

@@ -13,6 +13,7 @@ from smle.certificates.document import Certificate
 from smle.certificates.rules import certify_rules
 from smle.programs import ClipList
 from smle.rules import Specification
+from support.rules_cases import LEAVES
 from support.rules_head import Reference
 
 z3 = pytest.importorskip("z3", reason="the extra audit has z3")
@@ -115,15 +116,7 @@ rules:
   - {name: lo, when: x + 0.7 * z >= 7, then: y + w >= x + 0.7 * z - 6}
   - {name: hi, when: x + 0.7 * z <= 6, then: y + w <= 0}
 """,
-    "clips that move safe answers": """
-inputs: {a: [0, 10], b: [0, 10]}
-outputs: [u, v]
-rules:
-  - {name: near, when: 0.1 * a + 0.3 * b <= 1, then: u <= -5}
-  - {name: both, then: u + v >= 10}
-  - {name: far, when: 0.1 * a + 0.3 * b >= 1.5, then: v <= 3 + 0.01 * a}
-  - {name: most, then: v <= 20}
-""",
+    "clips that move safe answers": LEAVES,
 }
 everywhere = pytest.mark.parametrize(("fmt", "way"), [(fmt, way) for fmt in judge.PRECISION for way in judge.WAYS])
 

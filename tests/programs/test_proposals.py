@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from smle.certificates.rules import certify_rules
 from smle.guarantees import active, nearest_outputs
 from smle.programs import Candidates
 from smle.programs.label_chains import best_sets, planned
-from smle.programs.label_sets import allowed_sets
 from smle.programs.proposals import Proposals
 from smle.rules import ClauseArrays, Specification
 from support.exported import columns_of, session
@@ -100,7 +100,8 @@ def test_trees_of_labels_are_settled_exactly():
             [(int(label), bool(rng.random() < 0.5)) for label in rng.choice(k, min(k, int(rng.integers(1, 4))), False)]
             for _ in range(int(rng.integers(0, 10)))
         ]
-        sets, steps = allowed_sets(k, clauses), planned(k, clauses)
+        every, steps = product([True, False], repeat=k), planned(k, clauses)
+        sets = np.array([own for own in every if all(any(own[i] == on for i, on in clause) for clause in clauses)])
         if not len(sets):
             assert steps is None
             continue

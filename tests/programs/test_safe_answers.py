@@ -7,23 +7,14 @@ import numpy as np
 from smle.certificates.rules import certify_rules
 from smle.programs.candidates import Candidates
 from smle.rules import Specification
+from support.rules_cases import LEAVES
 from support.sampling import Judge
-
-RULES = """
-inputs: {a: [0, 10], b: [0, 10]}
-outputs: [u, v]
-rules:
-  - {name: near, when: 0.1 * a + 0.3 * b <= 1, then: u <= -5}
-  - {name: both, then: u + v >= 10}
-  - {name: far, when: 0.1 * a + 0.3 * b >= 1.5, then: v <= 3 + 0.01 * a}
-  - {name: most, then: v <= 20}
-"""
 
 
 def test_safe_answers_go_through_the_clips_of_their_own_bits():
     # At an oblique border one way to sum falls on one side of the threshold and another way on the other side. The
     # answer of the leaf where 'near' is off, clipped as if it were on, broke 'both'.
-    spec = Specification.from_yaml(RULES)
+    spec = Specification.from_yaml(LEAVES)
     certificate = certify_rules(spec)
     assert certificate.document["program"]["tree"] == [0, None, None]
     program = Candidates(certificate)

@@ -15,17 +15,9 @@ from smle.programs import Candidates, program_of
 from smle.report import write_report
 from smle.report.explorer import rules_head
 from support.random_rules import random_rules
+from support.rules_cases import LEAVES
 from support.sampling import hard_points
 
-LEAVES = """
-inputs: {a: [0, 10], b: [0, 10]}
-outputs: [u, v]
-rules:
-  - {name: near, when: 0.1 * a + 0.3 * b <= 1, then: u <= -5}
-  - {name: both, then: u + v >= 10}
-  - {name: far, when: 0.1 * a + 0.3 * b >= 1.5, then: v <= 3 + 0.01 * a}
-  - {name: most, then: v <= 20}
-"""
 LIMITS = """
 inputs: {w: [0, 250], age: [18, 90], place: {categories: [north, south]}}
 outputs: [y, z]

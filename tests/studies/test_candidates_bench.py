@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from studies.bench.candidates import _alternatives, _compared, _labels
+from studies.bench.candidates import _compared, _labels, _several
 
 
 def test_nearness_is_measured_against_exhaustive_search() -> None:
-    repaired, same, safe, excess = _compared(_alternatives(np.random.default_rng(0)), np.ones(10), 10, 0)
+    repaired, same, safe, excess = _compared(_several(np.random.default_rng(0)), np.ones(10), 10, 0)
     assert repaired == same > 5
     assert (safe, excess) == (0, 0)
     repaired, same, *_ = _compared(*_labels(4, ["a0 implies a1", "not (a1 and a2)"]), 30, 0)

@@ -10,6 +10,7 @@ from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import strongest_counterexample
 from studies.bench.counterexamples import NEAR, points
 from studies.experiments import methods
+from studies.experiments.ablation import vary
 from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import safe_network, train_safe
 from studies.experiments.paper_network import Adversarial
@@ -30,7 +31,7 @@ def test_the_text_takes_the_first_option_of_every_choice():
         name: values[0] for name, values in OPTIONS.items()
     }
     changed = {name for name in OPTIONS if getattr(CODE, name) != getattr(TEXT, name)}
-    assert changed == {"gate", "constant_bounds", "first_phase", "keep_memory", "pairs", "r2"}
+    assert changed == {"gate", "constant_bounds", "first_phase", "keep_memory", "pairs", "r2", "lstm_layers"}
     assert choices_of("published", "forecasting").first_phase == "plain"
     with pytest.raises(ValueError, match="'free', 'ordered'"):
         replace(TEXT, linear_bounds="loose")
@@ -117,14 +118,29 @@ def test_the_sum_over_pairs_by_ascent_is_near_that_of_the_milp():
     assert rough.found.strength >= 0.5 * exact.found.strength
 
 
-def test_a_backbone_is_handed_on_from_property_to_property(monkeypatch):
+def test_backbone_and_bounds_are_handed_on_in_the_published_order(monkeypatch):
     monkeypatch.setattr(methods, "_KEPT", {})
-    job = methods.Job("synthetic", "n2-easy-P2", "published", "main", 0, quick=True)
+    job = methods.Job("synthetic", "n2-medium-P1", "published", "main", 0, quick=True)
     settings = methods.settings_for(job, methods.load_task(job))
-    first = methods._handed_on(replace(job, task="n2-easy-P1"), settings)
-    assert first is None
-    handed = methods._handed_on(job, settings)
-    fresh = safe_network(methods.load_task(job), settings, seed=methods.seed_of(job)).backbone.state_dict()
-    assert handed.keys() == fresh.keys()
-    assert any(not np.allclose(handed[name], fresh[name]) for name in fresh)
-    assert methods._handed_on(job, settings) is handed
+    before = replace(job, task="n2-medium-P2")  # harder than P1 by the oracle's R2, easier by the published grade
+    assert methods._handed_on(before, settings, methods._safe_state) is None
+    handed = methods._handed_on(job, settings, methods._safe_state)
+    fresh = safe_network(methods.load_task(job), settings, seed=methods.seed_of(job)).state_dict()
+    assert handed.keys() == {name for name in fresh if name.startswith(("backbone.", "box."))}
+    for part in ("backbone.", "box."):
+        assert any(not np.allclose(handed[name], fresh[name]) for name in handed if name.startswith(part))
+    assert methods._handed_on(job, settings, methods._safe_state) is handed
+    plain = methods._handed_on(job, settings, methods._plain_state)
+    assert plain.keys() == {name.removeprefix("backbone.") for name in handed if name.startswith("backbone.")}
+    jobs = methods.jobs(["synthetic"], preset="published", seeds=[0])
+    tasks = [one.task for one in jobs if one.task.startswith("n4-easy")]
+    assert tasks == [f"n4-easy-P{number}" for number in (1, 3, 5, 2, 4, 6)]
+
+
+def test_the_recurrent_backbone_has_one_lstm_in_the_text_and_two_in_the_published_code():
+    X = np.zeros((3, 8))
+    for choices, layers in ((TEXT, 1), (CODE, 2)):
+        settings = vary(chosen("forecasting", choices, 8, 4), "forecasting", "q3-lstm")
+        backbone = settings.backbone.build(X)
+        assert sum(isinstance(part, torch.nn.LSTM) for part in backbone.modules()) == layers
+        assert backbone(torch.zeros(3, 8)).shape == (3, settings.backbone.embedding)

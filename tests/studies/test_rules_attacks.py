@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from studies.bench.rules_attacks import Attacker, RulesProgram, stated, unsafe
+from studies.bench.rules_attacks import RulesAttacker, RulesProgram, stated, unsafe
 from studies.bench.sampling import Judge
 from studies.bench.soundness_programs import ORDERS
 from studies.bench.soundness_rules import LIMITS, RAMPS, RANGES
@@ -17,7 +17,7 @@ RULES = {"ramps": RAMPS, "ranges": RANGES, "limits": LIMITS, "labels": LABELS, "
 def test_the_program_written_down_again_is_the_deployed_one(name, dtype):
     """The same answers, but for the last bits of sums and what they decide, where the answer itself serves."""
     subject = stated(name, RULES[name])
-    attacker = Attacker(subject, np.random.default_rng(0))
+    attacker = RulesAttacker(subject, np.random.default_rng(0))
     X, Z = attacker.mixture(1500, dtype)
     program, deployed = RulesProgram(subject, ORDERS["pairwise"]), attacker.program
     kept = deployed.explained(X, Z)[1] == 0 if hasattr(deployed, "explained") else np.ones(len(X), dtype=bool)

@@ -9,7 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from studies.bench import runtimes
 from studies.bench.runtimes import Case, Runtime
-from studies.bench.soundness_runtimes import HOSTILE, _accepted, _exported, _outputs, _resealed, _spoiled
+from studies.bench.soundness_attacks import answer_of
+from studies.bench.soundness_runtimes import HOSTILE, _accepted, _exported, _resealed, _spoiled
 from studies.bench.soundness_subjects import makers
 
 X = np.array([[0.0], [1.0]], dtype=np.float32)
@@ -73,9 +74,9 @@ def test_an_environment_that_cannot_be_made_has_a_reason(tmp_path, monkeypatch):
 
 def test_answers_for_other_rows_are_no_answers():
     y, w = np.ones((3, 1)), np.zeros((3, 1))
-    assert _outputs([y, w], 3, 2).tolist() == [[1, 0]] * 3
+    assert answer_of([y, w], 3, 2).tolist() == [[1, 0]] * 3
     for wrong in ([y[:1], w], [np.ones((4, 1)), np.ones((4, 1))], [np.ones(()), w], [y, np.zeros((3, 2))], [y]):
-        assert np.isnan(_outputs(wrong, 3, 2)).all()
+        assert np.isnan(answer_of(wrong, 3, 2)).all()
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -62,6 +62,4 @@ def test_a_quick_run_proves_and_measures_everything(tmp_path: Path) -> None:
     assert [row[0] for row in tables["Cost curves: fitted exponents"].rows] == [axis.name for axis in AXES]
     stages = found.tables[0]
     assert [row[0] for row in stages.rows][-2:] == ["certificate", "exact check"]
-    throughput = tables["Training throughput with one and two processes"]
-    assert all(float(str(row[2])) > 0 for row in throughput.rows)
     assert json.loads((tmp_path / "scale.json").read_text(encoding="utf-8"))["quick"] is True

@@ -10,10 +10,10 @@ import pytest
 from smle.programs import Box
 from smle_check.floats import BINARY32, nearest
 from studies.bench import available, run_bench
+from studies.bench.box_attacks import ATTACKS, Opponent
 from studies.bench.sampling import Judge
 from studies.bench.soundness import Ledger, attack_all
-from studies.bench.soundness_attacks import Opponent, ends
-from studies.bench.soundness_programs import ORDERS, HeadProgram, fused_multiply_add, torch_path
+from studies.bench.soundness_programs import ORDERS, HeadProgram, fused_multiply_add
 from studies.bench.soundness_subjects import makers
 
 MADE = (
@@ -39,8 +39,8 @@ def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_shou
     result = run_bench("soundness", quick=True, output=tmp_path)
     assert all(result.passed.values()), result.passed
     models, attacks, ways, runtimes, unsafe = result.tables
-    assert models.rows[-1][4] >= 150_000
-    assert all(row[5] == 0 for row in models.rows)
+    assert models.rows[-1][2] >= 150_000
+    assert all(row[3] == 0 for row in models.rows)
     assert len(attacks.rows) == 13
     assert all(row[1] > 0 for row in attacks.rows)
     ((_, answered, refused, crashed),) = runtimes.rows
@@ -66,13 +66,13 @@ def test_a_head_that_is_off_by_little_is_found_and_can_be_reproduced(subjects):
     off = {**tensors, "heads.bias": tensors["heads.bias"] + np.float32(1e-4)}
     network.head.program = Box(subject.program.ops, off)
     ledger, moved = Ledger(), replace(subject, network=network)
-    attack_all(moved, 20_000, ledger)
+    attack_all(Opponent, ATTACKS, moved, 20_000, ledger)
     assert ledger.models[subject.name].violations > 0
     model, _, way, kind, x, z, y = next(row for row in ledger.reproducers if row[2] == "torch")
     assert (model, way) == (subject.name, "torch")
     X = np.array([[float.fromhex(v) for v in x.split()]], dtype=kind)
     Z, Y = (np.array([[float.fromhex(v) for v in part.split()]], dtype=np.float32) for part in (z, y))
-    again = torch_path(moved)(X, Z)
+    again = Opponent(moved, np.random.default_rng(0)).deployed(X, Z)
     assert np.abs(again - Y).max() <= 1e-6
     assert Judge(subject.spec).violations(X, Y)
 
@@ -81,7 +81,7 @@ def test_margins_are_exact(subjects):
     subject = subjects["dose, one head"]
     spec, judge, opponent = subject.spec, Judge(subject.spec), Opponent(subject, np.random.default_rng(1))
     X = opponent.facets(300, np.float64)
-    Y = opponent.torch(X, opponent.corners(X)) + opponent.rng.choice([0.0, 30.0], size=(300, 1)).astype(np.float32)
+    Y = opponent.deployed(X, opponent.corners(X)) + opponent.rng.choice([0.0, 30.0], size=(300, 1)).astype(np.float32)
     found, least = judge.judge(X, Y), []
     broken = set()
     active = dict(judge.active(X))
@@ -144,13 +144,13 @@ def test_the_program_written_down_again_is_the_deployed_one(subjects, name, dtyp
     """The same cells (but for rounding at thresholds), and outputs within a few roundings."""
     subject = subjects[name]
     opponent = Opponent(subject, np.random.default_rng(2))
-    X, Z = opponent.worst_mixture(3000, dtype)
+    X, Z = opponent.mixture(3000, dtype)
     program = HeadProgram(subject)
-    low, high = ends(subject, dtype)
+    low, high = opponent.ends(dtype)
     x, weight = np.fmin(np.fmax(X, low), high), subject.program.tensors["heads.weight"]
     same = program.cells(x) == opponent.cells(X)
     assert same.mean() > 0.9
-    ours, theirs = program(X, Z)[same], opponent.torch(X, Z)[same]
+    ours, theirs = program(X, Z)[same], opponent.deployed(X, Z)[same]
     free = program.cells(x)[same] == len(weight)
     scale = 1 + np.abs(weight).sum(axis=2).max() * 100
     assert np.abs(ours[~free] - theirs[~free]).max() <= 1e-6 * scale

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import smle
-from smle.baselines import oracle
+from smle.baselines import nearest_allowed
 from smle.estimators.tasks import task_of
 from smle.guarantees.advice.costs import lost_scores
 from studies.experiments import classification, data, forecasting, selection, standins, synthetic
@@ -58,7 +58,7 @@ def test_synthetic_oracle_scores_as_in_the_paper():
     median = {}
     for item in synthetic.properties():
         task = synthetic.load(item.key)
-        allowed = oracle(task.specification, task.X_test, task.y_test)
+        allowed = nearest_allowed(task.specification, task.X_test, task.y_test)
         assert not task.broken(task.X_test, allowed).any()
         median.setdefault(task.group, []).append(task.score(allowed))
     found = [round(float(np.median(median[f"P{k}"])), 3) for k in range(1, 7)]
@@ -101,7 +101,7 @@ def test_forecasting_has_75_tasks_with_the_papers_oracle():
     groups = {}
     for key in forecasting.task_keys():
         task = forecasting.load(key, series)
-        allowed = oracle(task.specification, task.X_test, task.y_test)
+        allowed = nearest_allowed(task.specification, task.X_test, task.y_test)
         groups.setdefault(task.group, []).append(task.score(allowed))
         assert np.abs(task.X_test).max() <= float(task.specification.inputs[0].upper)
     assert {group: len(scores) for group, scores in groups.items()} == {"1.00": 25, "0.95": 25, "0.90": 25}
@@ -128,7 +128,7 @@ def test_classification_oracle_scores_as_in_the_paper():
     groups = {}
     for key in classification.task_keys():
         task = classification.load(key, data.label_table(key.rsplit("-", 1)[0]))
-        allowed = oracle(task.specification, task.X_test, task.y_test) - 0.5
+        allowed = nearest_allowed(task.specification, task.X_test, task.y_test) - 0.5
         groups.setdefault(task.group, []).append(task.score(allowed))
     found = {group: [round(float(q), 3) for q in np.quantile(s, (0.25, 0.5, 0.75))] for group, s in groups.items()}
     assert found == {"0.0": [1.0, 1.0, 1.0], "0.3": [0.978, 0.99, 0.993], "0.6": [0.908, 0.947, 0.959]}
@@ -146,22 +146,37 @@ def test_scores_by_hand():
 # --- selection
 
 
-def test_a_pool_holds_the_papers_properties_and_is_graded_by_the_oracle():
-    seeds = synthetic.SEEDS[2, "easy"]
-    drawn = selection.pool(2, "easy", sorted({i for i, _ in seeds[:3]}), sorted({o for _, o in seeds[:3]}))
-    paper = {item.key: item for item in synthetic.properties()}
-    for number, (inner, outer) in enumerate(seeds[:3], start=1):
-        (member,) = (item for item in drawn if item.name == f"{inner}-{outer}")
-        np.testing.assert_array_equal(member.R, paper[f"n2-easy-P{number}"].R)
-        np.testing.assert_array_equal(member.Q, paper[f"n2-easy-P{number}"].Q)
-    graded = selection.graded(drawn)
-    scores = [score for _, score in graded]
-    assert scores == sorted(scores, reverse=True)
-    place = {item.name: score for item, score in graded}
-    assert place["48-74"] == pytest.approx(0.999661, abs=1e-6)
-    picked = selection.chosen(graded, count=2)
-    assert len(picked) == 2
-    assert picked[0][1] > picked[1][1]
+def test_the_published_selection_gives_the_papers_properties_of_eight_inputs():
+    picked = selection.chosen(selection.graded(8, "hard", range(30), range(30)))
+    assert [item.seeds for item in picked] == list(synthetic.SEEDS[8, "hard"])
+    grades = [item.difficulty for item in picked]
+    assert grades == sorted(grades)
+    assert picked[0].oracle == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_published_order_is_that_of_grades_over_three_sets():
+    orders = {key: selection.trained_order(*key) for key in synthetic.SEEDS}
+    assert all(sorted(order) == [1, 2, 3, 4, 5, 6] for order in orders.values())
+    assert {key for key, order in orders.items() if order == (1, 2, 3, 4, 5, 6)} == {
+        (2, "hard"),
+        (8, "easy"),
+        (8, "hard"),
+    }
+    assert orders[4, "easy"] == (1, 3, 5, 2, 4, 6)
+
+
+def test_a_level_without_a_property_of_its_own_takes_places_at_even_distances():
+    pool = [selection.Candidate((0, number), grade, 1 - grade) for number, grade in enumerate((0.0, 0.01, 0.02, 0.5))]
+    assert [item.difficulty for item in selection.chosen(pool, count=4)] == [0.0, 0.01, 0.02, 0.5]
+    assert [item.difficulty for item in selection.chosen(pool, count=2)] == [0.0, 0.5]
+
+
+def test_a_series_is_judged_without_differencing():
+    task = forecasting.load("Standin-S1-0.80", standins.series(), differenced=False, standin=True)
+    usual = forecasting.load("Standin-S1-0.80", standins.series(), standin=True)
+    assert np.abs(usual.X[:, -1]).max() == 0
+    np.testing.assert_array_equal(task.X - task.X[:, -1:], usual.X)
+    assert np.abs(task.X[:, -1]).max() > 0
 
 
 def test_constant_targets_score_alike_everywhere():

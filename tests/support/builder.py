@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import smle_check
-from smle.certificates.document import tensors_of
+from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import compiled, issue
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells, regions_of
@@ -81,6 +82,19 @@ class Package:
             if role in self.files:
                 (folder / name).write_bytes(self.files[role])
         return folder
+
+
+def repacked(certificate: Certificate) -> Package:
+    """Open a certificate to changes."""
+    weights = {name: array.copy() for name, array in arrays_of(certificate.tensors).items()}
+    return Package(copy.deepcopy(certificate.document), weights, certificate.block, dict(certificate.files))
+
+
+def refusal(package: Package) -> str:
+    """Return why the checker refuses a changed model, sealed anew; fails if it does not."""
+    with pytest.raises(smle_check.Rejected) as caught:
+        package.seal().check()
+    return str(caught.value)
 
 
 def safetensors_bytes(tensors: dict[str, smle_check.Tensor]) -> bytes:

@@ -146,6 +146,14 @@ def _head_in(onnx: bytes, head: str) -> dict[str, smle_check.Tensor]:
     return tensors
 
 
+def field(number: int, content: bytes) -> bytes:
+    """Return a field of a protobuf message: bytes, a text or another message."""
+    size, length = b"", len(content)
+    while length > 127:
+        size, length = size + bytes([length & 127 | 128]), length >> 7
+    return bytes([number << 3 | 2]) + size + bytes([length]) + content
+
+
 def accepted(onnx: bytes, companion: bytes) -> smle_check.OnnxResult | None:
     """Return the result of the checker, None if it rejects; other exceptions pass."""
     try:

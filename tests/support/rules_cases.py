@@ -1,4 +1,4 @@
-"""Model folders whose head is read off the rules, small and accepted; one has its model beside it as model.onnx."""
+"""Rules that several tests state, and small model folders whose head is read off them, one with model.onnx."""
 
 from __future__ import annotations
 
@@ -37,6 +37,30 @@ rules:
   - {name: j, when: x > 0.5, then: not dog or animal}
   - {name: k, then: animal or car}
 """
+BANK = """
+inputs:
+  income: [0, 1000000]
+  age: {range: [18, 100], integer: true, missing: 40}
+  job: {categories: [none, employee, self-employed], missing: none}
+outputs: [limit, rate]
+rules:
+  - {name: affordable, then: limit <= 0.35 * income and limit <= 60000}
+  - {name: positive, then: limit >= 0}
+  - {name: usury, then: 5 <= rate <= 24.5}
+  - {name: young, when: age < 21, then: limit <= 2000}
+  - {name: jobless, when: job == none and income < 12000, then: limit <= 500}
+  - {name: old, when: age > 80, then: limit <= 10000 + 0.1 * income}
+"""
+LEAVES = """
+inputs: {a: [0, 10], b: [0, 10]}
+outputs: [u, v]
+rules:
+  - {name: near, when: 0.1 * a + 0.3 * b <= 1, then: u <= -5}
+  - {name: both, then: u + v >= 10}
+  - {name: far, when: 0.1 * a + 0.3 * b >= 1.5, then: v <= 3 + 0.01 * a}
+  - {name: most, then: v <= 20}
+"""
+"""Clips move the safe answers of two leaves: which leaf serves, and which clips are on, must be one and the same."""
 RULES_CASES = {"limits": LIMITS, "coupled": COUPLED, "exclusions": LABELS, "limits-onnx": LIMITS}
 
 

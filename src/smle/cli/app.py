@@ -58,6 +58,7 @@ out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
 _settings = {"debug": False}
 
 REFUTED, WRONG, UNDECIDED = 1, 2, 3  # exit codes
+_LISTED = 40  # lines of scores by output
 
 # Headings of `smle --help`; a command names the one it belongs under.
 RULES, MODELS, DEMO = "Rules", "Models", "Demonstration"
@@ -106,7 +107,7 @@ def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
 
 @contextmanager
 def _flushed() -> Iterator[None]:
-    """Write out what was printed; when Python does it at its end, it is too late for an exit code of ours."""
+    """Flush standard output before the process ends: later it is too late to choose the exit code."""
     try:
         yield
     except typer.Exit:
@@ -135,7 +136,7 @@ def _fail(kind: str, error: Exception, code: int) -> NoReturn:
 
 
 def _words(error: Exception) -> str:
-    """Return the message of an error, without the number that the system has for it."""
+    """Return the message of an error, without the system's error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     place = error.filename2 or error.filename
@@ -144,7 +145,7 @@ def _words(error: Exception) -> str:
 
 @contextmanager
 def data_named(place: str | Path) -> Iterator[None]:
-    """Say of an error in a table which file it is in."""
+    """Name the file in errors about its table."""
     try:
         yield
     except DataError as error:
@@ -158,7 +159,7 @@ def quoted(place: str | Path) -> str:
 
 @contextmanager
 def counted(title: str, *, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Show on a terminal what takes long, and a running count; yields what to call with the count."""
+    """Show a title and a running count on a terminal; yields the function to call with the count."""
     if not err.is_terminal:
         yield lambda count: None
         return
@@ -219,7 +220,7 @@ def _column(proved: Sequence[Proved]) -> str:
     return "enforced by" if any(item.by for item in proved) else "margin"
 
 
-def print_scores(scores: Scores, listed: int = 40) -> None:
+def print_scores(scores: Scores) -> None:
     """Print what was measured, method by method, and output by output where there are several."""
     table = [(line.title, line.score, line.broken, line.seconds) for line in scores.table()]
     titles = ("", scores.metric, "rows that break a rule", "seconds")
@@ -227,8 +228,8 @@ def print_scores(scores: Scores, listed: int = 40) -> None:
     print_rows(f"On {scores.place}", [titles[i] for i in known], [[row[i] for i in known] for row in table])
     heads, lines = scores.by_output()
     if lines:
-        left = f" ({listed} of {len(lines)} lines)" if len(lines) > listed else ""
-        print_rows(f"By output{left}", heads, lines[:listed])
+        left = f" ({_LISTED} of {len(lines)} lines)" if len(lines) > _LISTED else ""
+        print_rows(f"By output{left}", heads, lines[:_LISTED])
 
 
 def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:

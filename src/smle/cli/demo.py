@@ -37,4 +37,4 @@ def demo(
         say("Certificate: proved in exact arithmetic, for every input in the domain.")
         say(f"Files: {output}/model (model, rules, certificate), {output}/braking.csv, {output}/braking.yaml")
         say(f"Check again: smle verify {quoted(output / 'model')}")
-        say(f"Read: {output / 'report.html'}")
+        say(f"Report: {output / 'report.html'}")

@@ -39,7 +39,7 @@ _WAYS = {
 def monitor(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
-    tolerance: Annotated[float, typer.Option(help="Differences of shares up to this do not matter.")] = 0.02,
+    tolerance: Annotated[float, typer.Option(help="Ignore differences between shares up to this size.")] = 0.02,
     require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:
@@ -97,7 +97,7 @@ def _as_json(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tol
 
 
 def _finite(value: Any) -> Any:
-    """Return plain data with None for what JSON has no number for."""
+    """Return plain data, with None for infinities and NaN, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -109,7 +109,7 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
     if training is None:
         rows = [(name, f"{count:.2%}") for name, count in _shares(now)]
         print_rows(f"{now.rows} rows", ("share of", "now"), rows)
-        say("The model does not record its training rows, so there is nothing to compare with.")
+        say("The model has no record of its training rows, so there is nothing to compare with.")
     else:
         # Bins and cells are many: those that changed are shown, the rest is in the JSON. So are rules always on.
         shown = [c for c in changes if c.kind not in ("cell", "input") or c.verdict == "changed"]
@@ -127,7 +127,7 @@ def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolera
         changed, unsure = (sum(c.verdict == verdict for c in changes) for verdict in ("changed", "open"))
         say(
             f"{changed} of {len(changes)} shares changed by more than {tolerance:.1%}; for {unsure} there are too few "
-            "rows to tell. All intervals hold together with 99 % confidence, if rows are independent."
+            "rows to tell. All intervals hold jointly with 99 % confidence if rows are independent."
         )
     for name, count in now.missing.items():
         if count == now.rows:

@@ -1,4 +1,4 @@
-"""Whether model and table are there, asked before the libraries are loaded that take seconds."""
+"""Check that model and table exist before loading libraries that take seconds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["Overwrite", "RequireCertificate", "is_onnx", "load_model", "require_model", "require_table", "texts_of"]
 
 RequireCertificate = Annotated[
-    bool, typer.Option("--require-certificate/--no-require-certificate", help="Refuse a model without certificate.")
+    bool, typer.Option("--require-certificate/--no-require-certificate", help="Refuse a model without a certificate.")
 ]
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a certified model that is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a certified model in the output folder.")]
 
 
 def is_onnx(model: Path) -> bool:
-    """Whether an exported file is meant, not a model folder."""
+    """Whether this is an exported ONNX file rather than a model folder."""
     return model.suffix.lower() == ".onnx" and not model.is_dir()
 
 

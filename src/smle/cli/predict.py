@@ -47,10 +47,10 @@ def predict(
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            "--keep", metavar="COLUMN", help="Column of the table to put in front of the outputs; repeatable."
+            "--keep", metavar="COLUMN", help="Column of the table to copy in front of the outputs; repeatable."
         ),
     ] = None,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Put all columns of the table there.")] = False,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Keep all columns of the table.")] = False,
     require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:

@@ -96,7 +96,7 @@ def project(
 
 
 def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
-    """Return R2 or accuracy; None where rows lie outside what the model's rules know."""
+    """Return R2 or accuracy; None where rows lie outside the domain of the model's rules."""
     from smle.errors import DataError
 
     try:

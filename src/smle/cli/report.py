@@ -25,7 +25,8 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option("--title", help="Title; by default the name of the folder.")] = None,
     annex: Annotated[
-        bool, typer.Option("--annex", help="Add what Annex IV of the EU AI Act asks for, and what of it is here.")
+        bool,
+        typer.Option("--annex", help="Add what Annex IV of the EU AI Act requires, and how far the report covers it."),
     ] = False,
     require_certificate: RequireCertificate = True,
     as_json: Json = False,

@@ -18,7 +18,7 @@ def rules(
     files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
     data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to check against the rules.")] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Also write a page to look at: rules.html.")
+        Path | None, typer.Option("-o", "--output", help="Also write an HTML page, such as rules.html.")
     ] = None,
     each: Annotated[
         bool, typer.Option("--each", help="Check any number of files; one line for each, and the worst exit code.")
@@ -65,7 +65,7 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
     else:
         print(result.table())
         if table is not None and not known:
-            print(f"The table does not have all outputs ({', '.join(targets)}), so only its inputs were looked at.")
+            print(f"The table does not have all outputs ({', '.join(targets)}), so only its inputs were checked.")
     if output is not None:
         from smle.report import write_rules_page
 
@@ -76,7 +76,7 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
 
 
 def _check_each(paths: list[Path]) -> None:
-    """Print a line for each file, all of them; the exit code is the worst: wrong, refuted, undecided."""
+    """Print a line for each file; the exit code is the worst of all: wrong, refuted, undecided."""
     from smle.certificates.advice import diagnose
     from smle.errors import RuleError
     from smle.rules import Specification

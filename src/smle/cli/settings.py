@@ -104,7 +104,7 @@ def _checked(name: str, given: Any, shown: str) -> Any:
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a text that is a number as a number, where one is expected: YAML takes 1e-2 for text."""
+    """Return text as a number where one is expected: YAML reads 1e-2 as text."""
     if name not in _NUMBERS or not isinstance(value, str):
         return value
     try:

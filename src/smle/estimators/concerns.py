@@ -161,7 +161,7 @@ def _explained(gap: _Gap, found: ScoreTable, model: FittedModel) -> str:
         causes = [
             "none that is known. Compare with a plain network (`smle train` does, or a model without rules). If that "
             "is no better, change its size, epochs or learning rate. If it is, try another seed, or use "
-            "smle.baselines.postprocess"
+            "smle.baselines.nearest_allowed"
         ]
     return f"{text}Likely cause: {'. Or: '.join(causes[:2])}."
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from smle.export.gates import Gates
 from smle.export.writer import Writer
-from smle.programs.label_sets import Labels, allowed_sets
+from smle.programs.label_chains import allowed_sets
+from smle.programs.label_sets import Labels
 from smle_check.onnx.graph import DOUBLE, FLOAT
 
 __all__ = ["label_points"]
@@ -32,7 +33,7 @@ def label_points(w: Writer, labels: Labels, given: str, gates: Gates) -> Callabl
     if k <= _ALL_SETS:
         sets = np.array(list(product([True, False], repeat=k)))
     elif k <= 64 and count <= 2016:
-        sets = allowed_sets(k, [*clauses, *(pair for own in both for pair in own)])
+        sets = allowed_sets(range(k), [*clauses, *(pair for own in both for pair in own)])
     if sets is None or not len(sets):
         turned = _from_the_top(w, logits, labels, on, rules)
     else:

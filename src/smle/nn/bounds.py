@@ -38,12 +38,8 @@ class BoxParameters(NamedTuple):
 
 
 class Box(nn.Module):
-    """A kind of bounds. Subclasses are final.
+    """A kind of bounds. Subclasses are final. `widths`: of hidden layers, where there are any."""
 
-    `is_affine`: they are affine functions of x. `widths`: of hidden layers, where there are any.
-    """
-
-    is_affine = False
     widths: tuple[int, ...] = ()
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
@@ -86,25 +82,18 @@ class Box(nn.Module):
 class FixedBox(Box):
     """-1 <= z <= 1. With a linear layer before it this is as general as any constant bounds."""
 
-    ones: Tensor
-    zeros: Tensor
     lower: Tensor
     upper: Tensor
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        for name, shape, value in (
-            ("ones", (units, 1), 1.0),
-            ("zeros", (units, 1), 0.0),
-            ("lower", (units,), -1.0),
-            ("upper", (units,), 1.0),
-        ):
-            self.register_buffer(name, torch.full(shape, value), persistent=False)
+        for name, value in (("lower", -1.0), ("upper", 1.0)):
+            self.register_buffer(name, torch.full((units,), value), persistent=False)
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center 0 and half-width 1."""
-        ones, zeros = (self.ones, self.zeros) if dtype is torch.float32 else (self.ones.to(dtype), self.zeros.to(dtype))
-        return BoxParameters(zeros, ones)
+        ones = self.upper.to(dtype)[:, None]
+        return BoxParameters(torch.zeros_like(ones), ones)
 
     def limits(
         self, x32: Tensor, envelope: BoxParameters, *, standardize: tuple[Tensor, Tensor]
@@ -121,7 +110,6 @@ class AffineBox(Box):
     domain [low, high] has this form. Shapes: low, high (d,).
     """
 
-    is_affine = True
     sides: Tensor
 
     def __init__(self, units: int, low: Tensor, high: Tensor) -> None:
@@ -200,7 +188,6 @@ class ModuleBox(Box):
                 f"units. Got {module}."
             )
         self.widths = tuple(sizes[1:-1])
-        self.is_affine = not self.widths
 
     def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
         """Return center and half-width, affine in the last hidden layer, and the hidden layers."""
@@ -218,8 +205,6 @@ def _numbers(layer: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 class StatedBox(Box):
     """l(x) and u(x) that a module of the caller's own states: affine, however it computes them."""
-
-    is_affine = True
 
     def __init__(self, module: nn.Module, units: int, inputs: int) -> None:
         super().__init__()

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_SETS", "best_sets", "planned"]
+__all__ = ["allowed_sets", "best_sets", "planned"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 Clause = Sequence[tuple[int, bool]]
 
-MOST_SETS = 4096  # combinations of a table
+_MOST_SETS = 4096  # combinations of a table
 _MOST_LABELS = 1_000
 _MOST_TIES = 62  # labels of a table: a combination is a whole number
 
@@ -63,7 +63,7 @@ def planned(k: int, clauses: Sequence[Clause]) -> list[Step] | None:
         own = [clause for clause in asked[label] if id(clause) not in used]
         used.update(map(id, own))
         parts = [s for s, (scope, _) in waiting.items() if label in scope]
-        table = _table([*others, label], own, [waiting[s] for s in parts])
+        table = allowed_sets([*others, label], own, [waiting[s] for s in parts])
         if table is None or not len(table):
             return None
         codes, place = np.unique(_codes(table[:, :-1]), return_inverse=True)
@@ -111,10 +111,13 @@ def _codes(sets: Mask) -> npt.NDArray[np.int64]:
     return np.asarray(sets @ (1 << np.arange(sets.shape[1], dtype=np.int64)), dtype=np.int64)
 
 
-def _table(
-    labels: Sequence[int], clauses: Iterable[Clause], known: Sequence[tuple[tuple[int, ...], Mask]]
+def allowed_sets(
+    labels: Sequence[int], clauses: Iterable[Clause], known: Sequence[tuple[tuple[int, ...], Mask]] = ()
 ) -> Mask | None:
-    """Return the allowed combinations (P, l) of some labels; None if they are too many."""
+    """Return the combinations (P, l) of some labels that clauses allow, those with the first labels on first.
+
+    None: they are too many. `known`: labels, and which of their combinations (q, .) are allowed.
+    """
     scope, sets = max(known, key=lambda part: len(part[0]), default=((), np.ones((1, 0), dtype=bool)))
     order = [*scope, *(label for label in labels if label not in scope)]
     column = {label: i for i, label in enumerate(order)}
@@ -123,12 +126,12 @@ def _table(
         due.setdefault(max(len(scope), 1 + max(column[label] for label, _ in clause)), []).append(clause)
     for width in range(len(scope), len(order) + 1):
         if width > len(scope):
-            sets = np.concatenate([np.repeat(sets, 2, axis=0), np.tile([[False], [True]], (len(sets), 1))], axis=1)
+            sets = np.concatenate([np.repeat(sets, 2, axis=0), np.tile([[True], [False]], (len(sets), 1))], axis=1)
         for clause in due.get(width, ()):
             sets = sets[np.any([sets[:, column[label]] == on for label, on in clause], axis=0)]
         for other, allowed in known:
             if other is not scope and width == max(len(scope), 1 + max(column[label] for label in other)):
                 sets = sets[np.isin(_codes(sets[:, [column[label] for label in other]]), _codes(allowed))]
-        if len(sets) > 4 * MOST_SETS:
+        if len(sets) > 4 * _MOST_SETS:
             return None
-    return sets[:, [column[label] for label in labels]] if len(sets) <= MOST_SETS else None
+    return sets[:, [column[label] for label in labels]] if len(sets) <= _MOST_SETS else None

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.programs.alternatives import Block
-from smle.programs.label_chains import MOST_SETS, best_sets, planned
+from smle.programs.label_chains import allowed_sets, best_sets, planned
 
-__all__ = ["Labels", "allowed_sets", "kept_labels"]
+__all__ = ["Labels", "kept_labels"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -29,22 +29,6 @@ _AT_ONCE = 1024
 _MOST_PAIRS = 2_016  # exclusions that are read as clauses
 _MOST_WAYS, _MOST_LARGE_WAYS = 256, 8
 Way = Callable[[Array], Mask]  # from scores to which labels are on
-
-
-def allowed_sets(k: int, clauses: Sequence[Sequence[tuple[int, bool]]]) -> Mask | None:
-    """Return the sets of k labels that satisfy clauses of (label, on), as rows of a mask; None if there are many."""
-    due: list[list[Sequence[tuple[int, bool]]]] = [[] for _ in range(k)]
-    for clause in clauses:
-        due[max(label for label, _ in clause)].append(clause)
-    sets = np.zeros((1, 0), dtype=bool)
-    for own in due:
-        wider = np.repeat(sets, 2, axis=0)
-        sets = np.concatenate([wider, np.tile([[True], [False]], (len(sets), 1))], axis=1)
-        for clause in own:
-            sets = sets[np.any([sets[:, label] == on for label, on in clause], axis=0)]
-        if len(sets) > MOST_SETS:
-            return None
-    return sets
 
 
 def kept_labels(conflicts: Mask, scores: Array) -> Mask:
@@ -176,7 +160,7 @@ class Labels:
         alone = not clauses
         if len(pairs) <= _MOST_PAIRS:
             both = [[(a, False), (b, False)] for a, b in pairs.tolist()]
-            sets = allowed_sets(k, [*clauses, *both]) if k <= 64 else None
+            sets = allowed_sets(range(k), [*clauses, *both]) if k <= 64 else None
             if sets is not None:
                 return partial(_best_of, sets) if len(sets) else None
             steps = None if alone else planned(k, [*clauses, *both])

@@ -10,7 +10,6 @@ serves where nothing passes. Clauses that share no output are separate problems 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -101,19 +100,6 @@ def _rounded(y: Array) -> Array:
     result = y.astype(np.float32).astype(np.float64)
     result[np.abs(result) < TINY] = 0.0
     return result
-
-
-class _Solved(Protocol):
-    """What was found for the rows of a call, for one part of the outputs."""
-
-    def first(self) -> Array:
-        """Return the nearest points, NaN where there are none. Shape (n, k)."""
-
-    def points(self, rank: int, rows: Numbers) -> Array:
-        """Return the points of a rank for some rows, made with more care. Shape (rows, k)."""
-
-    def holds(self, y: Array, rows: Numbers) -> Mask:
-        """Return whether answers (rows, m) obey the clauses of this part."""
 
 
 def _together(clauses: ClauseArrays) -> list[Numbers]:

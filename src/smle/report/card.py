@@ -21,6 +21,7 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError
 from smle.report.judge import NO_RULES, REJECTED, Judgement
 from smle.report.recorded import mapping_of, text_of
+from smle.report.tables import Table, named
 from smle.storage import ModelRecord, model_files
 
 __all__ = ["annex_view", "card_view", "files_view"]
@@ -154,7 +155,9 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
     elif judgement.verdict == REJECTED:
         lead = "The proof was not accepted. These are the digests of what was read."
     return {
-        "digests": digests,
+        "digests": Table(
+            [("File", ""), ("SHA-256", "mono digest")], [(named(name, hint), value) for name, hint, value in digests]
+        ),
         "digest": "" if certificate is None else text_of(_document(certificate).get("digest")),
         "files_lead": lead,
         "commands": commands,

@@ -12,6 +12,7 @@ from smle.guarantees import Cells, binding_rules
 from smle.report import svg
 from smle.report.measured import Measured
 from smle.report.recorded import Scores, metric_title, scores_of, training_of
+from smle.report.tables import Cell, Table, named, numbers, share
 from smle.report.wording import count_text, listed, number, short
 from smle.rules import Choice, Label, Specification, share_text
 from smle_check.names import visible
@@ -36,7 +37,7 @@ def data_view(
         "rule_table": None,
         "figures": [],
         "figures_title": "",
-        **_cells_view(description, spec, cells, measured),
+        "cells": _cells_view(description, spec, cells, measured),
     }
     if measured is not None and spec.rules:
         view["rule_table"] = _rule_table(spec, measured)
@@ -94,62 +95,55 @@ def _lead(recorded: Scores, measured: Measured | None) -> str:
     return text
 
 
-def _comparison(sources: Sequence[Scores], measured: Measured | None) -> dict[str, Any]:
+def _comparison(sources: Sequence[Scores], measured: Measured | None) -> Table:
     """Return one row per method, with what is recorded and what was measured."""
     titles: list[str] = []
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, tuple[Cell, dict[int, str]]] = {}
     for source in sources:
         for part, title in (("score", metric_title(source.metric)), ("broken", "Rows that break a rule")):
             lines = [line for line in source.table() if getattr(line, part)]
-            if not lines:
-                continue
             for line in lines:
-                row = rows.setdefault(line.method, {"name": line.title, "hint": line.hint, "cells": {}})
-                row["cells"][len(titles)] = getattr(line, part)
-            titles.append(f"{title}, {source.place}")
-    for row in rows.values():
-        row["cells"] = [row["cells"].get(column, "–") for column in range(len(titles))]
-    order = (*(sources[0].titles if sources else ()), "data")
+                _, cells = rows.setdefault(line.method, (named(line.title, line.hint), {}))
+                cells[len(titles)] = getattr(line, part)
+            titles += [f"{title}, {source.place}"] if lines else []
+    order = [method for method in (*(sources[0].titles if sources else ()), "data") if method in rows]
     caption = "Accuracy against what it is compared with. – means not recorded or not measured."
     if measured is not None and 0 < measured.sampled < measured.inside:
         caption += f" Nearest allowed answers on the table: {measured.sampled:,} rows drawn at random."
-    return {"titles": titles, "rows": [rows[method] for method in order if method in rows], "caption": caption}
+    shown = [(name, *(cells.get(i, "–") for i in range(len(titles)))) for name, cells in map(rows.__getitem__, order)]
+    return Table([("Answers of", ""), *numbers(titles)], shown, caption)
 
 
-def _by_output(scores: Scores) -> dict[str, Any] | None:
+def _by_output(scores: Scores) -> Table | None:
     titles, lines = scores.by_output()
     if not lines:
         return None
-    rows = [{"name": name, "score": score, "cells": cells} for name, score, *cells in lines[:_LINES]]
     left_out = f" {len(lines) - _LINES} more lines are in model.json." if len(lines) > _LINES else ""
-    return {"caption": f"On {scores.place}.{left_out}", "titles": titles[2:], "rows": rows}
+    columns = [(title, "") for title in titles[:2]] + numbers(titles[2:])
+    return Table(columns, lines[:_LINES], f"On {scores.place}.{left_out}", "Scores by output")
 
 
-def _rule_table(spec: Specification, measured: Measured) -> dict[str, Any]:
+def _rule_table(spec: Specification, measured: Measured) -> Table:
     titles = {"data": "data", "plain": measured.scores.titles["plain"], "safe": "safe model"}
     shown = [name for name in titles if name in measured.broken]
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):
         active, closest = measured.active[index], measured.closest[index]
-        part = share_text(active / measured.inside)
-        rows.append(
-            {
-                "name": visible(rule.name),
-                "bar": svg.share_bar(active / measured.inside, title=f"{part} of the rows"),
-                "active": f"{active:,} ({part})",
-                "cells": [f"{measured.broken[name][index]:,}" for name in shown],
-                "closest": "–" if closest is None else number(closest),
-            }
-        )
-    return {"titles": [titles[name] for name in shown], "rows": rows}
+        part = active / measured.inside
+        broken = [f"{measured.broken[name][index]:,}" for name in shown]
+        where = share(part, f"{active:,} ({share_text(part)})")
+        rows.append((visible(rule.name), where, *broken, "–" if closest is None else number(closest)))
+    columns = [("Rule", ""), ("Rows where it is active", "share")]
+    columns += numbers([*(f"Broken by {titles[name]}" for name in shown), "Least room seen"])
+    return Table(columns, rows, label="Rules on the table")
 
 
 def _cells_view(
     description: Mapping[str, Any], spec: Specification, cells: Cells | None, measured: Measured | None
-) -> dict[str, Any]:
+) -> Table | None:
     """Return the cells of a learned box by their rules, with their shares of rows."""
     if cells is None:
-        return {"cells": [], "cell_titles": []}
+        return None
     trained = training_of(description).cells
     columns: list[tuple[str, Sequence[float]]] = []
     if len(trained) == len(cells):
@@ -158,14 +152,12 @@ def _cells_view(
         columns.append(("Share of the table", [count / measured.inside for count in measured.cells]))
     rows = []
     for index in range(len(cells)):
-        shares = [
-            (svg.share_bar(values[index], title=f"{title}: {share_text(values[index])}"), share_text(values[index]))
-            for title, values in columns
-        ]
         free = cells.free_cell and index == len(cells) - 1
         head = "free, nothing required" if free else "certified"
-        rows.append({"name": _cell_name(cells, spec, index), "head": head, "shares": shares})
-    return {"cells": rows, "cell_titles": [title for title, _ in columns]}
+        shares = [share(values[index], title=title) for title, values in columns]
+        rows.append((_cell_name(cells, spec, index), head, *shares))
+    titles = [("Region: rules that are active together", ""), ("Head", ""), *((title, "share") for title, _ in columns)]
+    return Table(titles, rows, label="Regions", rows_are="regions")
 
 
 def _cell_name(cells: Cells, spec: Specification, index: int) -> str:

@@ -54,7 +54,7 @@ def stamped() -> dict[str, str]:
 
 
 def require_page(target: Path, kept: Mapping[str, Path]) -> None:
-    """Let a page replace web pages only, and none of the files that it is about.
+    """Raise unless the page may be written there: it replaces web pages only, and none of the files that it describes.
 
     Args:
         target: The file to write.

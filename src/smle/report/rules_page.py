@@ -18,6 +18,7 @@ from smle.guarantees import Diagnosis, RuleCost, score_text
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.sentences import rule_view
+from smle.report.tables import Table
 from smle.report.wording import count_text, domain_text, exact_text, listed, number, short
 from smle.rules import Categorical, Label, Specification, share_text
 from smle.tables import column_names, encode_inputs
@@ -120,9 +121,13 @@ def _facts(found: Diagnosis) -> list[tuple[str, str, str]]:
             ("Rules that some row breaks", f"{broken} of {len(data.costs)}", "as the table has it, before any model")
         )
         worst = min(data.price, key=lambda output: data.price[output])  # type: ignore[index]
-        value = data.price[worst]
-        shown = f"{value:.4f}" if np.isfinite(value) and value > -10 else "below −10"
-        facts.append((f"Best possible {data.metrics[worst]}", shown, f"of {visible(worst)}, for a model that obeys"))
+        facts.append(
+            (
+                f"Best possible {data.metrics[worst]}",
+                _best(data.price[worst]),
+                f"of {visible(worst)}, for a model that obeys",
+            )
+        )
     return facts
 
 
@@ -219,53 +224,49 @@ def _cells(found: Diagnosis) -> str:
     return f"{text}; {len(bad)} of them cannot be served." if bad else f"{text}." if text else ""
 
 
-def _outputs(found: Diagnosis) -> list[dict[str, Any]]:
+def _outputs(found: Diagnosis) -> Table | None:
     data = found.data
     if data is None or data.price is None or data.costs is None:
-        return []
+        return None
     rows = []
     for name, value in list(data.price.items())[:60]:
         dearest = sorted((c for c in data.costs if name in c.lost), key=lambda c: -c.lost[name])[:4]
-        kept = min(max(value, 0.0), 1.0)
-        rows.append(
-            {
-                "name": visible(name),
-                "metric": data.metrics[name],
-                "score": f"{value:.4f}" if np.isfinite(value) and value > -10 else "below −10",
-                "bar": svg.share_bar(kept, title=f"{data.metrics[name]} {value:.4f}"),
-                "rules": ", ".join(f"{visible(c.rule)} {score_text(c.lost[name])}" for c in dearest) or "none",
-            }
-        )
-    return rows
+        score = f"{data.metrics[name]} {_best(value)}"
+        bar = svg.share_bar(min(max(value, 0.0), 1.0), title=f"{data.metrics[name]} {value:.4f}")
+        rules = ", ".join(f"{visible(c.rule)} {score_text(c.lost[name])}" for c in dearest) or "none"
+        rows.append((visible(name), score, bar, rules))
+    columns = [("Output", ""), ("Best possible", "number"), ("", "share"), ("What each rule costs alone", "long")]
+    return Table(columns, rows)
 
 
-def _inputs(spec: Specification, table: Any) -> list[dict[str, Any]]:
+def _best(value: float) -> str:
+    return f"{value:.4f}" if np.isfinite(value) and value > -10 else "below −10"
+
+
+def _inputs(spec: Specification, table: Any) -> Table:
     """Return every input with its range, and the values and missing values of the table."""
+    if table is None:
+        return Table([("Input", ""), ("Stated", "long")], domain_text(spec))
     rows = []
-    encoded = None if table is None else encode_inputs(spec, table)
-    known = column_names(table) if table is not None else None
-    column = 0
-    for position, (item, (name, values)) in enumerate(zip(spec.inputs, domain_text(spec), strict=True)):
-        row: dict[str, Any] = {"name": name, "stated": values, "bar": "", "seen": "", "missing": ""}
-        width = len(item.categories) if isinstance(item, Categorical) else 1
-        if encoded is not None:
-            raw = table[item.name] if known is not None else np.asarray(table)[:, position]
-            gone = int(missing_in(raw).sum())
-            row["missing"] = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(encoded), 1))})"
-            row |= _seen(item, encoded[:, column : column + width])
-        column += width
-        rows.append(row)
-    return rows
+    encoded, known = encode_inputs(spec, table), column_names(table)
+    for position, ((item, place), stated) in enumerate(zip(spec.input_slices, domain_text(spec), strict=True)):
+        raw = table[item.name] if known is not None else np.asarray(table)[:, position]
+        gone = int(missing_in(raw).sum())
+        missing = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(encoded), 1))})"
+        rows.append((*stated, *_seen(item, encoded[:, place]), missing))
+    columns = [("Input", ""), ("Stated", "long"), ("In the table", "long"), ("", "share"), ("Missing", "")]
+    return Table(columns, rows)
 
 
-def _seen(item: Any, values: npt.NDArray[Any]) -> dict[str, Any]:
+def _seen(item: Any, values: npt.NDArray[Any]) -> tuple[str, Markup | str]:
+    """Return the values of an input in words, and as a bar."""
     if isinstance(item, Categorical):
         shares = sorted(zip(item.categories, values.mean(axis=0).tolist(), strict=True), key=lambda pair: -pair[1])
         parts = [f"{visible(name)} {share_text(part)}" for name, part in shares[:_CATEGORIES]]
         more = f", {len(shares) - _CATEGORIES} more" if len(shares) > _CATEGORIES else ""
-        return {"seen": ", ".join(parts) + more}
+        return ", ".join(parts) + more, ""
     low, high = float(values.min()), float(values.max())
     middle = tuple(float(v) for v in np.quantile(values, (0.05, 0.95)))
     stated = (float(item.lower), float(item.upper))
     bar = svg.range_bar((low, high), (middle[0], middle[1]), stated, title=f"values of {item.name}")
-    return {"bar": bar, "seen": f"{item.text(low)} to {item.text(high)}"}
+    return f"{item.text(low)} to {item.text(high)}", bar

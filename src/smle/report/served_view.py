@@ -11,6 +11,7 @@ from markupsafe import Markup
 from smle.programs import Corrections, Moves, Parts, alternatives_of
 from smle.report import svg
 from smle.report.measured import Measured
+from smle.report.tables import Cell, Table, named, numbers, share
 from smle.report.wording import name_text, number
 from smle.rules import Choice, Clause, Label, Literal, Specification, clause_text, label_columns, share_text
 from smle_check.names import visible
@@ -37,18 +38,18 @@ def served_view(spec: Specification, trained: Corrections | None, measured: Meas
         return None
     parts = _parts(spec, found)
     counted = max(len(counts.parts) for _, counts in found)
+    ways = [
+        (named(name, hint), *(_share(counts.ways[way], counts.rows) for _, counts in found))
+        for way, (name, hint) in _WAYS.items()
+    ]
+    titles = [(f"{where}: {counts.rows:,}".capitalize(), "share") for where, counts in found]
     return {
-        "titles": [f"{where}: {counts.rows:,}" for where, counts in found],
-        "ways": [
-            {"name": name, "hint": hint, "cells": [_share(counts.ways[way], counts.rows) for _, counts in found]}
-            for way, (name, hint) in _WAYS.items()
-        ],
+        "ways": Table([("Answers", ""), *titles], ways),
         "concerns": [f"{where.capitalize()}: {counts.concern}" for where, counts in found if counts.concern],
-        "moves": _moves(spec, found),
+        **_moves(spec, found),
         "figures": [] if measured is None else _figures(spec, measured),
         "parts": parts[:_TABLES],
         "parts_left_out": counted - len(parts[:_TABLES]),
-        "parts_titles": [title for where, _ in found for title in (f"Served, {where}", f"Model alone, {where}")],
     }
 
 
@@ -66,27 +67,28 @@ def served_facts(trained: Corrections | None, measured: Measured | None) -> list
     return [("Answers kept", share_text(ways["kept"] / counts.rows), more)]
 
 
-def _share(count: int, rows: int) -> tuple[Markup, str]:
+def _share(count: int, rows: int) -> Cell:
     part = count / rows if rows else 0.0
-    return svg.share_bar(part, title=share_text(part)), f"{count:,} ({share_text(part)})" if rows else "–"
+    return share(part, f"{count:,} ({share_text(part)})" if rows else "–")
 
 
-def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dict[str, Any] | None:
+def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dict[str, Any]:
     """Return which outputs changed and by how much, where any did. Of labels and choices the decision counts."""
     if not any(moves.rows for _, counts in found for moves in counts.moves.values()):
-        return None
-    numbers = any(not isinstance(output, Label | Choice) for output in spec.outputs)
+        return {"moves": None}
+    measured = any(not isinstance(output, Label | Choice) for output in spec.outputs)
     rows = []
     for output in spec.outputs:
         cells = []
         for _, counts in found:
             moves = counts.moves.get(output.name, Moves(0, 0.0, 0.0))
             far = [moves.total / moves.rows, moves.largest] if moves.rows and moves.largest else []
-            cells += [f"{moves.rows:,}", *(([number(v) for v in far] or ["–", "–"]) if numbers else [])]
-        rows.append({"name": visible(output.name), "cells": cells})
-    what = ("Rows changed", "Mean distance", "Largest") if numbers else ("Rows changed",)
+            cells += [f"{moves.rows:,}", *(([number(v) for v in far] or ["–", "–"]) if measured else [])]
+        rows.append((visible(output.name), *cells))
+    what = ("Rows changed", "Mean distance", "Largest") if measured else ("Rows changed",)
     titles = [f"{title}, {where}" for where, _ in found for title in what]
-    return {"title": "By how much" if numbers else "Which outputs", "titles": titles, "rows": rows}
+    title = "By how much" if measured else "Which outputs"
+    return {"moves_title": title, "moves": Table([("Output", ""), *numbers(titles)], rows)}
 
 
 def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]]:
@@ -108,11 +110,12 @@ def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]
     return figures[:_FIGURES]
 
 
-def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[dict[str, Any]]:
+def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[Table]:
     """Return a table for each clause with alternatives; where they overlap, only if some answer was in none."""
     known: list[Mapping[tuple[str, int], Parts]] = [
         {(parts.rule, parts.clause): parts for parts in counts.parts} for _, counts in found
     ]
+    titles = [(title, "share") for where, _ in found for title in (f"Served, {where}", f"Model alone, {where}")]
     result = []
     for rule, place, clause in alternatives_of(spec):
         size = len(clause.literals)
@@ -124,25 +127,20 @@ def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> lis
         rows = []
         names = [_part(literal, spec) for literal in clause.literals]
         for k, name in enumerate([*names, "in none of them"]):
-            cells: list[tuple[Markup | str, str]] = []
+            cells: list[Cell] = []
             for p in counted:
                 if p is None:
-                    cells += [("", "–")] * 2
+                    cells += ["–", "–"]
                 elif k == size:
-                    cells += [("", "0"), _share(p.outside, p.on)]
+                    cells += ["0", _share(p.outside, p.on)]
                 else:
                     cells += [_share(p.served[k], p.on), _share(p.own[k], p.on)]
-            rows.append({"name": name, "cells": cells})
+            rows.append((name, *cells))
         overlap = " A row may lie in several parts." if any(sum(p.served) > p.on for _, p in there) else ""
         on = ", ".join(f"{p.on:,} {where}" for where, p in there)
-        result.append(
-            {
-                "rule": visible(spec.rules[rule].name),
-                "text": " or ".join(names),
-                "on": f"The rule is active in {on}.{overlap}",
-                "rows": rows,
-            }
-        )
+        text = f"{' or '.join(names)}. The rule is active in {on}.{overlap}"
+        caption = Markup("<b>{}</b>: {}").format(visible(spec.rules[rule].name), text)
+        result.append(Table([("Part", ""), *titles], rows, caption))
     return result
 
 

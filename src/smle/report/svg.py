@@ -26,8 +26,8 @@ def _tag(name: str, *children: Markup | str, **attributes: object) -> Markup:
     return Markup(f"<{' '.join([name, *parts])}>{inside}</{name}>")  # noqa: S704  all parts are escaped
 
 
-def _figure(title: str, *children: Markup, width: float = _WIDTH, height: float = _HEIGHT) -> Markup:
-    return _tag("svg", *children, viewBox=f"0 0 {width} {height}", role="img", aria_label=title, class_="plot")
+def _figure(title: str, *children: Markup, height: float = _HEIGHT) -> Markup:
+    return _tag("svg", *children, viewBox=f"0 0 {_WIDTH} {height}", role="img", aria_label=title, class_="plot")
 
 
 def _track(title: str, *children: Markup) -> Markup:

@@ -9,10 +9,11 @@ import smle_check
 from smle.certificates.agreement import assumptions_of
 from smle.certificates.document import Proved
 from smle.report import svg
-from smle.report.judge import NO_RULES, PROVED, Judgement
+from smle.report.judge import NO_RULES, PROVED, REJECTED, Judgement
 from smle.report.measured import Measured
 from smle.report.recorded import history_of, mapping_of
 from smle.report.sentences import rule_view
+from smle.report.tables import Table, numbers
 from smle.report.wording import count_text, domain_text, exact_text, listed, margin_text, number, short
 from smle.rules import Label, Specification, share_text
 from smle_check.names import visible
@@ -20,6 +21,11 @@ from smle_check.names import visible
 __all__ = ["guarantee_view", "history_view", "rules_view", "statements_view", "verdict_view"]
 
 _RULES, _STATEMENTS = 400, 200
+_VALUES = {
+    PROVED: "Values that the proof speaks about",
+    REJECTED: "Values that the rules speak about",
+    NO_RULES: "Values seen in training",
+}
 
 
 def verdict_view(
@@ -123,20 +129,26 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
 
 def statements_view(proved: Sequence[Proved]) -> dict[str, Any]:
     """Return the proved statements in the words of the checker, those with the smallest margins first."""
+    if not proved:
+        return {"statements": None, "statements_total": 0}
+    heads = not any(item.by for item in proved)  # of a box; a head of rules is one
     rows = [
-        {
-            "rule": item.rule,
-            "head": item.head,
-            "where": item.where,
-            "sentence": item.sentence,
-            "margin": f"by a {item.by}" if item.by else margin_text(item.margin),
-        }
-        for item in sorted(proved, key=lambda item: 0 if item.by else item.margin)[:_STATEMENTS]
+        (
+            item.rule,
+            *([str(item.head)] if heads else []),
+            item.where,
+            item.sentence,
+            margin_text(item.margin) if heads else f"by a {item.by}",
+        )
+        for item in sorted(proved, key=lambda item: item.margin if heads else 0)[:_STATEMENTS]
     ]
-    return {"statements": rows, "statements_total": len(proved)}
+    columns = [("Rule", ""), *numbers(["Head"] if heads else []), ("Where", "long"), ("Holds", "long")]
+    columns += numbers(["Margin" if heads else "Enforced"])
+    statements = Table(columns, rows, label="Statements of the checker")
+    return {"statements": statements, "statements_total": len(proved)}
 
 
-def guarantee_view(spec: Specification) -> dict[str, Any]:
+def guarantee_view(spec: Specification, verdict: str) -> dict[str, Any]:
     """Return claim, assumptions and limits in the words of the certificate format."""
     statement: Mapping[str, Any] = smle_check.STATEMENT
     return {
@@ -150,7 +162,9 @@ def guarantee_view(spec: Specification) -> dict[str, Any]:
             "That the rules say what their author meant: read them above.",
             "What model.json says about data and scores: it is bound to the proof, not proved.",
         ],
-        "domain": domain_text(spec),
+        "domain": Table(
+            [("Input", ""), (_VALUES[verdict], "long")], domain_text(spec), label="Inputs", rows_are="inputs"
+        ),
     }
 
 

@@ -96,7 +96,7 @@ def write_report(
 
 
 def _require_place(target: Path, data: Any, folders: Sequence[str | PathLike[str]]) -> None:
-    """Let a report replace no table, and no file of the models, which it is about."""
+    """Raise if the report would replace its table or a file of its models."""
     kept = {f"a file of the model ({file})": file for folder in folders for file in model_files(folder)}
     if isinstance(data, str | PathLike):
         kept["the table itself"] = Path(data)
@@ -162,7 +162,7 @@ def _view(
     spec = judgement.spec
     description: Mapping[str, Any] = {} if record is None else record.description
     view: dict[str, Any] = {"rules": None, "head_of_rules": False, "served": None, "data_section": False}
-    view |= {"explorer_note": "", "statements": [], "statements_total": 0, "accuracy": None}
+    view |= {"explorer_note": "", "statements": None, "statements_total": 0, "accuracy": None}
     explorer = None
     facts: list[tuple[str, str, str]] = []
     if model is not None and spec is not None:
@@ -179,7 +179,7 @@ def _view(
         explorer = explorer_data(model.deployed_, medians=medians)
         view["explorer_note"] = _HEAD_NOTE if model.has_head_of_rules else _NETWORK_NOTE
     if spec is not None:
-        view |= rules_view(judgement, measured) | guarantee_view(spec)
+        view |= rules_view(judgement, measured) | guarantee_view(spec, judgement.verdict)
     view |= history_view(description) | {"verdict": verdict_view(judgement, measured, facts)}
     view |= card_view(description, record) | files_view(record, judgement, place)
     view["contents"] = _contents(view, explorer)

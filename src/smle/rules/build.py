@@ -24,7 +24,7 @@ __all__ = ["build", "check_keys", "located", "to_fraction"]
 
 @contextmanager
 def located(value: object) -> Iterator[None]:
-    """Put the line of a value that came from a file in front of errors about it."""
+    """Prefix errors about a value from a file with its line."""
     try:
         yield
     except RuleError as error:

@@ -29,7 +29,7 @@ Terms = list[tuple[Literal, ...]]
 
 
 def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names: Vocabulary) -> Rule:
-    """Give a rule its regions and its requirement.
+    """Compile a rule to its regions and its requirement.
 
     Raises:
         RuleError: If the rule cannot be read as linear conditions; the message names the rule and the part.

@@ -69,6 +69,7 @@ MAX_BITS = 8192
 
 _MAX_NUMBER_TEXT = 400
 _PLAIN_DIGITS = 25
+_SHOWN = 80  # characters of a value or a text in a message
 _BARE_NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -232,7 +233,7 @@ def multiply(first: Node, more: Iterable[tuple[str, Node]]) -> Node:
     return first if len(factors) == 1 else Product(factors)
 
 
-def shown(value: object, limit: int = 80) -> str:
+def shown(value: object) -> str:
     """Return a value for an error message, cut to a readable length."""
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         text = f"[{', '.join(value)}]"
@@ -241,7 +242,7 @@ def shown(value: object, limit: int = 80) -> str:
             text = f"'{value}'" if isinstance(value, str) else repr(value)
         except ValueError:  # more digits than Python prints
             return "a very long number"
-    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
 
 def exact_number(value: object) -> Fraction | None:
@@ -299,10 +300,10 @@ def to_text(node: Node) -> str:
     return _print(node)[0]
 
 
-def quote(node: Node, limit: int = 80) -> str:
+def quote(node: Node) -> str:
     """Print a node for an error message, in quotes and cut to a readable length."""
     text = to_text(node)
-    return f"'{text}'" if len(text) <= limit else f"'{text[: limit - 4]} ...'"
+    return f"'{text}'" if len(text) <= _SHOWN else f"'{text[: _SHOWN - 4]} ...'"
 
 
 def _at(node: Node, level: int) -> str:

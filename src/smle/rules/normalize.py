@@ -115,7 +115,7 @@ def _count(node: Call, names: Vocabulary) -> int:
 
 
 class _Normalizer:
-    """Remembers what it has seen: `exactly_one` asks for each argument and for its negation, at every level."""
+    """Caches results: `exactly_one` needs each argument and its negation, at every level."""
 
     def __init__(self, names: Vocabulary, conjunctive: bool) -> None:
         self._names = names

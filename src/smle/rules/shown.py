@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["clause_text", "html_table", "number_text", "row_text", "share_text", "text_table"]
 
+_LITERALS = 8  # of a clause that are shown
+_CELL = 60  # characters of a cell
+
 
 def number_text(value: Fraction | float, digits: int = 6, *, grouped: bool = False) -> str:
     """Return a number rounded to a few significant digits, with an exponent only if it is very large or very small.
@@ -56,14 +59,14 @@ def row_text(spec: Specification, row: Row) -> str:
     return comparison_text(dict(row.coefficients), row.bound, row.strict, [_name(name) for name in spec.columns])
 
 
-def clause_text(spec: Specification, clause: Clause, shown: int = 8) -> str:
+def clause_text(spec: Specification, clause: Clause) -> str:
     """Return a clause as a rule would state it; of a long one the first literals."""
     names = [_name(name) for name in (*spec.targets, *spec.columns)]
     parts = []
-    for literal in clause.literals[:shown]:
+    for literal in clause.literals[:_LITERALS]:
         terms = {**dict(literal.outputs), **{len(spec.targets) + k: v for k, v in literal.inputs}}
         parts.append(comparison_text(terms, literal.bound, literal.strict, names))
-    more = f" or ... ({len(clause.literals) - shown:,} more)" if len(clause.literals) > shown else ""
+    more = f" or ... ({len(clause.literals) - _LITERALS:,} more)" if len(clause.literals) > _LITERALS else ""
     return " or ".join(parts) + more
 
 
@@ -77,9 +80,9 @@ def _category(spec: Specification, column: int) -> tuple[str, str] | None:
     return (item.name, item.categories[column - place.start]) if hasattr(item, "categories") else None
 
 
-def text_table(rows: Sequence[Sequence[str]], *, limit: int = 60) -> str:
+def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as aligned columns; long entries are cut. The first row is underlined."""
-    cut = [[cell if len(cell) <= limit else cell[: limit - 3] + "..." for cell in row] for row in rows]
+    cut = [[cell if len(cell) <= _CELL else cell[: _CELL - 3] + "..." for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cut) for i in range(len(cut[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cut]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

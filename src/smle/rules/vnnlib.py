@@ -45,6 +45,7 @@ __all__ = ["read_vnnlib"]
 
 _MAX_WAYS = 10_000
 _MAX_BYTES = 64 * 2**20
+_SHOWN = 60  # characters of an expression in a message
 Literals = tuple[Literal, ...]
 
 
@@ -314,11 +315,11 @@ def _commands(text: str) -> Iterator[list[Expression]]:
         raise RuleError(f"Expected {len(stack)} more ')' at the end.")
 
 
-def _shown(expression: Expression, limit: int = 60) -> str:
+def _shown(expression: Expression) -> str:
     """Return the beginning of an expression, for messages."""
     words: list[str] = []
     todo: list[Expression] = [expression]
-    while todo and len(words) < limit:
+    while todo and len(words) < _SHOWN:
         item = todo.pop()
         if isinstance(item, str):
             words.append(item)
@@ -326,7 +327,7 @@ def _shown(expression: Expression, limit: int = 60) -> str:
             words.append("(")
             todo += [")", *reversed(item)]
     text = " ".join(words).replace("( ", "(").replace(" )", ")")
-    return f"'{text}'" if len(text) <= limit else f"'{text[:limit]} ...'"
+    return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]} ...'"
 
 
 def _declaration(command: Sequence[Expression], declared: set[tuple[str, int]]) -> tuple[str, int]:

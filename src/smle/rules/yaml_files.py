@@ -137,7 +137,7 @@ def _rule_texts(rules: Any, folder: Path | None) -> Iterator[RuleText]:
 
 
 def _refuse_cut_texts(item: Mapping[str, Any], name: str) -> None:
-    """Say what happened to `{then: max(a, b) <= 1}`, where YAML takes the comma for the end of the text."""
+    """Explain `{then: max(a, b) <= 1}`, where YAML ends the text at the comma."""
     for part in ("when", "then"):
         text = item.get(part)
         if isinstance(text, str) and text.count("(") > text.count(")") and any(")" in key for key in item):

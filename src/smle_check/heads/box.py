@@ -6,7 +6,6 @@ from itertools import repeat
 from operator import add, mul
 
 from smle_check.floats import TINY, affine_error, cast_error, on_grid, upward
-from smle_check.heads.packed import Packed
 from smle_check.kernel import bounded
 from smle_check.reading import Tensor, require, values
 from smle_check.specification import Literal, Row, Specification, exclusion
@@ -177,31 +176,25 @@ class Head:
         halfspaces = [(row.terms, row.closed) for row in rows]
         return constant + bounded(slope, halfspaces, mu, *self.bounds.box)
 
-    def packed(self) -> Packed:
-        """Return the rows half-width x W, packed; for constant bounds without a pass-through."""
-        rows = [list(map(mul, row, self.bounds.half)) for row in self.W]
-        tops = [y + e for y, e in zip(self.middle, self.errors, strict=True)]
-        return Packed(rows, self.grid + self.bounds.half_grid, tops)
-
     def exclusion_margin(self, pairs: list[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
-        """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k).
+        """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin.
 
-        Return the least margin; of more than 1,000 pairs a lower bound of it.
+        Under constant bounds, without a pass-through, `clause_bound` is evaluated in integers: pairs may be many.
         """
-        packed = self.packed() if len(pairs) > 1000 and not self.bounds.affine and not self.V else None
+        constant, unit = not (self.bounds.affine or self.V), Fraction(1, 1 << (self.grid + self.bounds.half_grid))
+        reach = [list(map(mul, row, self.bounds.half)) for row in self.W] if constant else []
+        tops = [y + e for y, e in zip(self.middle, self.errors, strict=True)]
+        (one, *ends), grid = on_grid([unit, *tops])
         least: list[Fraction] = []
-        worst, total = -1, 0  # the coarse bound that is nearest to zero, as numerator and denominator
         for (h, k), first, second in zip(pairs, weights[::2], weights[1::2], strict=True):
             require(0 <= first < math.inf and 0 <= second < math.inf and first + second > 0, "exclusions: multipliers")
             (p, a), (q, b) = first.as_integer_ratio(), second.as_integer_ratio()
             p, q = p * (max(a, b) // a), q * (max(a, b) // b)  # denominators are powers of two
-            if packed is not None and p + q <= 1 << 32 and (top := packed.bound(h, k, p, q)) < 0:
-                if top * total >= worst * (p + q):
-                    worst, total = top, p + q
-                continue
-            margin = -self.clause_bound(exclusion((h, k)), [Fraction(p), Fraction(q)], [], []) / (p + q)
-            require(margin > 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
-            least = [min([margin, *least])]
-        if packed is not None and total:
-            least.append(-Fraction(worst, total) * packed.unit)
+            if constant:
+                size = sum(map(abs, map(add, map(mul, repeat(p), reach[h]), map(mul, repeat(q), reach[k]))))
+                bound = Fraction(size * one + p * ends[h] + q * ends[k], (p + q) << grid)
+            else:
+                bound = self.clause_bound(exclusion((h, k)), [Fraction(p), Fraction(q)], [], []) / (p + q)
+            require(bound < 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
+            least = [min([-bound, *least])]
         return min(least, default=Fraction(0))

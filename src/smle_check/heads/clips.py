@@ -191,10 +191,10 @@ def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Lim
     return clips
 
 
-def names_of(stages: tuple[str, ...] = STAGES) -> set[str]:
+def names_of() -> set[str]:
     """Return the names of the tensors that hold the clips."""
-    names = {"clips.default"} | {f"clips.{stage}" for stage in stages}
-    return names | {f"clips.{stage}_slope" for stage in stages if stage.startswith("affine")}
+    names = {"clips.default"} | {f"clips.{stage}" for stage in STAGES}
+    return names | {f"clips.{stage}_slope" for stage in STAGES if stage.startswith("affine")}
 
 
 def check_clips(

@@ -46,7 +46,6 @@ class Explorer {
     this.first = 0;
     this.second = -1;
     this.output = 0;
-    this.decision = data.choices.length > 0;
     this.pending = false;
     this.buildControls();
     this.draw();

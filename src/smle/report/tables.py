@@ -1,0 +1,58 @@
+"""Tables of pages: columns with a class, rows of cells. The macro `table` in assets/tables.html draws them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from smle.report import svg
+from smle.rules import share_text
+
+__all__ = ["Cell", "Table", "named", "numbers", "share"]
+
+_LONG = 24  # rows from which a table with a label scrolls, and can be filtered if it says what its rows are
+
+Cell = Markup | str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for readers. What is not markup is escaped.
+
+    * `columns`: title and class of its cells (`number`, `share`, `long`); the first column names the rows.
+    * `label`: what the table is, for a frame that scrolls; `rows_are`: what its rows are, to be filtered by name.
+    """
+
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Cell]]
+    caption: Cell = ""
+    label: str = ""
+    rows_are: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it scrolls."""
+        return bool(self.label) and (not self.rows_are or len(self.rows) > _LONG)
+
+    @property
+    def anchor(self) -> str:
+        """The id of its rows, for the filter."""
+        return f"{self.rows_are}-list"
+
+
+def numbers(titles: Sequence[str]) -> list[tuple[str, str]]:
+    """Return columns of numbers."""
+    return [(title, "number") for title in titles]
+
+
+def named(name: str, hint: str = "") -> Cell:
+    """Return the name of a row, with a hint below."""
+    return Markup('{}<span class="hint">{}</span>').format(name, hint) if hint else name
+
+
+def share(part: float, text: str | None = None, *, title: str = "") -> Cell:
+    """Return a bar for a share of a whole, and a text; by default the share in percent."""
+    shown = share_text(part)
+    return svg.share_bar(part, title=f"{title}: {shown}" if title else shown) + escape(shown if text is None else text)
