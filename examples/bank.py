@@ -27,7 +27,7 @@ ANSWERS = ["card", "overdraft", "rate"]
 
 
 def customers(rows: int, *, seed: int = 0) -> pd.DataFrame:
-    """Simulate what clerks granted, now and then too much, and more from the first row to the last."""
+    """Simulate what clerks granted: sometimes too much, and a little more from year to year."""
     rng = np.random.default_rng(seed)
     work = rng.choice(["employed", "self-employed", "none", None], rows, p=[0.65, 0.2, 0.1, 0.05])
     income = np.where(work == "none", rng.gamma(2, 4000, rows), rng.gamma(5, 8000, rows)).clip(0, 1e6)
@@ -82,8 +82,8 @@ def main(*, rows: int = 5000, max_iter: int = 100, folder: str = "bank") -> dict
     assert np.array_equal(load(place / "model").predict(new), model.predict(new))
     write_report(place / "model", data=table, path=place / "report.html")
     model.to_onnx(place / "model.onnx")
-    check_onnx(place / "model.onnx")  # the standard library would do
-    print(f"Look at {place / 'report.html'}; check again: smle verify {place / 'model'}")
+    check_onnx(place / "model.onnx")  # `smle-check` does the same without smle
+    print(f"Read {place / 'report.html'}. Check again: smle verify {place / 'model'}")
     return broken
 
 

@@ -25,7 +25,7 @@ ANSWERS = ["turbine", "battery", "imports"]
 
 
 def plan(rows: int, *, seed: int = 0) -> pd.DataFrame:
-    """Simulate what operators did in three years, in their order. The load grows all the time, the cavern empties."""
+    """Simulate three years of operators' decisions, in order of time. The load grows, and the cavern empties."""
     rng = np.random.default_rng(seed)
     drift = np.linspace(0, 1, rows)
     hour = rng.uniform(0, 24, rows)

@@ -21,7 +21,7 @@ SHARE_MISSING = {"lactate": 0.35, "troponin": 0.3, "creatinine": 0.1, "platelets
 
 
 def patients(rows: int, *, seed: int = 0) -> pd.DataFrame:
-    """Simulate patients and what was ordered. They get older and sicker from the first row to the last."""
+    """Simulate patients and what was ordered. From the first row to the last they get older and sicker."""
     rng = np.random.default_rng(seed)
     drift = np.linspace(0, 1, rows)
     age = rng.normal(58 + 6 * drift, 20).clip(0, 105).round().astype(int)
@@ -65,7 +65,7 @@ def patients(rows: int, *, seed: int = 0) -> pd.DataFrame:
 
 
 def main(*, rows: int = 6000, max_epochs: int = 100) -> dict[str, float]:
-    """Fit, look at single patients; return the shares of new rows on which a rule is broken."""
+    """Fit, and look at single patients. Return the shares of new rows on which a rule is broken."""
     spec, table = Specification.from_file(RULES), patients(rows)
     orders = [item.name for item in spec.outputs]
     inputs, truth = table.drop(columns=orders), table[orders]
@@ -73,7 +73,7 @@ def main(*, rows: int = 6000, max_epochs: int = 100) -> dict[str, float]:
     model = SafeClassifier(spec, max_epochs=max_epochs, random_state=0).fit(inputs[:half], truth[:half])
     model.certificate_.check()
     new = inputs[half:]
-    print(f"share of right orders: {model.label_accuracy(new, truth[half:]):.4f}")
+    print(f"share of correct orders: {model.label_accuracy(new, truth[half:]):.4f}")
     answers, info = model.predict(new[:3], return_info=True)
     for answer, rules in zip(answers, info["active_rules"], strict=True):
         wanted = [name for name, value in zip(orders, answer, strict=True) if value]

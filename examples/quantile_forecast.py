@@ -1,6 +1,7 @@
 """Quantile forecast: 10 %, 50 % and 90 % quantiles of demand that never cross.
 
-Shows: the torch door with an own loss (pinball), any optimizer options, and the certificate of the network.
+Shows: a torch network with a loss of your own (pinball), training options, and the certificate of the network.
+`SafeQuantileRegressor` does the same in one step.
 Run it: python examples/quantile_forecast.py
 """
 

@@ -328,14 +328,9 @@ def columns_of(spec: Specification) -> list[str]:
 def feed(spec: Specification, X: FloatArray) -> dict[str, npt.NDArray[Any]]:
     """Return named inputs (rows, 1) from encoded columns (rows, d)."""
     result: dict[str, npt.NDArray[Any]] = {}
-    column = 0
-    for item in spec.inputs:
+    for item, place in spec.input_slices:
         if isinstance(item, Categorical):
-            k = len(item.categories)
-            winner = X[:, column : column + k].argmax(axis=1)
-            result[item.name] = np.array(item.categories, dtype=object)[winner][:, None]
-            column += k
+            result[item.name] = np.array(item.categories, dtype=object)[X[:, place].argmax(axis=1)][:, None]
         else:
-            result[item.name] = np.ascontiguousarray(X[:, [column]], dtype=np.float32)
-            column += 1
+            result[item.name] = np.ascontiguousarray(X[:, place], dtype=np.float32)
     return result

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -56,6 +57,43 @@ def test_the_five_mistakes(place):
     if os.environ.get("SMLE_UPDATE_DOCS"):
         PAGE.write_text(fresh, encoding="utf-8")
     assert fresh == PAGE.read_text(encoding="utf-8")
+
+
+def _commands(section):
+    """Return the commands in the block of a section."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2]
+    return [shlex.split(line)[1:] for line in re.search(r"```sh\n(.*?)```", text, re.DOTALL)[1].splitlines()]
+
+
+def _run(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, (arguments, result.output)
+
+
+def test_predict_as_on_the_page(place):
+    Path("model.onnx").unlink()
+    _run(["export", "model", "-o", "model.onnx"])
+    rows = pd.read_csv("data.csv").drop(columns="brake").assign(id=range(1500), date="2025-01-01")
+    rows.to_csv("new.csv", index=False)
+    rows.assign(distance=rows["distance"] + 150).to_parquet("new.parquet")
+    for arguments in _commands("Predict"):
+        _run(arguments)
+    shown = pd.read_parquet("predictions.parquet")
+    assert list(shown.columns)[:3] == ["brake", "active_rules", "in_domain"]
+    assert not shown["in_domain"].all()
+
+
+@pytest.mark.audit
+def test_train_as_on_the_page(place):
+    rows = pd.read_csv("data.csv").head(200).assign(id=range(200))  # to be quick
+    rows.to_csv("data.csv", index=False)
+    rows.to_parquet("data.parquet")
+    Path("braking.yaml").rename("rules.yaml")
+    (stated,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    Path("settings.yaml").write_text(stated)
+    for arguments in _commands("Train"):
+        shutil.rmtree("model")
+        _run(arguments)
 
 
 def test_settings_on_the_page_are_known(tmp_path):

@@ -226,6 +226,8 @@ def test_rules_about_quantiles_may_say_more_and_keep_their_order():
     spec = quantile_rules(Specification.from_yaml(width), (0.1, 0.9))
     assert [rule.then for rule in spec.rules] == ["y_q90 - y_q10 <= 5", "y_q10 <= y_q90"]
     assert quantile_rules(spec, (0.1, 0.9)) == spec
+    part = width.replace("then: y_q90 - y_q10 <= 5", "then: x > 5 or y_q10 <= y_q90")  # in order for some inputs
+    assert len(quantile_rules(Specification.from_yaml(part), (0.1, 0.9)).rules) == 2
     other = width.replace("name: width, then: y_q90 - y_q10 <= 5", "name: quantiles in order, then: y_q10 <= 3")
     with pytest.raises(RuleError, match="Two rules"):
         quantile_rules(Specification.from_yaml(other), (0.1, 0.9))

@@ -16,8 +16,8 @@ from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
 import smle_check
-from smle import SafeClassifier, SafeRegressor, Specification, load
-from smle.certificates.document import arrays_of
+from smle import SafeClassifier, SafeRegressor, Specification, correct, load
+from smle.certificates.document import Certificate, arrays_of
 from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators.inputs import plain_table
@@ -422,6 +422,61 @@ def test_a_copy_is_taken_over_only_if_the_checker_accepts_it(table):
     for change in ({"_proof": replace(proof, tensors=higher)}, {"_spec": other}):
         with pytest.raises(CertificateError):
             type(served).__new__(type(served)).__setstate__({**state, **change})
+
+
+TREE = """inputs: {x: [0, 10]}
+outputs: [a, b]
+rules:
+  - {name: low, when: x <= 5, then: a + b <= 1}
+  - {name: high, when: x > 5, then: a + b >= 3}
+"""
+
+
+def swapped(certificate):
+    """Write into what a certificate says: the safe answers of the two sides change places."""
+    tree = certificate.document["program"]["tree"]
+    assert tree == [0, None, None]
+    tree[0] = 1
+
+
+def test_nothing_is_changed_by_writing_into_the_document_of_a_certificate():
+    """Programs read it when they are made, one of them the tree of safe answers at every call."""
+    model = correct(lambda table: np.zeros((len(table), 2)), Specification.from_yaml(TREE))
+    X, bits = np.array([[1.0], [9.0]]), np.array([[True, False], [False, True]])
+    safe = model.head._safe(X, bits)
+    assert (safe.sum(axis=1) <= 1).tolist() == [True, False]
+    swapped(model.certificate_)
+    for other in (model, copy.deepcopy(model)):
+        assert other.certificate_.check()
+        assert np.array_equal(other.head._safe(X, bits), safe)
+
+
+def test_a_copy_holds_nothing_but_what_the_checker_reads():
+    """A file may say of a certificate what was read off another one: the parsed document, what is proved."""
+    certificate = correct(lambda table: np.zeros((len(table), 2)), Specification.from_yaml(TREE)).certificate_
+    assert certificate.proved
+    state = certificate.__getstate__()
+    assert set(state) == {"text", "block", "tensors", "files"}
+    read = Certificate.__new__(Certificate)
+    read.__setstate__({**state, "document": {"program": {"head": "rules", "tree": None}}, "proved": ()})
+    assert read.document == certificate.document
+    assert read.proved == certificate.proved
+
+
+def test_a_copy_without_its_certificate_is_refused(table):
+    X, y, _ = table
+    served = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y).deployed_
+    with pytest.raises(NotCertifiedError, match="rules but no certificate"):
+        type(served).__new__(type(served)).__setstate__({**served.__getstate__(), "_proof": None})
+
+
+@pytest.mark.parametrize("options", ["QUICK", "LEARNED"])
+def test_tensors_of_a_program_cannot_be_exchanged(table, options):
+    X, y, _ = table
+    head = SafeRegressor(Specification.from_yaml(GATED), **globals()[options]).fit(X, y).deployed_.head
+    tensors = head.tensors if options == "LEARNED" else head._tensors
+    with pytest.raises(TypeError, match="item assignment"):
+        tensors["gate.constants_float64"] = np.zeros(1)
 
 
 @pytest.mark.parametrize("options", ["QUICK", "LEARNED"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -51,9 +51,16 @@ class Certificate:
         except smle_check.Rejected as reason:
             raise CertificateError(str(reason)) from None
 
-    @cached_property
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and files hold what was checked, and nothing that was made from it."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({item.name: state[item.name] for item in fields(self)})
+
+    @property
     def document(self) -> dict[str, Any]:
-        """The parsed JSON."""
+        """The JSON, parsed anew at every call: whoever writes into it changes nothing but what they were given."""
         try:
             parsed = smle_check.read_json(self.text, "certificate")
         except smle_check.Rejected as reason:

@@ -88,7 +88,8 @@ def rebind(
         NotCertifiedError: If the checker does not accept it.
     """
     kept = {role: data for role, data in certificate.files.items() if role == "onnx"}
-    stated = {key: certificate.document[key] for key in ("program", "specification", "gate", "proof")}
+    document = certificate.document
+    stated = {key: document[key] for key in ("program", "specification", "gate", "proof")}
     tensors = certificate.tensors
     if backbone is not None:
         head = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}

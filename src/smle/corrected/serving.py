@@ -134,6 +134,8 @@ class ServedModel:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
+        if state["_spec"].rules and state["_proof"] is None:
+            raise NotCertifiedError("The model has rules but no certificate.")
         if state["_proof"] is not None and state["_verified"]:
             state["_proof"].check()
             require_same_rules(state["_proof"], state["_spec"])

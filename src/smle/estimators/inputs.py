@@ -11,7 +11,7 @@ from sklearn.utils import check_array
 
 from smle.errors import DataError
 from smle.rules import NumericInput, Specification
-from smle.tables import column_names, require_exact
+from smle.tables import column_names, plain_array, require_exact
 
 __all__ = ["observed_inputs", "plain_table", "spread"]
 
@@ -29,9 +29,7 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
         X = X.to_pandas(integer_object_nulls=True)  # otherwise floats
     if column_names(X) is not None:
         return X
-    if isinstance(X, np.ma.MaskedArray):
-        kind: Any = X.dtype if X.dtype.kind == "f" else object
-        X = np.where(np.ma.getmaskarray(X), np.asarray(None, dtype=kind), np.asarray(X, dtype=kind))
+    X = plain_array(X)
     if spec is None or not (spec.one_hot or spec.dates):
         stands_in = spec is not None and any(item.missing is not None for item in spec.inputs)
         checked = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)

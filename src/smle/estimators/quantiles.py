@@ -177,7 +177,7 @@ def quantile_rules(spec: Specification, quantiles: tuple[float, ...]) -> Specifi
     order = _stated(hollow, [(_ORDER, None, " and ".join(f"`{low}` <= `{high}`" for low, high in pairwise(wanted)))])
     if len(names) > 1:
         (last,) = order.rules
-        if any(rule.when is None and rule.requirement == last.requirement for rule in spec.rules):
+        if any((rule.regions, rule.requirement) == (last.regions, last.requirement) for rule in spec.rules):
             return spec
         return replace(spec, rules=(*spec.rules, last))
     stated = [

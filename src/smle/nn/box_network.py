@@ -21,7 +21,7 @@ from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_f
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.operations import TABLE, affine_at
 from smle.nn.precision import Float32Only
-from smle.nn.quick import Quick, eager, quickly
+from smle.nn.quick import Quick, eager, quickly, refuse_tracing
 from smle.nn.units import DataScale
 from smle.programs import Box as BoxProgram
 from smle.programs import frozen_heads_of
@@ -194,6 +194,7 @@ class BoxNetwork(Float32Only):
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if they are asked for."""
+        refuse_tracing()
         embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
         served = torch.from_numpy(self._program(features.numpy(force=True), embedding.numpy(force=True)))
         if not z.is_cpu:

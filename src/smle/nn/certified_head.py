@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
+from smle.nn.quick import refuse_tracing
 from smle.programs import Box, program_of
 
 __all__ = ["CertifiedHead"]
@@ -56,7 +57,9 @@ class CertifiedHead(nn.Module):
         Raises:
             ValueError: If there is not one row of features, with the columns of the rules, for each answer.
             TypeError: If features are no floats.
+            RuntimeError: If `torch.jit.trace` records it.
         """
+        refuse_tracing()
         self.require_shapes(features, answers)
         given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
         X, t = features.numpy(force=True), given.numpy(force=True)

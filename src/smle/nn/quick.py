@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 
 from smle.nn.backbones import Rescale, Rescaled, Standardize
 
-__all__ = ["Quick", "eager", "quickly"]
+__all__ = ["Quick", "eager", "quickly", "refuse_tracing"]
 
 _linear, _relu = nn.functional.linear, torch.relu
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -35,6 +35,18 @@ def quickly(quick: Quick | None, backbone: nn.Module, x: Tensor) -> Any:
         return None
     kind = quick.kind
     return quick(x if kind is None or x.dtype is kind else x.to(kind))
+
+
+def refuse_tracing() -> None:
+    """Raise RuntimeError inside of `torch.jit.trace`.
+
+    Heads run in NumPy. It would record what they answer to the example as constants, and answer every input with them.
+    """
+    if _is_tracing():
+        raise RuntimeError(
+            "torch.jit.trace cannot record a certified head: it would keep the answers to the example for all inputs. "
+            "Export the network with to_onnx, or save it."
+        )
 
 
 class Quick:

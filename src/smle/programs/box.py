@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class Box:
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array]) -> None:
-        self.ops, self.tensors = ops, tensors
+        self.ops, self.tensors = ops, MappingProxyType(dict(tensors))
         self._steps: dict[tuple[str | None, np.dtype[Any]], list[Step]] = {}
         self._quick: dict[np.dtype[Any], QuickBox] = {}
         self._widths = len(tensors["domain.lower_float32"]), len(tensors.get("bounds.lower", ()))

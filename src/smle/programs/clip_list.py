@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,11 @@ class ClipList:
 
     def __init__(self, certificate: Certificate) -> None:
         self.certificate = certificate
-        spec = smle_check.Specification(certificate.document["specification"], certificate.block)
-        self._tensors = arrays_of(certificate.tensors)
+        document = certificate.document
+        spec = smle_check.Specification(document["specification"], certificate.block)
+        self._tensors = MappingProxyType(arrays_of(certificate.tensors))
         limits = limits_of(spec)
-        self._ops = clip_list(spec, limits, certificate.document["gate"]["regions"])
+        self._ops = clip_list(spec, limits, document["gate"]["regions"])
         self._of_rows: dict[Any, Function] = {}
         self._of_columns: dict[Any, Function] = {}
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)

@@ -174,10 +174,9 @@ def _cell_name(cells: Cells, spec: Specification, index: int) -> str:
 
 def _figures(spec: Specification, targets: Any, outputs: Any) -> dict[str, Any]:
     figures: list[tuple[str, Markup]] = []
-    chances, truths, column = [], [], 0
-    for output in spec.outputs:
-        width = len(output.options) if isinstance(output, Choice) else 1
-        true, found = (a[:, column : column + width] for a in (targets, outputs))
+    chances, truths = [], []
+    for output, place in spec.output_slices:
+        true, found = targets[:, place], outputs[:, place]
         if isinstance(output, Choice):
             sign = 1.0 if output.pick == "max" else -1.0
             weights = np.exp(sign * found - (sign * found).max(axis=1, keepdims=True))
@@ -193,7 +192,6 @@ def _figures(spec: Specification, targets: Any, outputs: Any) -> dict[str, Any]:
             figures.append((f"{name}: predicted against true, {len(picked)} rows", drawn))
             bars = svg.histogram(found - true, f"predicted − true {name}", f"Histogram of the residuals of {name}")
             figures.append((f"{name}: residuals of {len(true):,} rows", bars))
-        column += width
     title = "Residuals" if figures else "Calibration"
     if chances:
         drawing = svg.calibration(np.concatenate(chances), np.concatenate(truths))

@@ -17,7 +17,7 @@ import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.corrected import ServedModel
 from smle.programs import Box, Perceptron
-from smle.rules import Categorical, Choice, Clause, Label, Row, Specification
+from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from smle_check.program import Gate, Op, clip_list
@@ -36,7 +36,7 @@ def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str,
     proof, spec = model.proof, model.specification_
     network = model.front if isinstance(model.front, Perceptron) else None
     size = 0 if network is None else sum(values.size for values in arrays_of(network.tensors).values())
-    data = _described(spec, medians)
+    data = {"inputs": _inputs(spec, medians), **_outputs(spec), "rules": _rules(spec)}
     if proof is not None and not isinstance(model.head, Box):
         head, numbers = rules_head(proof)
         if numbers > NUMBERS:
@@ -68,9 +68,7 @@ def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
     regions = document["gate"]["regions"]
     arrays = arrays_of(certificate.tensors)
     ops = clip_list(exact, limits_of(exact), regions)
-    named = {name.replace("_F", "_float64") for op in ops for name in op.args if name is not None}
-    named |= {"safe.slope", "safe.offset"}
-    tensors = {name: arrays[name] for name in sorted(named) if name in arrays}
+    tensors = _read(ops, arrays, "safe.slope", "safe.offset")
     size = sum(values.size for values in tensors.values()) + 2 * sum(len(rule.exclusions) for rule in exact.rules)
     size += arrays["check.outputs"].size if "check.outputs" in arrays else 0
     place = {region: i for i, region in enumerate(regions)}
@@ -108,50 +106,41 @@ def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, 
     }
 
 
-def _described(spec: Specification, medians: dict[str, float]) -> dict[str, Any]:
-    """Return inputs, outputs and rules as plain data."""
-    return {"inputs": _inputs(spec, medians), **_outputs(spec), "rules": _rules(spec)}
-
-
 def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, Any]]:
     result: list[dict[str, Any]] = []
-    column = 0
-    for item in spec.inputs:
+    for item, place in spec.input_slices:
+        facts: dict[str, Any] = {"name": item.name, "columns": list(range(place.start, place.stop))}
         if isinstance(item, Categorical):
-            columns = list(range(column, column + len(item.categories)))
-            shares = [medians.get(f"{item.name}={category}", 0.0) for category in item.categories]
-            facts: dict[str, Any] = {"kind": "category", "columns": columns, "categories": list(item.categories)}
-            facts["start"] = int(np.argmax(shares))
+            shares = [medians.get(column, 0.0) for column in item.columns]
+            facts |= {"kind": "category", "categories": list(item.categories), "start": int(np.argmax(shares))}
         else:
             low, high = float(item.lower), float(item.upper)
-            start_at = min(max(medians.get(item.name, (low + high) / 2), low), high)
-            start_at = float(round(start_at)) if item.integer else float(f"{start_at:.4g}")
-            facts = {"kind": "number", "columns": [column], "low": low, "high": high, "integer": item.integer}
-            facts |= {"dates": True} if item.dates else {}
-            facts["start"] = min(max(start_at, low), high)
-        result.append({"name": item.name, **facts})
-        column += len(facts["columns"])
+            middle = min(max(medians.get(item.name, (low + high) / 2), low), high)
+            middle = float(round(middle)) if item.integer else float(f"{middle:.4g}")
+            facts |= {"kind": "number", "low": low, "high": high, "integer": item.integer, "dates": item.dates}
+            facts["start"] = min(max(middle, low), high)
+        result.append(facts)
     return result
 
 
 def _outputs(spec: Specification) -> dict[str, Any]:
     """Return the output columns, and the choices with the columns of their options."""
-    kinds: list[str] = []
-    choices: list[dict[str, Any]] = []
-    for output in spec.outputs:
-        if isinstance(output, Choice):
-            columns = list(range(len(kinds), len(kinds) + len(output.options)))
-            choice = {"name": output.name, "pick": output.pick, "columns": columns, "options": list(output.options)}
-            choices.append(choice)
-            kinds += ["score"] * len(columns)
-        else:
-            kinds.append("label" if isinstance(output, Label) else "number")
-    outputs = [{"name": name, "kind": kind} for name, kind in zip(spec.targets, kinds, strict=True)]
+    outputs, choices = [], []
+    for item, place in spec.output_slices:
+        kind = "score" if isinstance(item, Choice) else "label" if isinstance(item, Label) else "number"
+        outputs += [{"name": name, "kind": kind} for name in item.columns]
+        if isinstance(item, Choice):
+            columns = list(range(place.start, place.stop))
+            choices.append({"name": item.name, "pick": item.pick, "columns": columns, "options": list(item.options)})
     return {"outputs": outputs, "choices": choices}
 
 
+def _form(terms: Linear) -> list[list[float]]:
+    return [[k, float(v)] for k, v in terms]
+
+
 def _row(row: Row) -> dict[str, Any]:
-    return {"x": [[k, float(v)] for k, v in row.coefficients], "bound": float(row.bound), "strict": row.strict}
+    return {"x": _form(row.coefficients), "bound": float(row.bound), "strict": row.strict}
 
 
 def _rules(spec: Specification) -> list[dict[str, Any]]:
@@ -175,8 +164,8 @@ def _rules(spec: Specification) -> list[dict[str, Any]]:
 def _clause(clause: Clause) -> list[dict[str, Any]]:
     return [
         {
-            "y": [[j, float(v)] for j, v in literal.outputs],
-            "x": [[k, float(v)] for k, v in literal.inputs],
+            "y": _form(literal.outputs),
+            "x": _form(literal.inputs),
             "bound": float(literal.bound),
             "strict": literal.strict,
         }
@@ -199,13 +188,17 @@ def _network(network: Perceptron) -> dict[str, Any]:
 
 def _box(head: Box, certificate: Certificate) -> dict[str, Any]:
     """Return the operations of a box and its numbers, which are packed if they are float32."""
-    arrays = arrays_of(certificate.tensors)
-    names = {name.replace("_F", "_float64") for op in head.ops for name in op.args if name is not None}
-    tensors = {name: arrays[name] for name in sorted(names | {"bounds.lower"}) if name in arrays}
+    tensors = _read(head.ops, arrays_of(certificate.tensors), "bounds.lower")
     return {
         "ops": [_operation(op) for op in head.ops],
         "tensors": {n: _pack(v) if v.dtype == np.float32 else v.tolist() for n, v in tensors.items()},
     }
+
+
+def _read(ops: Iterable[Op], arrays: dict[str, Any], *more: str) -> dict[str, Any]:
+    """Return the arrays that operations read, for features in float64, and more of them by name."""
+    names = {name.replace("_F", "_float64") for op in ops for name in op.args if name is not None}
+    return {name: arrays[name] for name in sorted(names.union(more)) if name in arrays}
 
 
 def _operation(op: Op) -> dict[str, Any]:

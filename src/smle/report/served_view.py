@@ -95,18 +95,16 @@ def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]
     """Return how far numbers were moved in the given table."""
     if measured.head is None or measured.own is None:
         return []
-    figures, column = [], 0
-    for output in spec.outputs:
-        width = len(output.options) if isinstance(output, Choice) else 1
+    figures = []
+    for output, place in spec.output_slices:
         if not isinstance(output, Label | Choice):
-            distance = measured.outputs[:, column] - measured.own[:, column]
+            distance = measured.outputs[:, place.start] - measured.own[:, place.start]
             distance = distance[np.isfinite(distance) & (distance != 0)]
             if len(distance) >= 5:
                 name = visible(output.name)
                 caption = f"{name}: {len(distance):,} answers that were moved; half of them by at most "
                 caption += number(float(np.median(np.abs(distance))))
                 figures.append((caption, svg.histogram(distance, f"served − answered {name}", f"Moves of {name}")))
-        column += width
     return figures[:_FIGURES]
 
 

@@ -14,7 +14,7 @@ from smle.tables.encode import (
     table_digest,
 )
 from smle.tables.outputs import outputs_of
-from smle.tables.values import WHOLE_FLOAT64, require_exact
+from smle.tables.values import WHOLE_FLOAT64, plain_array, require_exact
 
 __all__ = [
     "WHOLE_FLOAT64",
@@ -27,6 +27,7 @@ __all__ = [
     "option_of",
     "option_values",
     "outputs_of",
+    "plain_array",
     "require_columns",
     "require_exact",
     "require_in_domain",

@@ -16,7 +16,15 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.rules import Categorical, Choice, NumericInput, Specification
 from smle.tables.days import days_of
-from smle.tables.values import WHOLE_FLOAT32, as_objects, is_missing, is_number, may_be_rounded, require_exact
+from smle.tables.values import (
+    WHOLE_FLOAT32,
+    as_objects,
+    is_missing,
+    is_number,
+    may_be_rounded,
+    plain_array,
+    require_exact,
+)
 from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
@@ -271,7 +279,8 @@ def _values(column: Any) -> npt.NDArray[Any]:
 
     It does so for lists that also hold fractions, and for columns of whole numbers in which some are missing.
     """
-    array = np.asarray(column)
+    column = plain_array(column)
+    array: npt.NDArray[Any] = plain_array(np.asarray(column))
     if isinstance(column, np.ndarray) or array.dtype != np.float64 or not may_be_rounded(array).any():
         return array
     return as_objects(column, array.shape)

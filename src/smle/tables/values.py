@@ -18,11 +18,34 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 
-__all__ = ["WHOLE_FLOAT32", "WHOLE_FLOAT64", "as_objects", "is_missing", "is_number", "may_be_rounded", "require_exact"]
+__all__ = [
+    "WHOLE_FLOAT32",
+    "WHOLE_FLOAT64",
+    "as_objects",
+    "is_missing",
+    "is_number",
+    "may_be_rounded",
+    "plain_array",
+    "require_exact",
+]
 
 WHOLE_FLOAT32, WHOLE_FLOAT64 = 2**24, 2**53  # up to here all whole numbers are floats
 _WHOLE_TEXT = re.compile(r"([+-]?[\d_]+)(?:\.0*)?")
 _INFINITE_TEXT = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+
+
+def plain_array(values: Any) -> Any:
+    """Return a masked array with missing values in place of what is masked, in this machine's order of bytes.
+
+    Anything that is no array is returned as it is. numpy would drop the mask, and float32 numbers in another order of
+    bytes are not of the type float32: rules would be read in float64.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        kind: Any = values.dtype if values.dtype.kind == "f" else object
+        values = np.where(np.ma.getmaskarray(values), np.asarray(None, dtype=kind), np.asarray(values, dtype=kind))
+    if isinstance(values, np.ndarray) and not values.dtype.isnative:
+        return values.astype(values.dtype.newbyteorder("="))
+    return values
 
 
 def is_missing(value: Any) -> bool:
