@@ -252,6 +252,35 @@ def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
+SIDES = """inputs: {x: [-10, 10]}
+outputs: [y]
+rules:
+  - {name: left, when: x < 0, then: y <= -1}
+  - {name: right, when: x >= 0, then: y >= 1}
+"""
+
+
+@pytest.mark.parametrize("kind", ["rules", "box", "stored box"])
+def test_a_module_that_works_in_place_changes_nothing_about_what_rules_read(tmp_path: Path, kind: str) -> None:
+    """`nn.ReLU(inplace=True)` in front turned -5 into 0 before the head read it: the other rule was obeyed."""
+    spec, width = Specification.from_yaml(SIDES), 1 if kind == "rules" else 4
+    module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(1, width))
+    network = correct(module, spec) if kind == "rules" else smle.project(BoxNetwork(module, spec, embedding=width))
+    if kind == "stored box":
+        network.save(tmp_path / "model")
+        network = smle.load(tmp_path / "model", backbone=module)
+    X = np.linspace(-10, 10, 21, dtype=np.float32)[:, None]
+    with torch.no_grad():
+        by_call = network(torch.tensor(X)).numpy()[:, 0]
+        features = torch.tensor(X)
+        if kind == "rules":
+            further = network(features, features).numpy()[:, 0]  # the same tensor as a further input
+            assert np.array_equal(further, by_call)
+    for served in (by_call, by_call if kind == "box" else network.predict(X)):
+        assert (served[X[:, 0] < 0] <= -1).all()
+        assert (served[X[:, 0] >= 0] >= 1).all()
+
+
 @pytest.mark.parametrize("kind", ["rules", "box"])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 def test_what_would_record_one_answer_for_all_inputs_is_refused(kind: str) -> None:

@@ -55,15 +55,14 @@ class CertifiedNetwork(nn.Module):
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
-        features = read_features(features, is_large=self._is_large)
+        given = features = read_features(features, is_large=self._is_large)
         parts: dict[str, Any] = self._modules  # attributes are slow to look up
         backbone, head = parts["backbone"], parts["head"]
-        if backbone_inputs:
-            z = backbone(*backbone_inputs)
-        else:
-            x = features if features.dtype is torch.float32 else features.to(torch.float32)
-            z = quickly(self._quick, backbone, x)
-            z = backbone(x) if z is None else z
+        x = given if given.dtype is torch.float32 else given.to(torch.float32)
+        z = None if backbone_inputs else quickly(self._quick, backbone, x)
+        if z is None:
+            features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+            z = backbone(*backbone_inputs) if backbone_inputs else backbone(x)
         outputs: Tensor = head.serve(features, z) if eager(z) else head(features, z)
         return outputs
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from operator import mul
-from typing import NamedTuple, SupportsFloat
+from typing import NamedTuple
 
 from smle_check.reading import Rejected, require
 
@@ -47,18 +47,6 @@ LARGEST = BINARY32.largest
 
 class OutOfRange(Rejected, OverflowError):
     """A number that a format cannot hold."""
-
-
-def exact(value: SupportsFloat) -> Fraction:
-    """Return the exact value of a finite float.
-
-    Raises:
-        ValueError: If the value is NaN or infinite.
-    """
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"Expected a finite number. Got {number}.")
-    return Fraction(number)
 
 
 def spacing(value: Fraction, fmt: Binary) -> Fraction:

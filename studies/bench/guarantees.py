@@ -15,7 +15,7 @@ from smle.guarantees.box.pdcg import run_pdcg
 from smle.guarantees.box.projection import nearest_safe_head
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.proof.verify import ClauseVerifier, verify
+from smle.guarantees.proof.verify import judge_literals, verify
 from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
@@ -153,17 +153,16 @@ def _contenders(spec: Specification, cells: Cells, over: FrozenHeads) -> tuple[d
     region = Region.of(cells, spec, [0], domain=domain)
     clauses = list(spec.rules[0].requirement.clauses)
     literals = Literals.of_clauses(clauses, len(head.b), len(domain.low))
-    envelope, support = WidenedBox.of(over.bounds, domain), RegionMaximum(region, points=False)
+    envelope, support = WidenedBox.of(over.bounds, domain), RegionMaximum(region)
     prepared = [Literals.of_clauses(clause, len(head.b), len(domain.low)) for clause in clauses]
-    check = ClauseVerifier(prepared, envelope, support)
 
     def anew() -> object:
-        return ClauseVerifier(prepared, WidenedBox.of(over.bounds, domain), support)(head)
+        return judge_literals(prepared, head, WidenedBox.of(over.bounds, domain), support)
 
     milp = partial(linear_counterexample_milp, literals, over.bounds, head, region, time_limit=60.0)
     agree = verify(over, spec, cells).hold == milp().none_exists
     contenders: dict[str, Callable[[], object]] = {
-        "ours": partial(check, head),
+        "ours": partial(judge_literals, prepared, head, envelope, support),
         "anew": anew,
         "as printed": partial(milp, as_printed=True),
         "pruned": milp,

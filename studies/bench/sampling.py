@@ -16,7 +16,7 @@ import numpy.typing as npt
 from smle.guarantees.regions.cells import Cells, regions_of
 from smle.rules import Clause, Linear, Literal, Row, Specification
 from smle.violations.points import border_points, corner_points, finished, hard_points, uniform_points
-from smle_check.floats import BINARY32, BINARY64, exact, nearest
+from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
     "Judge",
@@ -147,7 +147,7 @@ def _clause(clause: Clause, x: Doubles, y: Doubles) -> tuple[BoolArray, Fraction
     worst = int(least.argmax())
     if not (np.isfinite(least[worst]) and np.isfinite(y[worst]).all()):
         return holds, None
-    xs, ys = ([exact(v) for v in values] for values in (x[worst], y[worst]))
+    xs, ys = ([Fraction(float(v)) for v in values] for values in (x[worst], y[worst]))
     return holds, max(-literal.excess(ys, xs) for literal in clause.literals)
 
 

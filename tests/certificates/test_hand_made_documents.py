@@ -14,6 +14,8 @@ from smle_check.reading import number
 from support.builder import CASES, Package, accepted, case, clause_proof, of_rules, unit_box, without_gate, written
 from support.exact_judge import Judge, doubts
 
+ZERO = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
+
 
 def one_head(yaml: str, head: Head, proofs: list, *, bounds=None) -> Package:
     """A package with one head for all inputs and proofs by hand."""
@@ -108,9 +110,8 @@ def test_x_terms_pay_for_the_cast():
 def test_constant_literals_are_judged_by_strictness():
     """The bound is exactly 0: enough for <=, not for <."""
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
-    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
     for strict, expected in ((False, True), (True, False)):
-        package = one_head(yaml, head, [clause_proof([1], region=0)])
+        package = one_head(yaml, ZERO, [clause_proof([1], region=0)])
         literal = {"y": [], "x": [], "bound": "0", "strict": strict}
         package.document["specification"]["rules"][0]["clauses"] = [[literal]]
         assert accepted(package.seal()) is expected
@@ -118,9 +119,8 @@ def test_constant_literals_are_judged_by_strictness():
 
 def test_mixture_at_zero_needs_weight_on_a_non_strict_literal():
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
-    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
     for weights, expected in ((["1", "0"], False), (["0", "1"], True), (["1", "1/1000"], True)):
-        package = one_head(yaml, head, [])
+        package = one_head(yaml, ZERO, [])
         zero = {"y": [], "x": [], "bound": "0"}
         package.document["specification"]["rules"][0]["clauses"] = [
             [{**zero, "strict": True}, {**zero, "strict": False}]
@@ -152,8 +152,7 @@ def test_plain_comparisons_that_touch_are_no_conflict():
     )
     cells = find_cells(spec)
     assert cells.conflicts == ()
-    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
-    heads = (head,) * (len(cells) - cells.free_cell) + (None,) * cells.free_cell
+    heads = (ZERO,) * (len(cells) - cells.free_cell) + (None,) * cells.free_cell
     proofs = [
         clause_proof([1], head=h, rule=r)
         for h, cell in enumerate(cells)
@@ -186,29 +185,26 @@ def test_categories_in_multipliers_of_clauses():
 def test_emptiness_frees_from_obligations():
     """A region that meets no input of the cell needs no clause, if multipliers say so."""
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: never, when: x >= 0.5 and x <= 0.25, then: y <= -9}]\n"
-    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
-    package = one_head(yaml, head, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1"]]}])
+    package = one_head(yaml, ZERO, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1"]]}])
     assert package.check() == []
     assert doubts(package.document, package.weights) is None
-    package = one_head(yaml, head, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1/2"]]}])
+    package = one_head(yaml, ZERO, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1/2"]]}])
     assert not accepted(package)
 
 
 def test_emptiness_of_touching_strict_regions_is_not_claimed():
     """x < 1/2 and x >= 1/2 share no input, but a cell's polytope is closed: 0 < 0 does not hold."""
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: never, when: x < 0.5 and x >= 0.5, then: y <= -9}]\n"
-    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
-    assert not accepted(one_head(yaml, head, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1"]]}]))
+    assert not accepted(one_head(yaml, ZERO, [{"head": 0, "region": 0, "empty": [[0, "1"], [1, "1"]]}]))
 
 
 def test_rule_with_several_regions_binds_in_each():
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: ends, when: x <= 0.25 or x >= 0.75, then: y <= 1}]\n"
-    head = Head(np.zeros((1, 1), "f4"), np.zeros(1, "f4"), fallback=np.zeros(1, "f4"))
     both = [clause_proof([1], region=0), clause_proof([1], region=1)]
-    assert len(one_head(yaml, head, both).check()) == 2
+    assert len(one_head(yaml, ZERO, both).check()) == 2
     for missing in (both[:1], both[1:]):
         with pytest.raises(smle_check.Rejected, match="no proof"):
-            one_head(yaml, head, missing).check()
+            one_head(yaml, ZERO, missing).check()
 
 
 def test_degenerate_bounds_give_the_upper_one():

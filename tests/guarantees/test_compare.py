@@ -331,3 +331,14 @@ def test_many_exclusions_in_a_region():
     assert compare(spec("0.75"), spec("0.5")).verdict == "weaker"
     assert compare(spec("0.5"), spec("0.5", "0.25")).verdict == "equal"
     assert compare(spec("0.5", "0.25"), spec("0.25")).verdict == "weaker"
+
+
+def test_exclusions_everywhere():
+    def with_pairs(pairs):
+        rule = Rule("exclusions", (Polytope(),), CNF((), np.array(pairs)), None, "")
+        labels = tuple(Label(name) for name in "abcd")
+        return Specification((NumericInput("x", F(0), F(1)),), labels, (rule,))
+
+    assert compare(with_pairs([[0, 1], [1, 2]]), with_pairs([[0, 1]])).verdict == "weaker"
+    assert compare(with_pairs([[0, 1]]), with_pairs([[0, 1], [2, 3]])).verdict == "stricter"
+    assert compare(with_pairs([[0, 1]]), with_pairs([[2, 3]])).verdict == "neither"

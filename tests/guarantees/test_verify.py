@@ -178,27 +178,27 @@ def program(value: float) -> SimpleNamespace:
 def test_replay_tells_violations_from_corners_that_are_never_reached() -> None:
     spec, cells = specification(Clause((at_most("40"),)))
     verdicts = verify(one_head(Head([[20.0, -5.0]], [30.0])), spec, cells)
-    verdict = only(replayed(verdicts, spec, program(50.0), search=False))
+    verdict = only(replayed(verdicts, spec, program(50.0)))
     assert isinstance(verdict, Violated)
     assert verdict.excess == pytest.approx(10.0)
     assert isinstance(only(replayed(verdicts, spec, program(40.0))), NotProved)
     assert isinstance(only(replayed(verdicts, spec, program(50.0), cell_of=lambda X: np.ones(len(X)))), NotProved)
 
 
-def test_replay_reads_regions_as_the_guard_does() -> None:
+def test_replay_reads_regions_as_the_guard_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.7 in float32 is less than seven tenths, but the guard reads it as 0.7: a rule for x < 0.7 is not on."""
+    monkeypatch.setattr("smle.violations.replay._RULES", 0)  # without a search nearby
     spec = Specification.build(inputs={"x": (0, 1)}, outputs=["y"], rules={"r": ("x < 0.7", "y <= 0")})
     for x, kind in ((0.7, NotProved), (0.69, Violated)):
         reached = NotProved(np.array([x]), np.array([0.0]), -1.0)
         verdicts = Verdicts(((Obligation(0, 0, 0, None), reached),), ())
-        assert isinstance(only(replayed(verdicts, spec, program(1.0), search=False)), kind)
+        assert isinstance(only(replayed(verdicts, spec, program(1.0))), kind)
 
 
 def test_a_violation_away_from_the_corner_is_searched() -> None:
     spec = Specification.build(inputs={"x": (0, 1)}, outputs=["y"], rules={"r": "y <= 0"})
     verdicts = Verdicts(((Obligation(0, 0, 0, None), NotProved(np.array([0.0]), np.array([0.0]), -1.0)),), ())
     bump = SimpleNamespace(dtype=np.float32, ask=lambda X: (X, np.where(X > 0.6, 1.0, -1.0)), pull=lambda X, w: None)
-    assert isinstance(only(replayed(verdicts, spec, bump, search=False)), NotProved)
     assert isinstance(only(replayed(verdicts, spec, bump)), Violated)
 
 

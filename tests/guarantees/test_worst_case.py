@@ -13,14 +13,16 @@ from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Categorical, Number, NumericInput, Row, Specification
-from smle_check.floats import affine_error, exact
+from smle_check.floats import affine_error
 
 
 def test_float_errors_are_just_above_the_exact_ones() -> None:
     rng = np.random.default_rng(0)
     weights, sizes, offsets = rng.normal(size=(20, 7)), rng.uniform(0, 3, size=7), rng.normal(size=20)
     for row, offset, error in zip(weights, offsets, affine_errors(weights, sizes, offsets), strict=True):
-        truth = affine_error([exact(w) for w in row], [exact(s) for s in sizes], exact(offset), "sum")
+        truth = affine_error(
+            [Fraction(float(w)) for w in row], [Fraction(float(s)) for s in sizes], Fraction(float(offset)), "sum"
+        )
         assert truth <= Fraction(float(error)) <= truth * Fraction(1001, 1000)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smle.guarantees.advice.compare import compare
 from smle.guarantees.advice.consistency import Consistency
 from smle.guarantees.advice.decide import Decider, HalfSpace, eliminate
 from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
@@ -120,25 +119,6 @@ def test_redundant_rules_change_nothing(spec):
         assert reasons is None or (spec.rules[r].name,) not in alone
         if reasons is not None:
             assert consistency.implied_by_others(r, reasons) is not None
-
-
-@settings(max_examples=60, deadline=None)
-@given(specifications(), specifications())
-def test_comparisons_agree_with_points(old, new):
-    comparison = compare(old, new)
-    assert comparison.verdict != "unknown"
-    only_old = only_new = False
-    for x in inputs(old)[::6]:
-        for y in GRID:
-            first, second = bool(old.violated([x], [y])), bool(new.violated([x], [y]))
-            only_old |= first and not second
-            only_new |= second and not first
-    assert not (only_old and comparison.newly_allowed is None)
-    assert not (only_new and comparison.newly_forbidden is None)
-    for item, forbids, allows in ((comparison.newly_allowed, old, new), (comparison.newly_forbidden, new, old)):
-        if item is not None:
-            assert item.rule in forbids.violated(item.x, item.y)
-            assert not allows.violated(item.x, item.y)
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,13 +7,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from smle.certificates.document import tensors_of
+from smle.certificates.issue import issue
+from smle.guarantees.box.projection import project
 from smle.guarantees.proof.clause_lp import clause_optimum
-from smle.guarantees.proof.verdict import Holds, NotProved, Obligation
+from smle.guarantees.proof.verdict import Holds, NotProved
 from smle.guarantees.proof.verify import verify
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Literals
-from smle_check.floats import BINARY32, BINARY64, affine_error, cast_error, guard_slack, nearest, round_up, upward
+from support.builder import weights_of
 from support.guarantee_instances import Instance, random_instance, vertices
 
 
@@ -144,96 +147,24 @@ def test_sampled_points_never_refute_holds_and_witnesses_are_real(affine: bool, 
     assert {Holds, NotProved} <= kinds
 
 
-def exact_margin(instance: Instance, obligation: Obligation, verdict: Holds) -> Fraction:
-    """The margin that the verdict's multipliers prove, in rationals, with the exact rounding bounds."""
-    spec, cells, over = instance.spec, instance.cells, instance.over
-    head, bounds = over.heads[obligation.head], over.bounds
-    assert head is not None
-    d, n, m = len(spec.columns), head.W.shape[1], len(head.b)
-    low = [nearest(v, BINARY32) for v in spec.lower]
-    high = [nearest(v, BINARY32) for v in spec.upper]
-    sizes = [
-        max(abs(a), abs(b)) * (1 + Fraction(1, 2**24)) + Fraction(1, 2**126) for a, b in zip(low, high, strict=True)
-    ]
-    zero = [[Fraction(0)] * d for _ in range(n)]
-    affine = bounds.kind == "affine"
-    slopes = (
-        [[as_fractions(r) for r in s] for s in (bounds.lower_slope, bounds.upper_slope)] if affine else [zero, zero]
-    )
-    ends = [as_fractions(bounds.lower), as_fractions(bounds.upper)]
-    reach = []
-    for i in range(n):
-        extra = Fraction(1, 2**126)
-        if affine:
-            extra += upward(max(affine_error(slopes[k][i], sizes, ends[k][i], "bounds") for k in (0, 1)))
-        gap = (
-            ends[0][i]
-            - ends[1][i]
-            + sum(
-                max((a - b) * p, (a - b) * q) for a, b, p, q in zip(slopes[0][i], slopes[1][i], low, high, strict=True)
-            )
-        )
-        extra += max(Fraction(0), gap)
-        top = max(
-            ends[1][i] + sum(max(s * p, s * q) for s, p, q in zip(slopes[1][i], low, high, strict=True)),
-            -ends[0][i] + sum(max(-s * p, -s * q) for s, p, q in zip(slopes[0][i], low, high, strict=True)),
-            Fraction(0),
-        )
-        reach.append((extra, top + 2 * extra))
-    W, b = [as_fractions(r) for r in head.W], as_fractions(head.b)
-    V = [as_fractions(r) for r in head.V] if head.V is not None else [[Fraction(0)] * d] * m
-    clause = spec.rules[obligation.rule].requirement.clauses[obligation.clause]
-    lam = as_fractions(verdict.multipliers.weights)
-    g, s = [Fraction(0)] * m, [Fraction(0)] * d
-    offset = Fraction(0)
-    for weight, literal in zip(lam, clause.literals, strict=True):
-        for j, value in literal.outputs:
-            g[j] += weight * value
-        for j, value in literal.inputs:
-            s[j] += weight * value
-        offset -= weight * literal.bound
-    slope = list(s)
-    for j in range(m):
-        offset += g[j] * b[j]
-        passing = V[j] if head.V is not None else []
-        error = affine_error([*W[j], *passing], [r[1] for r in reach] + (sizes if passing else []), b[j], "head")
-        offset += abs(g[j]) * error
-        for t in range(d):
-            slope[t] += g[j] * V[j][t]
-    for t in range(d):
-        offset += abs(s[t]) * (sizes[t] / 2**24 + Fraction(1, 2**126))
-    for i in range(n):
-        v = sum(g[j] * W[j][i] for j in range(m))
-        side = 1 if v > 0 else 0
-        offset += v * ends[side][i] + abs(v) * reach[i][0]
-        for t in range(d):
-            slope[t] += v * slopes[side][i][t]
-    for r, mu in verdict.multipliers.rows:
-        weight, row = Fraction(mu), cells.rows[r]
-        if row.is_comparison:
-            closed = max(nearest(row.bound, BINARY32), nearest(nearest(row.bound, BINARY64), BINARY32))
-        else:
-            slack = guard_slack(dict(row.coefficients), sizes)
-            cast = sum(abs(q) * cast_error(sizes[t]) for t, q in row.coefficients)
-            closed = round_up(row.bound + slack, BINARY64) + slack + cast
-        offset += weight * closed
-        for t, q in row.coefficients:
-            slope[t] -= weight * q
-    return -(offset + sum(max(e * p, e * q) for e, p, q in zip(slope, low, high, strict=True))) / sum(lam)
-
-
 @pytest.mark.parametrize("literals", [1, 2])
 @pytest.mark.parametrize("affine", [False, True])
 def test_margins_are_confirmed_in_exact_arithmetic(affine: bool, literals: int) -> None:
-    """What verify computes in float64 is never more than what its multipliers prove exactly."""
+    """What verify computes in float64 is never more than what its multipliers prove to the exact checker."""
     checked = 0
     for seed in range(15):
         instance = random_instance(seed, affine=affine, literals=literals, degenerate=bool(seed % 3 == 0))
-        for obligation, verdict in verify(instance.over, instance.spec, instance.cells):
-            if isinstance(verdict, Holds) and not verdict.multipliers.empty:
+        found = project(instance.over, instance.spec, instance.cells)
+        if not found.succeeded:  # random rules may contradict each other
+            continue
+        tensors = tensors_of(weights_of(instance.spec, instance.cells, found.over))
+        certificate = issue(instance.spec, instance.cells, found.over, tensors=tensors, files={})
+        proved = {(p.obligation.head, p.obligation.rule, p.obligation.clause): p.margin for p in certificate.check()}
+        for obligation, verdict in verify(found.over, instance.spec, instance.cells):
+            assert isinstance(verdict, Holds)
+            if not verdict.multipliers.empty:
+                truth = proved[obligation.head, obligation.rule, obligation.clause]
                 checked += 1
-                truth = exact_margin(instance, obligation, verdict)
-                assert truth > 0
-                assert Fraction(verdict.margin) <= truth
+                assert 0 < Fraction(verdict.margin) <= truth
                 assert verdict.margin == pytest.approx(float(truth), rel=1e-8, abs=1e-8)
     assert checked > 10

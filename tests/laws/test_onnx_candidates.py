@@ -18,7 +18,7 @@ from smle.programs import Candidates
 from smle.rules import Specification
 from smle_check.onnx.program import FURTHER, PROPOSAL
 from support.exported import Exported, accepted, columns_of, resealed, session
-from support.joined import KINDS, asked, branch, every_node_counts, flushing, joined
+from support.joined import KINDS, asked, branch, every_constant_counts, every_node_counts, flushing, joined
 from support.random_rules import random_rules
 from support.rules_cases import COUPLED, LABELS
 from support.sampling import Judge, hard_points
@@ -211,89 +211,19 @@ def test_every_node_counts_in_every_way(name):
 
 @pytest.mark.parametrize("name", ["budget", "leaves"])
 def test_every_constant_counts(name):
-    made = exported(name, False)
-    model = onnx.load_from_string(made.onnx)
-    names = [t.name for t in model.graph.initializer if not t.name.startswith("proposals/")]
-    assert {"check.rows", "check.thresholds", "repair.proposals", "safe.offset"} <= set(names)
-    for name_of in names:
-        for kind in ("value", "shape", "removed"):
-            changed = onnx.load_from_string(made.onnx)
-            (found,) = (t for t in changed.graph.initializer if t.name == name_of)
-            array = numpy_helper.to_array(found)
-            if kind == "shape":
-                found.dims.append(1)
-            elif kind == "removed":
-                changed.graph.initializer.remove(found)
-            else:
-                moved = array.copy().ravel()
-                moved[-1] = (
-                    np.nextafter(moved[-1], moved.dtype.type(9e30)) if array.dtype.kind == "f" else 2 + moved[-1]
-                )
-                found.CopyFrom(numpy_helper.from_array(moved.reshape(array.shape), name_of))
-            data = changed.SerializeToString()
-            assert accepted(data, resealed(made.companion, data)) is None, (name_of, kind)
+    names = every_constant_counts(exported(name, False), ("value", "shape", "removed"))
+    assert {"check.rows", "check.thresholds", "repair.proposals", "safe.offset"} <= names
 
 
-def swap_branches(model):
-    _swap(model.graph)
-
-
-def swap_inner_branches(model):
-    _swap(branch(model))
-
-
-def _swap(graph):
+def swapped(graph):
     (node,) = (n for n in graph.node if n.op_type == "If")
     for attribute in node.attribute:
         attribute.name = "else_branch" if attribute.name == "then_branch" else "then_branch"
 
 
-def keep_always(model):
-    """Both branches hand on the answers as they are."""
-    branch(model).CopyFrom(branch(model, "else"))
-
-
-def first_proposal_always(model):
-    """Both inner branches hand on the first proposal."""
-    branch(model, "then then").CopyFrom(branch(model, "then else"))
-
-
-def other_output(model):
-    branch(model).output[0].name = "repair/kept"
-
-
-def two_outputs(model):
-    branch(model).output.append(helper.make_tensor_value_info("repair/kept", TensorProto.FLOAT, None))
-
-
-def stated_shape(model):
-    """A size that the branch does not have: runtimes plan memory with it."""
-    branch(model).output[0].CopyFrom(helper.make_tensor_value_info("repair/served", TensorProto.FLOAT, [1, 1]))
-
-
-def stated_type(model):
-    branch(model).output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
-
-
-def constant_in_the_branch(model):
-    branch(model).initializer.append(numpy_helper.from_array(np.float32(1), "proposals/own"))
-
-
-def input_of_the_branch(model):
-    branch(model).input.append(helper.make_tensor_value_info("proposals/in", TensorProto.FLOAT, None))
-
-
 def condition(model):
     (node,) = (n for n in model.graph.node if n.op_type == "If")
     node.input[0] = "in_domain"
-
-
-def proposals_behind_the_check(model):
-    branch(model).node.append(helper.make_node("Neg", ["repair/served"], ["proposals/late"]))
-
-
-def shadow_in_the_branch(model):
-    branch(model, "else").node.append(helper.make_node("Neg", ["check/settled"], ["check/bits"]))
 
 
 def read_in_a_loop(model):
@@ -311,18 +241,40 @@ def no_proposals(model):
     item.CopyFrom(numpy_helper.from_array(np.array([0]), "repair.proposals"))
 
 
-ATTACKS = [
-    swap_branches, swap_inner_branches, keep_always, first_proposal_always, other_output, two_outputs,
-    stated_shape, stated_type, constant_in_the_branch, input_of_the_branch, condition,
-    proposals_behind_the_check, shadow_in_the_branch, read_in_a_loop, no_proposals,
-]  # fmt: skip
+def declared(name, shape=None):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-@pytest.mark.parametrize("change", ATTACKS, ids=lambda change: change.__name__)
-def test_attacks_on_the_branch_are_rejected(change):
+def neg(source, output):
+    return helper.make_node("Neg", [source], [output])
+
+
+OWN = numpy_helper.from_array(np.float32(1), "proposals/own")
+ATTACKS = {
+    "swapped branches": lambda m: swapped(m.graph),
+    "swapped inner branches": lambda m: swapped(branch(m)),
+    "answers are always kept": lambda m: branch(m).CopyFrom(branch(m, "else")),
+    "the first proposal always serves": lambda m: branch(m, "then then").CopyFrom(branch(m, "then else")),
+    "another output": lambda m: setattr(branch(m).output[0], "name", "repair/kept"),
+    "two outputs": lambda m: branch(m).output.append(declared("repair/kept")),
+    # A size that the branch does not have: runtimes plan memory with it.
+    "a stated size": lambda m: branch(m).output[0].CopyFrom(declared("repair/served", [1, 1])),
+    "another type": lambda m: setattr(branch(m).output[0].type.tensor_type, "elem_type", TensorProto.DOUBLE),
+    "a constant in the branch": lambda m: branch(m).initializer.append(OWN),
+    "an input of the branch": lambda m: branch(m).input.append(declared("proposals/in")),
+    "another condition": condition,
+    "proposals behind the check": lambda m: branch(m).node.append(neg("repair/served", "proposals/late")),
+    "a name made in both branches": lambda m: branch(m, "else").node.append(neg("check/settled", "check/bits")),
+    "a subgraph that reads the check": read_in_a_loop,
+    "no proposals": no_proposals,
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_on_the_branch_are_rejected(name):
     made = exported("budget")
     model = onnx.load_from_string(made.onnx)
-    change(model)
+    ATTACKS[name](model)
     data = model.SerializeToString()
     assert accepted(data, resealed(made.companion, data)) is None
 

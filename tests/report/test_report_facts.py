@@ -16,7 +16,6 @@ from smle.report.view import history_view
 from smle.report.wording import domain_text, listed, margin_text, number
 from smle.rules import Specification, share_text
 from smle.tables import encode_inputs
-from smle_check.floats import exact
 
 
 @pytest.mark.parametrize("kind", ["braking", "labels", "choice", "dose"])
@@ -30,7 +29,7 @@ def test_measured_violations_are_the_definition(kind, braking_model, braking_tab
     truth = figures.targets - (0.5 if kind == "labels" else 0.0)  # a label is on from 0
     for r, rule in enumerate(spec.rules):
         broken = sum(
-            rule.name in spec.violated([exact(v) for v in x], [exact(v) for v in y])
+            rule.name in spec.violated([Fraction(float(v)) for v in x], [Fraction(float(v)) for v in y])
             for x, y in zip(X.tolist(), truth.tolist(), strict=True)
         )
         assert figures.broken["data"][r] == broken

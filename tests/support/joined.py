@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from smle.certificates.document import Certificate, arrays_of
 from smle.certificates.rules import certify_rules
@@ -22,7 +22,9 @@ from support.exported import Exported, accepted, feed, resealed
 
 ANSWERS = "answers of the model"
 BRANCHES = ("then", "else", "then then", "then else")
-KINDS = ("operator", "input order", "input", "attribute", "removed")
+KINDS = ("operator", "input order", "input", "attribute", "domain", "removed")
+CONSTANT_KINDS = ("value", "shape", "removed", "twice", "stored elsewhere")
+UNPROVED = ("proposals/", "backbone/")
 
 
 def handed(m: int) -> Backbone:
@@ -82,7 +84,8 @@ def branch(model: onnx.ModelProto, which: str = "then") -> onnx.GraphProto:
 def damaged(graph: onnx.GraphProto, place: int, kind: str) -> None:
     target = graph.node[place]
     if kind == "operator":
-        swaps = {"Max": "Min", "Min": "Max", "GreaterOrEqual": "Greater", "LessOrEqual": "Less", "ArgMax": "ArgMin"}
+        swaps = {"Max": "Min", "ArgMax": "ArgMin", "GreaterOrEqual": "Greater", "LessOrEqual": "Less"}
+        swaps |= {"Min": "Max", "ArgMin": "ArgMax"}
         target.op_type = swaps.get(target.op_type, "Identity")
     elif kind == "input order":
         target.input[:] = list(target.input)[::-1] if len(set(target.input)) > 1 else ["inputs/features"]
@@ -90,6 +93,8 @@ def damaged(graph: onnx.GraphProto, place: int, kind: str) -> None:
         target.input[0] = "inputs/features" if target.input[0] == EMBEDDING else EMBEDDING
     elif kind == "attribute":
         target.attribute.append(helper.make_attribute("select_last_index", 1))
+    elif kind == "domain":
+        target.domain = "com.microsoft"
     else:
         del graph.node[place]
 
@@ -99,9 +104,11 @@ def every_node_counts(made: Exported, at_once: int, *, branches: bool) -> int:
     tried = 0
     for which in ("", *(BRANCHES if branches else ())):
         for place, node in enumerate(branch(onnx.load_from_string(made.onnx), which).node):
-            if node.output[0].startswith(("proposals/", EMBEDDING)):
+            if node.output[0].startswith(UNPROVED):
                 continue
             for kind in (KINDS[(place + i) % len(KINDS)] for i in range(at_once)):
+                if kind == "operator" and node.output[0].startswith("choices/") and node.output[0].endswith("/index"):
+                    continue  # which way a choice is picked is the exporter's word
                 changed = onnx.load_from_string(made.onnx)
                 damaged(branch(changed, which), place, kind)
                 data = changed.SerializeToString(deterministic=True)
@@ -110,3 +117,50 @@ def every_node_counts(made: Exported, at_once: int, *, branches: bool) -> int:
                 assert accepted(data, resealed(made.companion, data)) is None, (which, node.output[0], kind)
                 tried += 1
     return tried
+
+
+def other_constant(graph: onnx.GraphProto, name: str, kind: str) -> None:
+    (found,) = (tensor for tensor in graph.initializer if tensor.name == name)
+    array = numpy_helper.to_array(found)
+    if kind == "shape":
+        found.dims.append(1)
+    elif kind == "removed":
+        graph.initializer.remove(found)
+    elif kind == "twice":
+        graph.initializer.append(found)
+    elif kind == "stored elsewhere" and array.dtype == np.float32:
+        found.ClearField("raw_data")
+        found.float_data.extend(array.ravel().tolist())
+    elif kind == "stored elsewhere":
+        found.data_location = TensorProto.EXTERNAL
+    elif kind == "narrower":
+        narrow = array.astype(np.float32) if array.dtype == np.float64 else array
+        found.CopyFrom(numpy_helper.from_array(narrow, name))
+    elif array.dtype == object:
+        found.string_data[0] = b"other"
+    else:
+        moved = array.copy().ravel()
+        step = {"f": lambda v: np.nextafter(v, v.dtype.type(9e30)), "b": np.logical_not}
+        moved[-1] = step.get(array.dtype.kind, lambda v: v + 2)(moved[-1])
+        found.CopyFrom(numpy_helper.from_array(moved.reshape(array.shape), name))
+
+
+def every_constant_counts(
+    made: Exported, kinds: tuple[str, ...] = CONSTANT_KINDS, *, free: tuple[str, ...] = ()
+) -> set[str]:
+    """Change each constant of the head in several ways, make the digests new, expect refusals; return their names.
+
+    Values of names that start with those in `free` may move: they are the exporter's word, or proved anew.
+    """
+    constants = [tensor.name for tensor in onnx.load_from_string(made.onnx).graph.initializer]
+    names = [name for name in constants if not name.startswith(UNPROVED)]
+    for name in names:
+        for kind in kinds:
+            if kind == "value" and (name.startswith(free) or name.endswith("/otherwise")):
+                continue
+            changed = onnx.load_from_string(made.onnx)
+            other_constant(changed.graph, name, kind)
+            data = changed.SerializeToString(deterministic=True)
+            unchanged = kind == "narrower" and data == made.onnx
+            assert unchanged or accepted(data, resealed(made.companion, data)) is None, (name, kind)
+    return set(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -102,17 +102,13 @@ def _unproved(model: Any, spec: Specification) -> FloatArray | None:
     return np.array(points[:1000]).reshape(-1, len(spec.columns))
 
 
-@contextlib.contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Put every part of a torch module into eval mode for a while, and back into its own."""
-    modes = [(part, part.training) for part in model.modules()] if hasattr(model, "modules") else []
-    if modes:
-        model.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
+def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
+    """Put a torch module into eval mode for a while."""
+    if not hasattr(model, "modules"):
+        return contextlib.nullcontext()
+    from smle.nn.network import evaluating
+
+    return evaluating(model)
 
 
 def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:

@@ -232,8 +232,8 @@ class _Search:
         A = A.reshape(len(rows), len(self.used))
         b = np.array([float(bound) for _, bound in rows]) - A @ self.middle
         domain = Domain(low, high, np.maximum(np.abs(low), np.abs(high)))
-        region = Region(domain, tuple(range(len(rows))), A * self.half, b)
-        return None if region.empty() is not None else RegionMaximum(region, points=False)
+        found = RegionMaximum(Region(domain, tuple(range(len(rows))), A * self.half, b))
+        return None if found.located[1] is not None else found
 
     def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
         """Return a literal in scaled units, divided by its largest coefficient."""

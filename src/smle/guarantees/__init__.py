@@ -34,7 +34,7 @@ from smle.guarantees.box import (
     run_pdcg,
     strongest_counterexample,
 )
-from smle.guarantees.proof.exclusions import PairValues, verify_exclusions
+from smle.guarantees.proof.exclusions import PairValues
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.verdict import (
     Cut,
@@ -49,7 +49,7 @@ from smle.guarantees.proof.verdict import (
     Violated,
 )
 from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, slopes_and_offsets, worst_case
+from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
 from smle.guarantees.regions.cells import Cells, binding_rules, regions_of
 from smle.guarantees.regions.conflicts import COMPLEMENT
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
@@ -125,10 +125,7 @@ __all__ = [
     "roomy_center",
     "run_pdcg",
     "score_text",
-    "slopes_and_offsets",
     "strongest_counterexample",
     "to_scores",
     "verify",
-    "verify_exclusions",
-    "worst_case",
 ]

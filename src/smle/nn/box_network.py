@@ -154,8 +154,12 @@ class BoxNetwork(Float32Only):
             ValueError: If shapes do not fit the rules.
             TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
-        features = read_features(features, is_large=self._is_large)
-        z = self.embed(features, *backbone_inputs)
+        given = features = read_features(features, is_large=self._is_large)
+        z = None if backbone_inputs else self._quickly(given)
+        if z is None:
+            features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+            z = self._called(given, backbone_inputs)
+        z = require_width(z, self.embedding)
         if features.shape != (z.shape[0], self._columns):
             raise ValueError(
                 f"Expected features of shape {(len(z), self._columns)}: one row per embedding, one column per input of "
@@ -206,12 +210,17 @@ class BoxNetwork(Float32Only):
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""
-        backbone: nn.Module = self._modules["backbone"]  # type: ignore[assignment]  # attributes are slow to look up
-        if backbone_inputs:
-            return require_width(backbone(*backbone_inputs), self.embedding)
+        z = None if backbone_inputs else self._quickly(features)
+        return require_width(self._called(features, backbone_inputs) if z is None else z, self.embedding)
+
+    def _quickly(self, features: Tensor) -> Any:
+        """Return what a sequence of plain layers computes, without calls of modules; None: the backbone has to run."""
         x = features if features.dtype is torch.float32 else features.to(torch.float32)
-        z = quickly(self._quick, backbone, x)
-        return require_width(backbone(x) if z is None else z, self.embedding)
+        return quickly(self._quick, self._modules["backbone"], x)  # attributes are slow to look up
+
+    def _called(self, features: Tensor, inputs: tuple[Any, ...]) -> Any:
+        """Return what the backbone makes of its further inputs, if there are any, or else of the features."""
+        return self.backbone(*inputs) if inputs else self.backbone(features.to(torch.float32))
 
     def train(self, mode: bool = True) -> BoxNetwork:
         """Switch between training and the deployed program; leaving training freezes bounds and heads."""

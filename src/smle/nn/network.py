@@ -182,12 +182,17 @@ class SafeNetwork(nn.Module):
         features = self._read(features)
         if self.is_fresh and self.training:
             self._look(features)
-        answers, flat = self.answers(features, *inputs)
+        answers = None if inputs else quickly(self._quick, self.backbone, features)
+        seen = features
+        if answers is None:
+            seen = features.detach().clone()  # rules are about what was passed: a module may work in place on it
+            answers = self._called(features, inputs)
+        answers, flat = self._columns(features, answers)
         if self.training and answers.requires_grad:
             self.head.require_shapes(features, answers)
             return answers[..., 0] if flat else answers
         head: CertifiedHead = self._modules["head"]  # type: ignore[assignment]  # attributes are slow to look up
-        served: Tensor = head(features, answers) if _is_compiling() else head.serve(features, answers)
+        served: Tensor = head(seen, answers) if _is_compiling() else head.serve(seen, answers)
         if not self.training:
             self._count(answers.detach(), served.detach())
         return served[..., 0] if flat else served
@@ -219,8 +224,10 @@ class SafeNetwork(nn.Module):
     def answers(self, features: Tensor, *inputs: Any) -> tuple[Tensor, bool]:
         """Return what the backbone answers (..., m), and whether it left out the last dimension."""
         answers = None if inputs else quickly(self._quick, self.backbone, features)
-        if answers is None:
-            answers = self._called(features, inputs)
+        return self._columns(features, self._called(features, inputs) if answers is None else answers)
+
+    def _columns(self, features: Tensor, answers: Any) -> tuple[Tensor, bool]:
+        """Return answers with a column for each output, and whether the backbone left out the last dimension."""
         targets = self.spec.targets
         if not isinstance(answers, Tensor) or not answers.is_floating_point():
             got = answers.dtype if isinstance(answers, Tensor) else type(answers).__name__

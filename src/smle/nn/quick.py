@@ -29,7 +29,7 @@ def eager(tensor: Tensor) -> bool:
     return tensor.is_cpu and not _is_compiling() and not _is_tracing()
 
 
-def quickly(quick: Quick | None, backbone: nn.Module, x: Tensor) -> Any:
+def quickly(quick: Quick | None, backbone: nn.Module | None, x: Tensor) -> Any:
     """Return what a backbone makes of x, cast to the format of its first layer; None: the backbone has to run."""
     if quick is None or quick.backbone is not backbone or not eager(x):
         return None

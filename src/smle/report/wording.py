@@ -12,22 +12,8 @@ from smle_check.names import visible
 
 __all__ = ["count_text", "domain_text", "exact_text", "listed", "margin_text", "name_text", "number", "short"]
 
-_PHRASES = {
-    "above",
-    "always",
-    "and",
-    "at",
-    "below",
-    "between",
-    "exactly",
-    "false",
-    "implies",
-    "in",
-    "is",
-    "least",
-    "most",
-}
-_PHRASES |= {"not", "of", "one", "or", "then", "true", "when"}  # words of sentences
+_SPOKEN = "above always and at below between exactly false implies in is least most not of one or then true when"
+_PHRASES = frozenset(_SPOKEN.split())  # words of sentences
 _RAISED = str.maketrans("+-0123456789", "⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

@@ -22,10 +22,10 @@ class Status(Enum):
     """How a solve ended. Every native status maps to one of these; one that is not known maps to ERROR."""
 
     OPTIMAL = ("an optimum within the solver's tolerances", "")
-    INFEASIBLE = ("no point satisfies the constraints, says the solver", "Relax a constraint.")
-    UNBOUNDED = ("the objective has no limit, says the solver", "Bound the variables.")
+    INFEASIBLE = ("the solver says that no point satisfies the constraints", "Relax a constraint.")
+    UNBOUNDED = ("the solver says that the objective is unbounded", "Bound the variables.")
     LIMIT = ("a time, iteration or memory limit was reached", "Raise the limit or shrink the problem.")
-    NUMERICAL = ("the solver lost its numerical footing", "Rescale the problem or try another back-end.")
+    NUMERICAL = ("the solver ran into numerical trouble", "Rescale the problem or try another back-end.")
     ERROR = ("the solver failed or said something unknown", "See the message; try another back-end.")
 
     def __init__(self, message: str, remedy: str) -> None:

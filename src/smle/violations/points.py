@@ -57,16 +57,16 @@ def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, 
 
 
 def border_points(
-    spec: Specification, rng: np.random.Generator, count: int, *, row: Row, ulps: int = 3, dtype: Kind = np.float32
+    spec: Specification, rng: np.random.Generator, count: int, *, row: Row, dtype: Kind = np.float32
 ) -> FloatArray:
-    """Return points on the facet of a row, moved by up to `ulps` numbers of the format to either side."""
+    """Return points on the facet of a row, moved by up to three numbers of the format to either side."""
     lower, upper = _ends(spec)
     inner = rng.uniform(lower, upper, (count, len(lower)))
     points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(lower, upper, rng, count))
     others = [r for r in regions_of(spec).rows if r != row and r.is_comparison]
     cast = finished(spec, _onto(row, _snap(others, points, rng), rng, lower, upper), dtype)
     column = row.coefficients[0][0]
-    for _ in range(ulps):
+    for _ in range(3):
         cast[:, column] = stepped(cast[:, column], rng, 0.5)
     return finished(spec, cast, dtype)
 

@@ -27,23 +27,23 @@ def replayed(
     subject: Subject,
     *,
     cell_of: Callable[[Points], npt.NDArray[np.int64]] | None = None,
-    search: bool = True,
 ) -> Verdicts:
     """Ask the program at the inputs of all `NotProved` verdicts, and search near them; say `Violated` where it fails.
+
+    The search goes rule by rule, up to eight of them.
 
     Args:
         verdicts: What `verify` returned.
         spec: The specification, which defines "violated": exactly, in regions as the guard reads them.
         subject: The program as deployed.
         cell_of: Maps inputs (n, d) to the head that serves each (n,); None: there is one.
-        search: Whether to search near these inputs, too, rule by rule, up to eight of them.
     """
     open_ = [(o, v) for o, v in verdicts.failures() if isinstance(v, NotProved) and np.isfinite(v.x).all()]
     if not open_:
         return verdicts
     starts = np.array([v.x for _, v in open_]).astype(subject.dtype)
     asked = [subject.ask(starts)]
-    rules = list(dict.fromkeys(o.rule for o, _ in open_))[: _RULES if search else 0]
+    rules = list(dict.fromkeys(o.rule for o, _ in open_))[:_RULES]
     for rule in rules:
         own = starts[[o.rule == rule for o, _ in open_]]
         found, *_ = hunt(

@@ -26,7 +26,6 @@ from smle.violations.points import (
     stepped,
     uniform_points,
 )
-from smle_check.floats import exact
 
 __all__ = ["Broken", "Subject", "excess_of", "hunt"]
 
@@ -99,8 +98,8 @@ def excess_of(requirement: CNF, x: FloatArray, y: Doubles) -> tuple[Fraction | N
     Of a clause the literal that comes nearest to hold counts, of a requirement the worst clause: its outputs matter.
     Nothing is broken below 0. None: an output that matters is not a number.
     """
-    point = [exact(float(v)) for v in x]
-    values = [exact(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
+    point = [Fraction(float(v)) for v in x]
+    values = [Fraction(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
     cases: list[tuple[bool, Fraction, tuple[int, ...]]] = []  # whether it is broken, by how much, outputs
     for clause in requirement.clauses:
         used = tuple(sorted({i for literal in clause.literals for i, _ in literal.outputs}))

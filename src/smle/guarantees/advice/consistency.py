@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from smle.guarantees.advice.decide import Decider, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import CNF, Rule, Specification
 
-__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "strict_version"]
+__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "rule_clauses"]
 
 _SUBSETS = 200  # how many smaller sets are tried before a minimal conflict is reported
 EXPANDED_PAIRS = 300
@@ -29,11 +29,6 @@ class Clash:
 
     rules: tuple[int, ...]
     x: tuple[Fraction, ...] | None
-
-
-def strict_version(clause: OneOf) -> OneOf:
-    """Return a clause with every literal strict: it asks for room."""
-    return OneOf(tuple(HalfSpace(o.form, o.bound, strict=True) for o in clause.options), clause.tag)
 
 
 class Consistency:
@@ -59,14 +54,13 @@ class Consistency:
     def _needs(
         self, rules: Iterable[int], *, room: bool = False
     ) -> tuple[list[OneOf], list[tuple[npt.NDArray[np.int32], int]]]:
+        """Return the clauses and exclusions of some rules; for room, every literal is strict."""
         chosen = list(rules)
-        clauses = [strict_version(c) if room else c for r in chosen for c in self._clauses[r]]
-        pairs = [
-            (self.spec.rules[r].requirement.exclusions, r)
-            for r in chosen
-            if len(self.spec.rules[r].requirement.exclusions)
-        ]
-        return clauses, pairs
+        clauses = [clause for r in chosen for clause in self._clauses[r]]
+        if room:
+            clauses = [OneOf(tuple(replace(o, strict=True) for o in clause.options), clause.tag) for clause in clauses]
+        exclusions = ((self.spec.rules[r].requirement.exclusions, r) for r in chosen)
+        return clauses, [(pairs, r) for pairs, r in exclusions if len(pairs)]
 
     def satisfiable_at(self, x: Sequence[Fraction], rules: Iterable[int], *, room: bool = False) -> Witness | None:
         """Return a pair (any x, y) where y satisfies the rules at the given x, or None."""
@@ -130,20 +124,16 @@ class Consistency:
                     return subset
         return tuple(core)
 
-    # --- redundancy ---------------------------------------------------------------------------------------------
-
-    def allowed_by(self, rules: Iterable[int]) -> list[OneOf]:
-        """Return the rules as clauses over (x, y): outside of the region, or the requirement holds."""
-        return [clause for r in rules for clause in rule_clauses(self.decider, self.spec.rules[r], r)]
-
     def implied_by_others(self, rule: int, others: Sequence[int]) -> tuple[int, ...] | None:
         """Return the rules that already imply a rule on its whole region, or None if it says something new.
+
+        Every exclusion of the rule is gone through: ask only about rules with at most `EXPANDED_PAIRS`.
 
         Raises:
             Undecided: If the search was cut off.
         """
         stated = self.spec.rules[rule]
-        background = self.allowed_by(others)
+        background = [clause for r in others for clause in rule_clauses(self.decider, self.spec.rules[r], r)]
         always = [
             (self.spec.rules[r].requirement.exclusions, r)
             for r in others
@@ -152,8 +142,8 @@ class Consistency:
         ]
         used: set[int] = set()
         for region in stated.regions:
-            for clause in broken_ways(self.decider, stated.requirement):
-                units = [*self.decider.rows(region), *clause]
+            for clause in stated.requirement.expanded():
+                units = [*self.decider.rows(region), *(o.negated() for o in self.decider.clause(clause).options)]
                 if self.decider.find(units, background, pairs=always) is not None:
                     return None
                 used |= {tag for tag in self.decider.core if isinstance(tag, int)}
@@ -171,17 +161,6 @@ def rule_clauses(decider: Decider, rule: Rule, tag: int) -> list[OneOf]:
         for clause in stated.expanded():
             result.append(OneOf((*outside, *decider.clause(clause).options), tag))
     return result
-
-
-def broken_ways(decider: Decider, requirement: CNF) -> list[list[HalfSpace]]:
-    """Return the ways to break a requirement: for each clause, all its literals fail.
-
-    Raises:
-        Undecided: If there are too many exclusions to go through.
-    """
-    if len(requirement.exclusions) > EXPANDED_PAIRS:
-        raise Undecided
-    return [[option.negated() for option in decider.clause(clause).options] for clause in requirement.expanded()]
 
 
 def room_at(

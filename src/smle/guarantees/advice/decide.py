@@ -77,10 +77,9 @@ class Witness:
 class Decider:
     """Decides statements over the domain of a specification."""
 
-    def __init__(self, spec: Specification, *, max_nodes: int = MAX_NODES) -> None:
+    def __init__(self, spec: Specification) -> None:
         self.spec = spec
         self.d, self.m = len(spec.columns), len(spec.targets)
-        self.max_nodes = max_nodes
         self._integer = [i for item, columns in columns_of(spec) if is_integer(item) for i in columns]
         self._groups = {i: group for group in spec.one_hot for i in group}
         # No label is the answer that most rules about labels allow.
@@ -156,7 +155,7 @@ class Decider:
         pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
     ) -> Witness | frozenset[Hashable]:
         self._nodes += 1
-        if self._nodes > self.max_nodes:
+        if self._nodes > MAX_NODES:
             raise Undecided
         point = self._solve(units)
         if isinstance(point, frozenset):
@@ -234,7 +233,7 @@ class Decider:
         while stack:
             extra = stack.pop()
             steps += 1
-            if steps > self.max_nodes:
+            if steps > MAX_NODES:
                 raise Undecided
             inside = self.find([*region, *extra])
             if inside is None:

@@ -31,11 +31,7 @@ _SECONDS = 20.0
 
 
 def diagnose_arrays(
-    spec: Specification,
-    X: npt.NDArray[np.floating[Any]] | None = None,
-    y: npt.NDArray[np.float64] | None = None,
-    *,
-    max_cells: int = 256,
+    spec: Specification, X: npt.NDArray[np.floating[Any]] | None = None, y: npt.NDArray[np.float64] | None = None
 ) -> Diagnosis:
     """Check a specification, alone or against data.
 
@@ -43,11 +39,10 @@ def diagnose_arrays(
         spec: The rules.
         X: Inputs (n, d) in the order of `spec.columns`, or None.
         y: Targets (n, m) in the order of `spec.targets` (labels as 0/1 or probabilities), or None.
-        max_cells: As for `find_cells`.
     """
     consistency = Consistency(spec)
     findings, untested = _empty_regions(consistency)
-    cells = find_cells(spec, max_cells=max_cells)
+    cells = find_cells(spec)
     check = _CellCheck(consistency, cells)
     reports, more = check.run()
     findings += more
@@ -135,10 +130,13 @@ class _CellCheck:
         if not rules and not self.ungated:
             return CellReport(names, "free", words)
         try:
-            status = self._contradiction(cell) or self._no_room(rules)
+            clashes = self._clashes(cell)
+            if not clashes:
+                self._note_pinned(rules)
+            status = "contradictory" if clashes else "fine"
         except Undecided:
             status = "unknown"
-        return CellReport(names, status or "fine", words)
+        return CellReport(names, status, words)
 
     def _named(self, rule: int, cell: Sequence[int]) -> str:
         """Return the name of a rule; if an `or` gave it several regions, with the conditions of those that are on."""
@@ -156,11 +154,12 @@ class _CellCheck:
         decider = self.consistency.decider
         return [decider.row(self.cells.rows[r]) for g in regions for r in self.cells.regions[g]]
 
-    def _contradiction(self, cell: tuple[int, ...]) -> str | None:
+    def _clashes(self, cell: tuple[int, ...]) -> bool:
+        """Whether rules contradict each other in a cell; a conflict is noted."""
         for regions in (cell, *((*cell, r) for r in self.ungated)):
             active = frozenset(self._rules(regions))
             if any(known <= active for known in self.clashing):
-                return "contradictory"
+                return True
             plain = not self.consistency.has_x_terms(active)
             if plain and any(active <= known for known in self.satisfiable):
                 continue
@@ -171,8 +170,8 @@ class _CellCheck:
             self._note_clash(clash.rules, clash.x)
             if plain:
                 self.clashing.append(frozenset(clash.rules))
-            return "contradictory"
-        return None
+            return True
+        return False
 
     def _note_clash(self, rules: tuple[int, ...], x: Sequence[Any] | None) -> None:
         names = tuple(self.spec.rules[r].name for r in rules)
@@ -193,28 +192,23 @@ class _CellCheck:
     def _note(self, finding: Finding) -> None:
         self.findings.setdefault((finding.kind, finding.rules), finding)
 
-    def _no_room(self, rules: tuple[int, ...]) -> str | None:
-        if self.consistency.has_x_terms(rules):
-            return None
+    def _note_pinned(self, rules: tuple[int, ...]) -> None:
+        """Note rules that pin a combination of several outputs, at all inputs where they apply."""
         active = frozenset(rules)
-        if any(active <= known for known in self.roomy):
-            return None
+        if self.consistency.has_x_terms(rules) or any(active <= known for known in self.roomy):
+            return
         pinned = self.consistency.pinned(rules)
         if pinned is None:
             self.roomy.append(active)
-            return None
-        self._note_no_room(tuple(self.spec.rules[r].name for r in pinned))
-        return "no room"
-
-    def _note_no_room(self, names: tuple[str, ...]) -> None:
-        self._note(
-            Finding(
-                "no room",
-                names,
-                f"{_listed(names)} pin some combination of outputs to one value (a hidden equality), which "
-                "rounded numbers cannot meet. State a tolerance, such as abs(a - b) <= 0.01.",
+            return
+        clauses = [clause for r in pinned for clause in self.spec.rules[r].requirement.clauses]
+        if any(len(literal.outputs) > 1 for clause in clauses for literal in clause.literals):
+            names = tuple(self.spec.rules[r].name for r in pinned)
+            text = (
+                f"{_listed(names)} pin some combination of outputs to one value (a hidden equality): a stored answer "
+                "serves there, whatever the model says. State a tolerance, such as abs(a - b) <= 0.01."
             )
-        )
+            self._note(Finding("one answer", names, text))
 
 
 def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:

@@ -13,9 +13,7 @@ from smle.rules import Specification, html_table, text_table
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
-REFUTED = frozenset({"contradiction", "no room"})
-"""Kinds of findings that show that no model can be certified."""
-SEVERE = REFUTED | {"not proved"}
+SEVERE = frozenset({"contradiction", "not proved"})
 """Kinds of findings with which no model can be certified as things are."""
 ABOUT_DATA = frozenset({"outside the domain", "narrow data", "other units"})
 """Kinds of findings that say nothing against the rules themselves."""
@@ -27,7 +25,7 @@ _LISTED = 10  # cells that the text lists
 class Finding:
     """Something to know about the rules, or about the data under these rules.
 
-    * `kind`: "contradiction", "no room", "not proved", "one answer", "never active", "partly empty" or "redundant"; of
+    * `kind`: "contradiction", "not proved", "one answer", "never active", "partly empty" or "redundant"; of
       data "outside the domain", "narrow data" or "other units".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
@@ -41,7 +39,7 @@ class Finding:
 
     @property
     def severe(self) -> bool:
-        """Whether no model can be certified before this is mended."""
+        """Whether no model can be certified until this is fixed."""
         return self.kind in SEVERE
 
 
@@ -49,7 +47,7 @@ class Finding:
 class CellReport:
     """Rules that can be active together, by name, and whether they agree.
 
-    `status` is "fine", "free" (no rules), "no room", "contradictory" or "unknown".
+    `status` is "fine", "free" (no rules), "contradictory" or "unknown".
     In `words` a rule with several conditions (an `or`) comes with those that are met: `low score (score < 480)`.
     """
 
@@ -95,7 +93,7 @@ class Diagnosis:
     @property
     def contradictory(self) -> bool:
         """Whether some finding shows that no model can be certified."""
-        return any(finding.kind in REFUTED for finding in self.findings)
+        return any(finding.kind == "contradiction" for finding in self.findings)
 
     @property
     def undecided(self) -> bool:

@@ -2,8 +2,8 @@
 
     minimize ||y' - y||^2   subject to   G y' <= h        (h may differ from point to point)
 
-A few sweeps of Hildreth's method guess the active rows; then an active-set method, batched over points, solves
-the equality-constrained problems until the KKT conditions hold. What is left goes to the QP solver.
+An active-set method, batched over points, starts from the broken rows and solves equality-constrained problems until
+the KKT conditions hold. What is left goes to the QP solver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ __all__ = ["Choices", "nearest_in_polyhedron", "nearest_in_union"]
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-_SWEEPS = 12
 _ROUNDS = 30
 _TOLERANCE = 1e-11
 SHARED_NODES = 5_000
@@ -51,29 +50,12 @@ def nearest_in_polyhedron(G: Array, H: Array, Y: Array) -> Array:
     return result
 
 
-def _hildreth(G: Array, H: Array, Y: Array) -> Array:
-    """Improve one multiplier at a time. Returns multipliers (n, k)."""
-    y = np.array(Y.T, order="C", copy=True)
-    sparse = [(np.flatnonzero(row), row[row != 0]) for row in G]
-    multipliers = np.zeros_like(H, order="F")
-    for _ in range(_SWEEPS):
-        moved = 0.0
-        for r, (used, row) in enumerate(sparse):
-            step = np.maximum(row @ y[used] - H[:, r], -multipliers[:, r])
-            multipliers[:, r] += step
-            y[used] -= row[:, None] * step
-            moved = max(moved, float(np.abs(step).max(initial=0.0)))
-        if moved == 0.0:
-            break
-    return multipliers
-
-
 def _active_set(G: Array, H: Array, Y: Array, scale: Array) -> tuple[Array, Mask]:
     """Return points (n, m) and whether each satisfies the KKT conditions within rounding."""
     k = len(G)
     gram = G @ G.T + 1e-13 * np.eye(k)
     excess = Y @ G.T - H
-    active = _hildreth(G, H, Y) > 1e-9 * scale[:, None]
+    active = excess > 0
     points, done = Y.copy(), np.zeros(len(Y), dtype=bool)
     for _ in range(_ROUNDS):
         open_ = np.flatnonzero(~done)

@@ -10,7 +10,7 @@ from smle.guarantees.box.counterexample import Counterexample, Search
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import COSTS as PDCG_COSTS
 from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, run_pdcg, strongest_counterexample
-from smle.guarantees.box.projection import HeadResult, nearest_safe_head, project
+from smle.guarantees.box.projection import nearest_safe_head, project
 from smle.guarantees.box.refitting import LOSSES as REFIT_LOSSES
 from smle.guarantees.box.refitting import Samples, mean_loss, refit
 from smle.guarantees.box.robust import Layout, RobustRow, roomy_center
@@ -21,7 +21,6 @@ __all__ = [
     "Counterexample",
     "Finder",
     "HeadProblem",
-    "HeadResult",
     "Layout",
     "Memory",
     "Pdcg",

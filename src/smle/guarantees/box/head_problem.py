@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.network_boxes import cut_region
 from smle.guarantees.proof.verdict import Holds
-from smle.guarantees.proof.verify import ClauseVerifier, fallback_room
+from smle.guarantees.proof.verify import fallback_room, judge_literals
 from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
 from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
@@ -109,11 +108,6 @@ class HeadProblem:
         whole = self.whole
         self.pairs.update({(int(h), int(k)): whole for h, k in pairs})
 
-    @cached_property
-    def checks(self) -> tuple[ClauseVerifier, ...]:
-        """The clauses of every part, prepared for judging head after head."""
-        return tuple(ClauseVerifier(part.literals, part.envelope, part.support) for part in self.parts)
-
     @property
     def several(self) -> bool:
         """Whether a clause has more than one literal (then weights are a choice)."""
@@ -132,8 +126,9 @@ class HeadProblem:
     def safe(self, head: Head, margin: float = 0.0) -> bool:
         """Whether every obligation is proved with at least the given margin; notes the pairs that are not."""
         good = head.fallback is None or self.fallback_safe(head.fallback)
-        for part, check in zip(self.parts, self.checks, strict=True):
-            good &= all(isinstance(v, Holds) and v.margin > margin for v in check(head))
+        for part in self.parts:
+            verdicts = judge_literals(part.literals, head, part.envelope, part.support)
+            good &= all(isinstance(v, Holds) and v.margin > margin for v in verdicts)
             if len(part.exclusions):
                 _, margins = verify_exclusions(part.exclusions, head, self.envelope, self.domain)
                 broken = part.exclusions[~(margins > margin)]

@@ -48,6 +48,7 @@ Finder = Callable[[Head, HeadProblem], tuple[Search, int]]
 """Returns the outcome of a search for a counterexample, and the part of the obligations that it breaks."""
 
 COSTS = ("squared", "absolute")
+_NODES = 400  # choices of literals that a projection looks at
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +194,8 @@ def memory_clauses(
 
 
 def memory_projection(
-    head: Head, points: Memory, problem: HeadProblem, *, like: Head, tolerance: float, cost: str = "squared",
-    node_limit: int = 400,
-) -> Solution:  # fmt: skip
+    head: Head, points: Memory, problem: HeadProblem, *, like: Head, tolerance: float, cost: str = "squared"
+) -> Solution:
     """Return the nearest parameters that satisfy every clause at every point of the memory, as `Head.vector`.
 
     Single literals are rows of the root; a broken clause with several literals is branched on. Reaching the node
@@ -224,7 +224,7 @@ def memory_projection(
         order = np.argsort(excess[worst] / np.linalg.norm(choices[worst][1], axis=1))
         return Node(found.objective, found.x, [(worst, int(j)) for j in order])
 
-    found = branch_and_bound(solved, max_nodes=node_limit)
+    found = branch_and_bound(solved, max_nodes=_NODES)
     if found.answer is None:
         return failed
     status = Status.OPTIMAL if found.ended else Status.LIMIT

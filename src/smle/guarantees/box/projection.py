@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from scipy.sparse.linalg import spsolve
 
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.robust import Layout, RobustRow, RobustRows, robust_rows, roomy_center
@@ -53,20 +54,17 @@ class Objective:
         """Evaluate the objective."""
         return float(0.5 * (theta @ (self.P @ theta)) + self.q @ theta) + self.constant
 
+    def minimum(self) -> Array:
+        """Return the parameters at which it is least, where nothing holds them back."""
+        return np.asarray(spsolve(self.P.tocsc(), -self.q))
+
 
 @dataclass(frozen=True, eq=False)
 class HeadResult:
-    """A head and how it was found.
-
-    * `head`: the float32 head, or None if none was found; `reason` says why.
-    * `value`: the objective at the float32 head; `optimum`: at the QP's own optimum, before rounding.
-    * `rounds`: QPs solved.
-    """
+    """A float32 head and the objective there; or None, and the reason why none was found."""
 
     head: Head | None
     value: float = float("nan")
-    optimum: float = float("nan")
-    rounds: int = 0
     reason: str = ""
 
 
@@ -113,14 +111,11 @@ def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: flo
     return Projection(projected, verify(projected, spec, cells), results)
 
 
-def nearest_safe_head(head: Head, problem: HeadProblem, *, margin: float = 0.0, rounds: int = 8) -> HeadResult:
-    """Return the nearest safe head to a given one; the head itself if it is safe already.
-
-    `rounds`: largest number of QPs while weights and head take turns (clauses with several literals).
-    """
+def nearest_safe_head(head: Head, problem: HeadProblem, *, margin: float = 0.0) -> HeadResult:
+    """Return the nearest safe head to a given one; the head itself if it is safe already."""
     if problem.safe(head, margin):
-        return HeadResult(head, 0.0, 0.0)
-    return safe_head(Objective.distance(head.vector()), problem, current=head, margin=margin, rounds=rounds)
+        return HeadResult(head, 0.0)
+    return safe_head(Objective.distance(head.vector()), problem, current=head, margin=margin)
 
 
 def safe_head(
@@ -129,7 +124,8 @@ def safe_head(
     """Minimize a convex quadratic function of a head's parameters over the safe heads.
 
     Weights lambda start from the best ones at `current`; after each QP they are the best ones at its optimum.
-    If `current` is safe, the result is never worse than it (up to rounding).
+    If `current` is safe, the result is never worse than it (up to rounding). `rounds`: the largest number of such
+    turns, which only clauses with several literals need.
     """
     for _ in range(_PAIR_ROUNDS):
         known = len(problem.pairs)
@@ -151,12 +147,9 @@ def _take_turns(objective: Objective, problem: HeadProblem, *, current: Head, ma
             return HeadResult(None, reason="no output was found that satisfies all clauses of the cell with some room")
         weights = admissible
     best: _Optimum | None = None
-    reference, reason, solved = current, "", 0
+    reference, reason = current, ""
     for _ in range(rounds):
-        found, count = _optimum(
-            objective, problem, layout, weights=weights, reference=reference, first=current, margin=margin
-        )
-        solved += count
+        found = _optimum(objective, problem, layout, weights=weights, reference=reference, first=current, margin=margin)
         if isinstance(found, Solution):
             reason = f"the QP failed: {found.status} ({found.message})"
             break
@@ -168,8 +161,8 @@ def _take_turns(objective: Objective, problem: HeadProblem, *, current: Head, ma
         reference = Head.from_vector(found.theta, current)
         weights = problem.weights(reference)
     if best is None:
-        return HeadResult(None, rounds=solved, reason=reason or "no QP was solved")
-    return _deploy(objective, problem, layout, best, current=current, margin=margin, solved=solved)
+        return HeadResult(None, reason=reason)
+    return _deploy(objective, problem, layout, best, current=current, margin=margin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,22 +181,20 @@ def _optimum(
     reference: Head,
     first: Head,
     margin: float,
-) -> tuple[_Optimum | Solution, int]:
+) -> _Optimum | Solution:
     """Solve the QP at given weights, again if the optimum outgrows the rounding margin that was assumed."""
-    solved = 0
     for _ in range(4):
         rows = problem.rows(weights, reference, first=first, margin=margin, share=_SOLVER_SHARE)
-        found, count = _solve_lazily(objective, rows, problem, layout)
-        solved += count
+        found = _solve_lazily(objective, rows, problem, layout)
         if found.status is not Status.OPTIMAL or found.x is None:
-            return found, solved
+            return found
         theta = found.x[: layout.size]
         head = Head.from_vector(theta, reference)
         assumed, needed = problem.numbers(reference).errors, problem.numbers(head).errors
         if (needed <= 1.9 * assumed).all():
             break
         reference = head
-    return _Optimum(objective.value(theta), theta, rows), solved
+    return _Optimum(objective.value(theta), theta, rows)
 
 
 def _admissible(problem: HeadProblem, weights: list[Array], current: Head) -> list[Array] | None:
@@ -237,26 +228,23 @@ def safe_center(head: Head, problem: HeadProblem) -> Head | None:
     return None
 
 
-def _solve_lazily(
-    objective: Objective, rows: Sequence[RobustRow], problem: HeadProblem, layout: Layout
-) -> tuple[Solution, int]:
+def _solve_lazily(objective: Objective, rows: Sequence[RobustRow], problem: HeadProblem, layout: Layout) -> Solution:
     """Solve the QP over all rows, adding them as they turn out to be violated."""
     unit = _unit(rows)
     active: set[int] = set()
-    count, found = 0, _unconstrained(objective, unit)
+    found = Solution(Status.OPTIMAL, x=objective.minimum())
     for _ in range(60):
         if found.status is not Status.OPTIMAL or found.x is None:
-            return found, count
+            return found
         excess = problem.row_excess(rows, found.x[: layout.size], layout)
         broken = [int(k) for k in np.flatnonzero(excess > 0) if int(k) not in active]
         if not broken:
-            return found, count
+            return found
         broken.sort(key=lambda k: -excess[k])
         active.update(broken[: max(64, len(active))])
         safe = robust_rows([rows[k] for k in sorted(active)], problem.envelope, layout)
         found = _solve(objective, safe, layout, unit)
-        count += 1
-    return Solution(Status.LIMIT, message="rows kept being added"), count
+    return Solution(Status.LIMIT, message="rows kept being added")
 
 
 def _unit(rows: Sequence[RobustRow]) -> float:
@@ -265,32 +253,12 @@ def _unit(rows: Sequence[RobustRow]) -> float:
     return 1.0 if largest == 0 or 1 / _USUAL <= largest <= _USUAL else float(2.0 ** np.round(np.log2(largest)))
 
 
-def _in_unit(objective: Objective, unit: float) -> tuple[Matrix, Array]:
-    """Return P and q for parameters in another unit, divided by the largest curvature."""
-    if unit == 1.0:
-        return objective.P, objective.q
-    curvature = float(np.abs(objective.P.data).max(initial=0.0)) or 1.0
-    return objective.P / curvature, objective.q / (curvature * unit)
-
-
-def _unconstrained(objective: Objective, unit: float) -> Solution:
-    diagonal = objective.P.diagonal()
-    if objective.P.nnz == len(diagonal) and diagonal.all():  # nothing beside it
-        return Solution(Status.OPTIMAL, x=-objective.q / diagonal)
-    P, q = _in_unit(objective, unit)
-    found = solve(
-        QuadraticProgram(
-            P, q, np.zeros((0, len(q))), np.zeros(0), np.zeros(0), np.full(len(q), -np.inf), np.full(len(q), np.inf)
-        )
-    )
-    return found if found.x is None else replace(found, x=unit * found.x)
-
-
 def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) -> Solution:
-    total, size = safe.A.shape[1], layout.size
-    curvature, linear = _in_unit(objective, unit)
-    P = sparse.block_diag([curvature, sparse.csr_matrix((total - size, total - size))], format="csr")
-    q = np.concatenate([linear, np.zeros(total - size)])
+    """Solve the QP for parameters in another unit, its objective divided by the largest curvature."""
+    more = safe.A.shape[1] - layout.size
+    scale = 1.0 if unit == 1.0 else float(np.abs(objective.P.data).max(initial=0.0)) or 1.0
+    P = sparse.block_diag([objective.P / scale, sparse.csr_matrix((more, more))], format="csr")
+    q = np.concatenate([objective.q / (scale * unit), np.zeros(more)])
     ends = (end / unit for end in (safe.row_lower, safe.row_upper, safe.lower, safe.upper))
     problem = QuadraticProgram(P, q, safe.A, *ends)
     found = solve(problem)
@@ -301,9 +269,8 @@ def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) 
 
 
 def _deploy(
-    objective: Objective, problem: HeadProblem, layout: Layout, best: _Optimum, *,
-    current: Head, margin: float, solved: int,
-) -> HeadResult:  # fmt: skip
+    objective: Objective, problem: HeadProblem, layout: Layout, best: _Optimum, *, current: Head, margin: float
+) -> HeadResult:
     """Round to float32, draw back toward a safe center until the proof goes through."""
     center = None
     for step in range(-1, 25):
@@ -318,10 +285,9 @@ def _deploy(
             middle = best.theta if center is None else center
             head = replace(head, fallback=problem.central_output(Head.from_vector(middle, current)))
         if problem.safe(head, margin):
-            value = objective.value(head.vector())
-            return HeadResult(head, value, best.value, solved)
+            return HeadResult(head, objective.value(head.vector()))
     reason = "the rounded optimum could not be proved" if center is not None else "no center is strictly safe"
-    return HeadResult(None, optimum=best.value, rounds=solved, reason=reason)
+    return HeadResult(None, reason=reason)
 
 
 def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None) -> Array | None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse.linalg import spsolve
 
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.projection import Objective, safe_head
@@ -161,7 +160,10 @@ def _refit_head(
         best_value = np.inf
     for _ in range(steps):
         objective = quadratic_objective(best, samples, _at(best, samples, function, unit), unit, evidence)
-        found = safe_head(objective, problem, current=best, rounds=_ROUNDS).head if problem else _least(objective, best)
+        if problem is None:  # no clause holds it back
+            found: Head | None = Head.from_vector(objective.minimum(), best)
+        else:
+            found = safe_head(objective, problem, current=best, rounds=_ROUNDS).head
         value = np.inf if found is None else mean_loss(found, judge, loss, unit)
         if found is None or not value < best_value:
             break
@@ -169,13 +171,8 @@ def _refit_head(
     return best
 
 
-def _least(objective: Objective, head: Head) -> Head:
-    """Return the head at the minimum of an objective, where no clause holds it back."""
-    return Head.from_vector(spsolve(objective.P.tocsc(), -objective.q), head)
-
-
 def quadratic_objective(head: Head, samples: Samples, local: LocalLoss, unit: Array, evidence: float) -> Objective:
-    """Return the quadratic model of the mean loss as a function of the head's parameters."""
+    """Return the quadratic model of the mean loss as a function of the head's parameters, up to a constant."""
     parts = [samples.embedding] if head.V is None else [samples.embedding, samples.inputs]
     design = np.hstack([*parts, np.ones((len(samples.embedding), 1))])
     theta = head.vector().reshape(len(head.b), -1)
@@ -190,7 +187,4 @@ def quadratic_objective(head: Head, samples: Samples, local: LocalLoss, unit: Ar
         gram[np.diag_indices(stride)] += ridge + _RIDGE * float(np.trace(gram)) / stride
         blocks.append(gram)
         q[j] = design.T @ gradient - gram @ theta[j]
-    P = sparse.block_diag(blocks, format="csr")
-    flat = theta.reshape(-1)
-    constant = float(share @ local.value) - float(0.5 * (flat @ (P @ flat)) + q.reshape(-1) @ flat)
-    return Objective(P, q.reshape(-1), constant)
+    return Objective(sparse.block_diag(blocks, format="csr"), q.reshape(-1))

@@ -18,7 +18,7 @@ from smle.guarantees.regions.geometry import TINY, Region, U
 from smle.rules import Literals
 from smle.solvers import LinearProgram, Solution, Status, solve
 
-__all__ = ["ClauseOptimum", "clause_optimum", "clause_program"]
+__all__ = ["ClauseOptimum", "clause_optimum"]
 
 Array = npt.NDArray[np.float64]
 
@@ -34,19 +34,8 @@ class ClauseOptimum:
     z: Array | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class ClauseProgram:
-    """The LP in scaled variables (x, z above its lower bound, rounding, cast, t), and how to read it back."""
-
-    problem: LinearProgram
-    scale: float
-    span: Array
-    widths: Array
-    low: Array
-
-
-def clause_program(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseProgram:
-    """Write the LP of a clause.
+def clause_optimum(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseOptimum:
+    """Solve the LP of a clause and read weights and worst point.
 
     Columns: x = low + span t (d), z = l(x) + widths r (n), errors (m) and casts (d) in [-1, 1], value (1).
     """
@@ -69,44 +58,36 @@ def clause_program(literals: Literals, head: HeadNumbers, envelope: WidenedBox, 
     block = np.hstack([slope * span, v * widths, errors, casts])
     scale = float(max(np.abs(block).max(initial=0.0), np.abs(constant).max(initial=0.0), 1e-300))
     rows = np.hstack([-block / scale, np.ones((k, 1))])
-    A, upper = [rows], [constant / scale]
-    total = d + n + m + d + 1
+    A, sides = [rows], [constant / scale]
+    columns = d + n + m + d + 1
     if region.numbers:
         scaled = region.A * span
         norms = np.maximum(np.abs(scaled).max(axis=1), 1e-300)
-        A.append(np.hstack([scaled / norms[:, None], np.zeros((len(norms), total - d))]))
-        upper.append((region.a - region.A @ domain.low) / norms)
+        A.append(np.hstack([scaled / norms[:, None], np.zeros((len(norms), columns - d))]))
+        sides.append((region.a - region.A @ domain.low) / norms)
     if envelope.upper_slope is not None and envelope.lower_slope is not None:
         safe = np.maximum(widths, 1e-300)
         opening = (envelope.upper_slope - envelope.lower_slope) / safe[:, None]
         start = (envelope.upper - envelope.lower) / safe + opening @ domain.low
-        widening = np.zeros((n, total))
+        widening = np.zeros((n, columns))
         widening[:, :d] = -opening * span
         widening[np.arange(n), d + np.arange(n)] = 1.0
         used = widths > 0
         A.append(widening[used])
-        upper.append(start[used])
-    objective = np.zeros(total)
+        sides.append(start[used])
+    objective = np.zeros(columns)
     objective[-1] = -1.0
     low = np.concatenate([np.zeros(d + n), -np.ones(m + d), [-np.inf]])
     high = np.concatenate([np.ones(d + n + m + d), [np.inf]])
-    right = np.concatenate(upper)
-    problem = LinearProgram(objective, np.vstack(A), np.full(len(right), -np.inf), right, low, high)
-    return ClauseProgram(problem, scale, span, widths, domain.low)
-
-
-def clause_optimum(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseOptimum:
-    """Solve the LP of a clause and read weights and worst point."""
-    program = clause_program(literals, head, envelope, region)
-    found = solve(program.problem)
+    right = np.concatenate(sides)
+    found = solve(LinearProgram(objective, np.vstack(A), np.full(len(right), -np.inf), right, low, high))
     if found.status is not Status.OPTIMAL or found.x is None or found.row_duals is None:
         return ClauseOptimum(found)
-    d, n, k = len(program.low), len(program.widths), len(literals.h)
     weights = np.maximum(0.0, -found.row_duals[:k])
     total = weights.sum()
     if not total > 0:
         return ClauseOptimum(found)
-    x = program.low + program.span * np.clip(found.x[:d], 0.0, 1.0)
+    x = domain.low + span * np.clip(found.x[:d], 0.0, 1.0)
     lower, upper = envelope.at(x)
-    z = np.clip(lower + program.widths * found.x[d : d + n], lower, np.maximum(lower, upper))
-    return ClauseOptimum(found, -found.objective * program.scale, weights / total, x, z)
+    z = np.clip(lower + widths * found.x[d : d + n], lower, np.maximum(lower, upper))
+    return ClauseOptimum(found, -found.objective * scale, weights / total, x, z)

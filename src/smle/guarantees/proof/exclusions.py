@@ -44,7 +44,6 @@ class PairValues:
     rows: Array
     half: Array
     offsets: Array
-    errors: Array
     slope: Array | None
     half_slope: Array | None
     domain: Domain
@@ -63,7 +62,7 @@ class PairValues:
         terms = head.W.shape[1] + len(domain.low) + 16
         deduction = 4 * terms * 2.0**-52 * np.minimum(head.sizes, 1e38)
         offsets = head.W @ center + head.b + head.errors * (1 + 1e-9) + deduction
-        return cls(head.W, half, offsets, head.errors, slope, half_slope, domain)
+        return cls(head.W, half, offsets, slope, half_slope, domain)
 
     def scales(self) -> Array:
         """Return one scale per label, 1 / (size of its row over the box), (m,)."""
@@ -77,20 +76,17 @@ class PairValues:
         left, right = self.rows[first], self.rows[second]
         difference = left - right
         v = right + w[:, None] * difference
-        offset = self.offsets[second] + w * (self.offsets[first] - self.offsets[second])
         change = self.offsets[first] - self.offsets[second]
-        if self.slope is None:
-            half = np.broadcast_to(self.half, v.shape)
-            value = np.abs(v) @ self.half + offset
-        else:
+        value = np.abs(v) @ self.half + self.offsets[second] + w * change
+        half = np.broadcast_to(self.half, v.shape)
+        if self.slope is not None:
             c = self.slope[second] + w[:, None] * (self.slope[first] - self.slope[second])
             if self.half_slope is not None:
                 c = c + np.abs(v) @ self.half_slope
             x = np.where(c > 0, self.domain.high, self.domain.low)
-            half = np.broadcast_to(self.half, v.shape)
             if self.half_slope is not None:
                 half = self.half + x @ self.half_slope.T
-            value = np.abs(v) @ self.half + offset + (c * x).sum(axis=1)
+            value = value + (c * x).sum(axis=1)
             change = change + ((self.slope[first] - self.slope[second]) * x).sum(axis=1)
         derivative = np.einsum("ij,ij,ij->i", np.sign(v), difference, half) + change
         return value, derivative

@@ -28,20 +28,6 @@ def _highest(slope: Array, low: Array, high: Array) -> Array:
     return top
 
 
-def _relu_lines(lowest: Array, highest: Array) -> tuple[Array, Array, Array]:
-    """Return (upper slope, upper offset, lower slope) of lines around ReLU on [lowest, highest].
-
-    The line above is the chord. The slope of the line below goes from 0 to 1 as the chord's goes from 1/4 to 3/4:
-    near the best choice, and without the jump of a comparison, which training would feel and rounding could turn.
-    """
-    open_ = (lowest < 0) & (highest > 0)
-    width = np.where(open_, highest - lowest, 1.0)
-    upper_slope = np.where(open_, highest / width, (lowest >= 0).astype(float))
-    upper_offset = np.where(open_, -highest * lowest / width, 0.0) * (1 + 1e-12)
-    lower_slope = np.clip(2 * upper_slope - 0.5, 0.0, 1.0)
-    return upper_slope, upper_offset, lower_slope
-
-
 @dataclass(frozen=True, eq=False)
 class HiddenLayer:
     """h = relu(p) over a box of inputs, between lines: below * p <= h <= above * p + lift.
@@ -83,8 +69,11 @@ class HiddenLayer:
             tops = [offset + _highest(slope, low, high) for offset, slope in parts]
         doubt = 2.0**-48 * (1 + weight.shape[1]) * (np.abs(weight) @ sizes + np.abs(bias))
         lowest, highest = bias - tops[1] - doubt, bias + tops[0] + doubt
-        above, _, below = _relu_lines(lowest, highest)
-        slopes = np.stack([below, above], axis=1).astype(np.float32)
+        open_ = (lowest < 0) & (highest > 0)
+        # The line above is the chord. The slope of the line below goes from 0 to 1 as the chord's goes from 1/4 to 3/4:
+        # near the best choice, and without the jump of a comparison, which training would feel and rounding could turn.
+        chord = np.where(open_, highest / np.where(open_, highest - lowest, 1.0), lowest >= 0)
+        slopes = np.stack([np.clip(2 * chord - 0.5, 0.0, 1.0), chord], axis=1).astype(np.float32)
         above = slopes[:, 1].astype(np.float64)
         # ReLU minus a line is convex: it is largest at an end.
         ends = [np.maximum(end, 0.0) - above * end for end in (lowest, highest)]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.proof.clause_lp import ClauseOptimum, clause_optimum
-from smle.guarantees.proof.closed_form import ClosedForm
+from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.network_boxes import Boxes
@@ -33,10 +33,9 @@ from smle.guarantees.proof.verdict import (
 from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
 from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
-from smle.rules import CNF, Clause, Literals, Specification
-from smle_check.floats import exact
+from smle.rules import Clause, Literals, Specification, exclusion
 
-__all__ = ["ClauseVerifier", "verify", "verify_clauses"]
+__all__ = ["judge_literals", "verify", "verify_clauses"]
 
 Array = npt.NDArray[np.float64]
 
@@ -44,9 +43,6 @@ _TINY_SHARE = 1e-13
 """A margin below this share of the clause's own terms is not trusted in float64."""
 _WITNESSES = 20
 """Pairs that are not proved for which an input is looked for."""
-_ALONE = Multipliers(np.ones(1))
-"""One literal that needs no rows of the region. Shared by many verdicts, so read only."""
-_ALONE.weights.setflags(write=False)
 
 
 def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
@@ -67,16 +63,11 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
             if head is None:
                 raise ValueError(f"Expected a head for cell {c}, where rules bind. Got None.")
             polytope = Region.of(cells, spec, active, domain=domain, rows=rows)
-            clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
-            over_region = [clause for *_, clause in clauses]
             boxes = Boxes(over.bounds, polytope) if isinstance(over.bounds, NetworkBounds) else None
-            if boxes is None:
-                verdicts = verify_clauses(over_region, head, envelope, polytope)
-            else:
-                verdicts = [boxes.verify(clause, head, judge=_judge) for clause in over_region]
-            items.extend(
-                (Obligation(c, i, j, region), verdict) for (i, j, _), verdict in zip(clauses, verdicts, strict=True)
-            )
+            judged = partial(_verdicts, head=head, envelope=envelope, region=polytope, boxes=boxes)
+            clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
+            verdicts = judged([clause for *_, clause in clauses])
+            items.extend((Obligation(c, i, j, region), v) for (i, j, _), v in zip(clauses, verdicts, strict=True))
             for i in rules:
                 pairs = spec.rules[i].requirement.exclusions
                 if not len(pairs):
@@ -86,11 +77,18 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
                 else:
                     proofs = boxes.verify_exclusions(pairs, head, judge=_judge)
                     found = ExclusionVerdicts(c, i, region, pairs, *proofs)
-                if not found.proved.all():
-                    judged = partial(_judge_pair, head=head, envelope=envelope, region=polytope, boxes=boxes)
-                    found = replace(found, unproved=_unproved(found, len(spec.rules[i].requirement.clauses), judged))
-                blocks.append(found)
+                before = len(spec.rules[i].requirement.clauses)
+                blocks.append(replace(found, unproved=_unproved(found, before, judged)))
     return Verdicts(tuple(items), tuple(blocks))
+
+
+def _verdicts(
+    clauses: Sequence[Clause], *, head: Head, envelope: WidenedBox, region: Region, boxes: Boxes | None
+) -> list[Verdict]:
+    """Judge clauses over one region: as a whole, or box by box."""
+    if boxes is None:
+        return verify_clauses(clauses, head, envelope, region)
+    return [boxes.verify(clause, head, judge=_judge) for clause in clauses]
 
 
 def _judge(clause: Clause, head: Head, envelope: WidenedBox, region: Region) -> Verdict:
@@ -98,29 +96,23 @@ def _judge(clause: Clause, head: Head, envelope: WidenedBox, region: Region) -> 
 
 
 def _unproved(
-    block: ExclusionVerdicts, clauses: int, judged: Callable[[Clause], Verdict]
+    block: ExclusionVerdicts, clauses: int, judged: Callable[[Sequence[Clause]], list[Verdict]]
 ) -> tuple[tuple[int, Verdict], ...]:
     """Return verdicts with inputs for the worst pairs that are not proved; `clauses` come before them."""
     worst = np.argsort(block.margins, kind="stable")[: min(_WITNESSES, int((~block.proved).sum()))]
-    found: list[tuple[int, Verdict]] = []
-    for p in worst.tolist():
-        (clause,) = CNF((), block.pairs[p : p + 1]).expanded()
-        verdict = judged(clause)
-        if isinstance(verdict, Holds):
-            verdict = Unknown("it holds over its region, but exclusions are proved over the whole domain")
-        found.append((clauses + p, verdict))
-    return tuple(found)
-
-
-def _judge_pair(clause: Clause, *, head: Head, envelope: WidenedBox, region: Region, boxes: Boxes | None) -> Verdict:
-    return _judge(clause, head, envelope, region) if boxes is None else boxes.verify(clause, head, judge=_judge)
+    verdicts = judged([exclusion(*pair) for pair in block.pairs[worst].tolist()])
+    outside = Unknown("it holds over its region, but exclusions are proved over the whole domain")
+    return tuple(
+        (clauses + p, outside if isinstance(verdict, Holds) else verdict)
+        for p, verdict in zip(worst.tolist(), verdicts, strict=True)
+    )
 
 
 def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, region: Region) -> list[Verdict]:
     """Judge clauses over one region, the fallback included."""
     m, d = len(head.b), len(region.domain.low)
     literals = [Literals.of_clauses(clause, m, d) for clause in clauses]
-    result = ClauseVerifier(literals, envelope, RegionMaximum(region, points=False))(head)
+    result = judge_literals(literals, head, envelope, RegionMaximum(region))
     if head.fallback is not None:
         y = head.fallback.astype(np.float64)
         for i, clause in enumerate(clauses):
@@ -134,57 +126,25 @@ def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, 
     return result
 
 
-class ClauseVerifier:
-    """Clauses over one region, prepared once and judged for head after head.
+def judge_literals(
+    clauses: Sequence[Literals], head: Head, envelope: WidenedBox, support: RegionMaximum
+) -> list[Verdict]:
+    """Judge clauses over the region of `support`; the fallback is left aside.
 
-    Single literals are priced all at once, in closed form under constant bounds; several literals take one LP each.
+    Single literals are priced all at once; several literals take one LP each.
     """
-
-    def __init__(self, clauses: Sequence[Literals], envelope: WidenedBox, support: RegionMaximum) -> None:
-        """Prepare clauses over the region of `support` for heads under `envelope`."""
-        self.clauses, self.envelope, self.support = clauses, envelope, support
-        self._single = [i for i, literals in enumerate(clauses) if len(literals.h) == 1]
-        self._several = [i for i, literals in enumerate(clauses) if len(literals.h) != 1]
-        self._rows = Literals.stacked([clauses[i] for i in self._single]) if self._single else None
-        self._closed = None if self._rows is None else ClosedForm.of(self._rows, envelope, support.region)
-
-    def __call__(self, head: Head) -> list[Verdict]:
-        """Judge the clauses for a head; its fallback is left aside."""
-        self.support.failure = None
-        result = self._by_closed_form(head)
-        if result is None:
-            result = self._in_general(head)
-        if all(type(verdict) is Holds for verdict in result):
-            return result
-        return _located(result, self.clauses, self.envelope, self.support)
-
-    def _by_closed_form(self, head: Head) -> list[Verdict] | None:
-        """Judge single literals where nothing depends on x; None if that is not the case."""
-        if self._closed is None or self._several or head.V is not None:
-            return None
-        priced = self._closed(head)
-        if priced is None:
-            return None
-        bounds, sizes, v = priced
-        result: list[Verdict] = []
-        for row, (bound, size) in enumerate(zip(bounds.tolist(), sizes.tolist(), strict=True)):
-            if -bound > _TINY_SHARE * size:
-                result.append(Holds(-bound, _ALONE))
-            else:
-                # No input plays a part: `_located` adds one.
-                x = np.full(len(self.support.region.domain.low), np.nan)
-                result.append(NotProved(x, np.where(v[row] > 0, 1.0, 0.0), min(-bound, 0.0), _ALONE))
-        return result
-
-    def _in_general(self, head: Head) -> list[Verdict]:
-        numbers = HeadNumbers.of(head, self.envelope, self.support.region.domain)
-        verdicts: dict[int, Verdict] = {}
-        if self._rows is not None:
-            single = _single(self._rows, numbers, self.envelope, self.support)
-            verdicts.update(zip(self._single, single, strict=True))
-        for i in self._several:
-            verdicts[i] = _several(self.clauses[i], numbers, self.envelope, self.support)
-        return [verdicts[i] for i in range(len(self.clauses))]
+    support.failure = None
+    numbers = HeadNumbers.of(head, envelope, support.region.domain)
+    single = [i for i, literals in enumerate(clauses) if len(literals.h) == 1]
+    verdicts: dict[int, Verdict] = {}
+    if single:
+        rows = Literals.stacked([clauses[i] for i in single])
+        verdicts.update(zip(single, _single(rows, numbers, envelope, support), strict=True))
+    for i, literals in enumerate(clauses):
+        if i not in verdicts:
+            verdicts[i] = _several(literals, numbers, envelope, support)
+    result = [verdicts[i] for i in range(len(clauses))]
+    return result if all(isinstance(verdict, Holds) for verdict in result) else _located(result, clauses, support)
 
 
 def _single(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> list[Verdict]:
@@ -192,40 +152,28 @@ def _single(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support
     trust = _TINY_SHARE * _sizes(literals, head, support.region.domain)
     result: list[Verdict] = []
     for row, margin in enumerate(-worst.bound):
-        rows = support.region.pairs(worst.mu[row])
-        multipliers = Multipliers(np.ones(1), rows) if rows else _ALONE
+        multipliers = Multipliers(np.ones(1), support.region.pairs(worst.mu[row]))
         if margin > trust[row]:
             result.append(Holds(float(margin), multipliers))
         elif not np.isfinite(margin):
             result.append(Unknown("the head may overflow float32, so its rounding has no bound"))
         else:
-            # x is NaN where it plays no part, or where the LP failed; `_located` tells these apart.
             x = worst.x[row]
-            z = np.where(worst.v[row] > 0, 1.0, 0.0) if np.isnan(x).any() else envelope.corner(worst.v[row], x)
-            result.append(NotProved(x, z, min(float(margin), 0.0), multipliers))
+            result.append(NotProved(x, envelope.corner(worst.v[row], x), min(float(margin), 0.0), multipliers))
     return result
 
 
-def _located(
-    result: list[Verdict], clauses: Sequence[Literals], envelope: WidenedBox, support: RegionMaximum
-) -> list[Verdict]:
-    """Give witnesses without an input one inside the region; if the region is proved empty, nothing has to hold."""
-    region = support.region
+def _located(result: list[Verdict], clauses: Sequence[Literals], support: RegionMaximum) -> list[Verdict]:
+    """Answer `Unknown` where no input is known; if the region is proved empty, nothing has to hold."""
     point, empty, reason = support.located
     if empty is not None:
-        proof = region.pairs(empty)
+        proof = support.region.pairs(empty)
         return [Holds(np.inf, Multipliers(np.zeros(len(c.h)), proof, empty=True)) for c in clauses]
     for i, verdict in enumerate(result):
-        if not isinstance(verdict, NotProved):
-            continue
-        if point is None:
+        if isinstance(verdict, NotProved) and point is None:
             result[i] = Unknown(f"no input of the region was found: {reason}")
-        elif np.isnan(verdict.x).any() and support.failure is not None:
+        elif isinstance(verdict, NotProved) and np.isnan(verdict.x).any():
             result[i] = Unknown(f"the LP over the region failed: {support.failure}")
-        elif np.isnan(verdict.x).any():
-            lower, upper = envelope.at(point)
-            z = np.where(verdict.z > 0, upper, lower)
-            result[i] = NotProved(point, z, verdict.margin, verdict.multipliers)
     return result
 
 
@@ -239,7 +187,7 @@ def _sizes(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
 def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Verdict:
     """Judge a clause of several literals: candidates are the LP's weights and each literal alone."""
     region = support.region
-    optimum: ClauseOptimum = clause_optimum(literals, head, envelope, region)
+    optimum = clause_optimum(literals, head, envelope, region)
     candidates = np.eye(len(literals.h))
     if optimum.weights is not None:
         candidates = np.vstack([optimum.weights, candidates])
@@ -271,7 +219,7 @@ def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Arra
     room = -(excess + _TINY_SHARE * sizes)
     best = int(np.argmax(room))
     x = np.where(literals.s[best] > 0, domain.high, domain.low)
-    point = [exact(value) for value in y]
+    point = [Fraction(float(value)) for value in y]
     if any(not literal.inputs and literal.holds(point, ()) for literal in clause.literals):
         return max(float(room[best]), 5e-324), x
     return float(room[best]), x

@@ -199,12 +199,9 @@ class Region:
 class RegionMaximum:
     """max c.x over one region, for many directions c; closed form on boxes, a warm-started LP otherwise."""
 
-    def __init__(self, region: Region, *, points: bool = True) -> None:
-        """Prepare a region; without `points`, directions that are zero get NaN instead of some point of the region."""
+    def __init__(self, region: Region) -> None:
         self.region = region
-        self._points = points
-        counts = (region.A != 0).sum(axis=1)
-        self._box_rows = bool((counts == 1).all())
+        self._box_rows = bool(((region.A != 0).sum(axis=1) == 1).all())
         self._session: Session | None = None
         self.failure: str | None = None
 
@@ -221,17 +218,15 @@ class RegionMaximum:
         """
         region, domain = self.region, self.region.domain
         mu = np.zeros((len(slopes), len(region.numbers)))
-        if not self._points and not slopes.any():
-            return np.zeros(len(slopes)), mu, np.full(slopes.shape, np.nan)
         x = np.where(slopes > 0, domain.high, domain.low)
         if region.numbers and self._box_rows:
             self._tighten(slopes, mu, x)
         elif region.numbers:
-            for k in np.flatnonzero(np.abs(slopes).max(axis=1, initial=0.0) > 0):
+            moves = slopes.any(axis=1)
+            for k in np.flatnonzero(moves):
                 self._solve(slopes[k], mu[k], x[k])
-            still = np.flatnonzero(np.abs(slopes).max(axis=1, initial=0.0) == 0)
-            if len(still):
-                x[still] = self._some_point() if self._points else np.nan
+            if not moves.all():
+                x[~moves] = self._some_point()
         bounds, _ = region.price(slopes, mu)
         return bounds, mu, x
 
