@@ -15,7 +15,7 @@ class _Network:
     embedding: int = 64
     bounds: str = "auto"
     learning_rate: float = 1e-2
-    weight_decay: float = 0.0
+    weight_decay: float | None = None
     batch_size: int = 256
     max_epochs: int = 500
     patience: int = 50

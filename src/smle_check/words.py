@@ -116,6 +116,11 @@ class Proved(NamedTuple):
     obligation: Obligation
     by: str = ""
 
+    def __repr__(self) -> str:
+        """Leave out the numbers, which have hundreds of digits."""
+        how = f"by a {self.by}" if self.by else f"margin {margin_text(self.margin)}"
+        return f"Proved({self.rule!r} {self.where}: {self.sentence}; {how})"
+
 
 def described(spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box") -> Proved:
     """Say what was proved of a kind of head."""

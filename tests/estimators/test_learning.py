@@ -185,6 +185,15 @@ def test_labels_refuse_what_has_no_meaning(noisy_labels, parameters, reason):
         SafeClassifier(PAIR, **{**QUICK, **parameters}).fit(*noisy_labels)
 
 
+def test_weights_are_pulled_to_zero_where_much_is_noise(skewed):
+    def size(loss, decay):
+        model = SafeRegressor(CAPPED, loss=loss, weight_decay=decay, **QUICK).fit(*skewed)
+        return sum(float(np.square(weight).sum()) for weight, _ in model.deployed_.front.layers)
+
+    assert size("squared_error", None) < 0.95 * size("squared_error", 0.0)
+    assert size("absolute_error", None) == size("absolute_error", 0.0)
+
+
 def test_callbacks_see_every_epoch_and_end_training(skewed):
     seen = []
 

@@ -148,6 +148,8 @@ def test_bad_tables_are_refused_with_names_and_counts(table):
     X, y = table
     _refused("did you mean 'kinds'", X.rename(columns={"kind": "kinds"}), y)
     _refused("unknown category 'z' in 400 rows", X.assign(kind="z"), y)
+    accented = SPEC.replace("[x, y]", "[x, y, K\u00f6ln]")
+    _refused("another Unicode form", X.assign(kind="Ko\u0308ln"), y, accented)
     _refused("3 of 400 values are missing", X.assign(a=X["a"].where(X.index > 2)), y)
     _refused("expected numbers", X.assign(a="much"), y)
     _refused("outside the domain.*'a' 400 rows", X.assign(a=-1.0), y)

@@ -19,6 +19,7 @@ from smle_check.claims import Unproved
 from smle_check.floats import BINARY32, BINARY64, FORMATS
 from smle_check.heads.candidates import (
     MAX_DEPTH,
+    Safe,
     check_tensors,
     checked_of,
     move_forms,
@@ -29,6 +30,7 @@ from smle_check.heads.candidates import (
 )
 from smle_check.heads.clips import Clip, Pairs, check_clips, gaps, limits_of, read_clips
 from smle_check.heads.known import Boxes, Facts, Leaf
+from smle_check.specification import Literal
 
 U, TINY, WIDE = Fraction(1, 2**24), Fraction(1, 2**126), Fraction(2**100)
 TEXT = """
@@ -409,3 +411,76 @@ def test_safe_answers_hold_in_both_formats(end, factor):
     checked_with(certificate, {"safe.offset": np.float32([[0, above]]), "safe.slope": slope})
     with pytest.raises(smle_check.Rejected, match="not proved for the safe answer"):
         checked_with(certificate, {"safe.offset": np.float32([[0, value]]), "safe.slope": slope})
+
+
+def test_what_a_clip_leaves_anywhere_is_the_least_of_both_roundings_and_formats():
+    """Pairs are first compared by their extremes over whole boxes: the least that a clip leaves, the most asked."""
+    _, spec, clips = made()
+    pairs = Pairs(Boxes(spec), clips)
+    for j, clip in enumerate(clips):
+        boxes = pairs.nonempty(clip.limit.region)
+        assert len(boxes) == 2
+        for side in (1, -1):
+            forms = gaps(clip, clip.limit._replace(side=side, slope={}, offset=Fraction(0)))
+            ends = [
+                c + sum(min(v * low[k], v * high[k]) for k, v in s.items()) for s, c in forms for low, high in boxes
+            ]
+            assert pairs.least(j, side) == min(ends)
+            assert len(set(ends)) > 1 or not clip.limit.slope
+        asked = {k: clip.limit.side * v for k, v in clip.limit.slope.items()}
+        most = [sum(max(v * low[k], v * high[k]) for k, v in asked.items()) for low, high in boxes]
+        assert pairs.demand(j) == clip.limit.side * clip.limit.offset + max(most)
+
+
+OUTSIDE = """
+inputs: {x: [0, 10], z: [0, 10], k: {categories: [r, g, b]}}
+outputs: [p, q]
+rules:
+  - {name: not red, when: k != r, then: p + q <= 1}
+  - {name: two planes, when: x + z <= 3 and x - z <= 1, then: p - q <= 1}
+  - {name: two ends, when: 2 <= x <= 3, then: p - q >= -7}
+"""
+
+
+def test_what_is_known_outside_of_regions_and_of_one_hot_columns():
+    """A column that is 0 leaves the others; outside of a region of two rows none of them need be broken."""
+    spec = smle_check.Specification(certify_rules(Specification.from_yaml(OUTSIDE)).document["specification"], b"")
+    boxes = Boxes(spec)
+    red, planes, ends = (spec.rules[i].regions[0] for i in range(3))
+    for fmt in FORMATS:
+        assert boxes.meeting([red], fmt) == {2: (0, 0)}
+        assert boxes.beyond(planes, fmt) == boxes.beyond(ends, fmt) == {}
+    assert all(Facts(boxes, Leaf((), (g,))).complement(g) is None for g in (red, planes, ends))
+
+
+def test_one_output_is_compared_without_slack_only_if_nothing_is_rounded():
+    """Coefficients other than 1 and -1, and inputs beside an output, are products and sums."""
+    _, spec, _ = made()
+    ranges = [Fraction(1024), Fraction(1024)]
+    one, many = {0: Fraction(1)}, {0: Fraction(1, 3)}
+    for y, x, exact in (
+        (one, {}, True),
+        ({0: Fraction(-1)}, {}, True),
+        (many, {}, False),
+        (one, {0: Fraction(1)}, False),
+    ):
+        found = threshold(spec, Literal(y, x, Fraction(5), False), ranges)
+        sizes = [*(ranges[i] for i in y), *(spec.sizes[k] for k in x)]
+        weights = [normal(float(v)) for v in (*y.values(), *x.values())]
+        rounded = sum(abs(v - w) * s for v, w, s in zip((*y.values(), *x.values()), weights, sizes, strict=True))
+        slack = Fraction(0) if exact else rounded + sum_error(weights, sizes, Fraction(0))
+        assert found <= 5 - slack < following(found)
+
+
+def test_what_a_safe_answer_makes_of_a_literal():
+    """g . w + s . x - h, with what rounding may add: R of every output, whichever clips there are."""
+    _, spec, _ = made()
+    w = [({0: Fraction(1, 2), 1: Fraction(3)}, Fraction(7)), ({0: Fraction(-5)}, Fraction(1, 4))]
+    safe = Safe(Facts(Boxes(spec)), [], w, {})
+    margins = [rounding(spec, *own) for own in w]
+    assert [(answer.up, answer.down) for answer in safe.answers] == [(r, r) for r in margins]
+    assert all(r > 0 for r in margins)
+    g, s, h = {0: Fraction(2), 1: Fraction(-3)}, {0: Fraction(11), 2: Fraction(1)}, Fraction(13)
+    form, constant = safe.form(Literal(g, s, h, False))
+    assert form == {0: 2 * Fraction(1, 2) + 3 * 5 + 11, 1: Fraction(6), 2: Fraction(1)}
+    assert constant == 2 * 7 - Fraction(3, 4) - h + 2 * margins[0] + 3 * margins[1]

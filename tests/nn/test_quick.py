@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from smle.assurance import CertifiedNetwork, certify, project
 from smle.nn import MLP, SafeNetwork
+from smle.nn.box_network import BoxNetwork
 from smle.nn.quick import Quick
 from support.safe_networks import BRAKING, make_rows
 
@@ -26,7 +28,7 @@ def answers(network: nn.Module, rows: int = 32) -> torch.Tensor:
         return torch.cat([network(features), *(network(row.unsqueeze(0)) for row in features)])
 
 
-def by_modules(network: SafeNetwork) -> torch.Tensor:
+def by_modules(network: SafeNetwork | BoxNetwork | CertifiedNetwork) -> torch.Tensor:
     slow = copy.deepcopy(network)
     slow._quick = None
     return answers(slow)
@@ -82,8 +84,29 @@ def test_hooks_are_called(deployed, everywhere):
     assert not seen
 
 
+@pytest.mark.parametrize("bounds", ["constant", "fixed"])
+def test_learned_boxes_are_quick_too(bounds):
+    backbone = nn.Sequential(nn.Sequential(nn.Linear(3, 8), nn.ReLU()), nn.Linear(8, 4))
+    network = BoxNetwork(backbone, BRAKING, embedding=4, bounds=bounds).eval()
+    assert network._quick is not None
+    assert torch.equal(answers(network), by_modules(network))
+    backbone[0][0] = nn.Linear(3, 8)
+    assert torch.equal(answers(network), by_modules(network))
+    safe = project(network)
+    certified = CertifiedNetwork(safe.backbone, safe.spec, certify(safe))
+    assert certified._quick is not None
+    assert torch.equal(answers(certified), answers(safe))
+    assert torch.equal(answers(certified), by_modules(certified))
+
+
+def test_an_embedding_of_one_unit_is_not_repeated():
+    network = BoxNetwork(nn.Sequential(nn.Linear(3, 1)), BRAKING, embedding=4, bounds="constant").eval()
+    with pytest.raises(ValueError, match="Expected the backbone to return an embedding"):
+        answers(network)
+
+
 def test_other_layers_are_left_to_themselves():
     assert Quick.of(nn.Sequential(nn.Linear(2, 2), nn.Tanh())) is None
-    assert Quick.of(nn.Sequential(nn.Sequential(nn.Linear(2, 2)))) is None
+    assert Quick.of(nn.Sequential(nn.Sequential(nn.Tanh()))) is None
     assert Quick.of(nn.Linear(2, 2)) is None
     assert Quick.of(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))) is None

@@ -185,6 +185,7 @@ def test_a_model_with_dates_from_table_to_file(tmp_path: Path) -> None:
     said = run("verify", tmp_path / "model").output
     assert "Dates are numbers of days from 1970-01-01: opened, closed." in " ".join(said.split())
     assert "opened >= 2020-01-01" in said
+    assert "days from 1970-01-01 (2010-01-01 to 2025-01-01)" in " ".join(said.split())
 
 
 def test_a_stored_estimator_reads_dates_as_days(tmp_path: Path) -> None:

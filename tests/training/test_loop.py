@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import math
 from dataclasses import replace
@@ -394,6 +395,24 @@ def test_weight_decay_pulls_towards_zero() -> None:
         train(network, X, X, loss="squared_error", options=options(weight_decay=decay))
         sizes.append(float(network.weight.detach().abs().sum()))
     assert sizes[1] < sizes[0] - 0.1
+
+
+def test_weight_decay_falls_with_the_validation_loss() -> None:
+    made, seen = [], []
+
+    def adam(parameters: Any, rate: float) -> torch.optim.Optimizer:
+        made.append(torch.optim.AdamW(parameters, lr=rate))
+        return made[-1]
+
+    def look(info: EpochInfo) -> None:
+        seen.append((made[-1].param_groups[0]["weight_decay"], info.history.best))
+
+    chosen = options(weight_decay=2.0, decay_below=1e3, optimizer=adam)
+    train(nn.Linear(2, 2), X, X, loss="squared_error", options=chosen, callbacks=[look])
+    assert seen[0][0] == 2.0
+    for (_, best), (decay, _) in itertools.pairwise(seen):
+        assert decay == 2.0 * best / 1e3 < 2.0
+    assert options(weight_decay=2.0).decay(1e-9) == 2.0
 
 
 def test_checkpoints_are_whole_or_not_there(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,24 @@ def test_the_memory_lasts_over_the_steps_or_not(kept: bool) -> None:
         np.testing.assert_array_equal(two.state()[name], value)
 
 
+def test_projections_that_take_long_say_so_and_end_at_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_SLOW", 0.0)
+    network = make_network(EVERYWHERE)
+    slow = PDCG()
+    slow.start(network)
+    slow.after_step(network, 1)
+    slow.after_step(network, 2)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["pdcg"]
+    limited = PDCG(time_limit=1e-9)
+    limited.start(network)
+    with pytest.raises(NotCertifiedError, match=r"1 heads took .* first 1 steps.*'correct'.*time limit"):
+        limited.after_step(network, 1)
+    with pytest.raises(ValueError, match="time_limit"):
+        PDCG(time_limit=0.0)
+
+
 def test_unknown_costs_are_refused() -> None:
     with pytest.raises(ValueError, match="squared, absolute"):
         PDCG(cost="cubic")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,7 +94,8 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     file = read_checked(model)
     result, spec = file.result, file.spec
     assumptions = result.assumptions if spec is None else assumptions_of(spec)
-    statement = {**STATEMENT, "domain": result.domain, "assumptions": assumptions}
+    domain = result.domain if spec is None else _dated(spec, result.domain)
+    statement = {**STATEMENT, "domain": domain, "assumptions": assumptions}
     if as_json:
         matched = {"nodes": result.nodes, "constants": result.constants}
         more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}
@@ -144,8 +145,25 @@ def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str
     judgement = judge(record)
     if judgement.verdict == REJECTED or judgement.spec is None:
         raise CertificateError(judgement.reason)
-    words = {"domain": certificate.domain, "head": certificate.head, "assumptions": assumptions_of(judgement.spec)}
+    domain = _dated(judgement.spec, certificate.domain)
+    words = {"domain": domain, "head": certificate.head, "assumptions": assumptions_of(judgement.spec)}
     return judgement.proved, judgement.spec, {**certificate.document["statement"], **words}
+
+
+def _dated(spec: Specification, lines: Sequence[str]) -> list[str]:
+    """Return the lines about the domain with dates beside days, which is what certificates know."""
+    from smle.rules import NumericInput, date_text
+    from smle_check.names import term
+
+    result = list(lines)
+    for item in spec.inputs:
+        if not isinstance(item, NumericInput) or not item.dates:
+            continue
+        line = f"for all {term(item.name)} in [{item.lower}, {item.upper}]"
+        if line in result:
+            ends = f"{date_text(item.lower)} to {date_text(item.upper)}"
+            result[result.index(line)] = f"{line}, days from 1970-01-01 ({ends})"
+    return result
 
 
 @app.command(rich_help_panel=MODELS)

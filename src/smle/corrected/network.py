@@ -21,7 +21,8 @@ from smle.certificates.issue import rebind
 from smle.certificates.rules import certify_rules
 from smle.corrected.answers import typical
 from smle.errors import ModelFormatError, NotCertifiedError
-from smle.nn.box_network import BoxNetwork, Rescaled
+from smle.nn.backbones import Rescaled
+from smle.nn.box_network import BoxNetwork
 from smle.nn.certified_head import CertifiedHead
 from smle.nn.network import Answers, SafeNetwork, encoded_features, evaluating
 from smle.rules import Specification

@@ -72,6 +72,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             `then`, so that the room for the outputs can move with the inputs; fixed elsewhere.
         learning_rate: Step size of Adam.
         weight_decay: How strongly weights are pulled to zero, as in AdamW: by this times the learning rate per step.
+            None: 1 for squared errors, less the more of the variance the network explains (`smle.estimators.tasks`);
+            0 for other losses, for learned boxes and in `partial_fit`.
         batch_size: Rows per step.
         max_epochs: Upper limit of epochs.
         patience: Epochs without a better validation loss before training stops.
@@ -107,7 +109,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     embedding: int = NETWORK.embedding
     bounds: str = NETWORK.bounds
     learning_rate: float = NETWORK.learning_rate
-    weight_decay: float = NETWORK.weight_decay
+    weight_decay: float | None = NETWORK.weight_decay
     batch_size: int = NETWORK.batch_size
     max_epochs: int = NETWORK.max_epochs
     patience: int | None = NETWORK.patience

@@ -59,7 +59,7 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
 
     hidden_layer_sizes: tuple[int, ...] = CLASSES.hidden_layer_sizes
     learning_rate: float = CLASSES.learning_rate
-    weight_decay: float = CLASSES.weight_decay
+    weight_decay: float | None = CLASSES.weight_decay
     class_weight: str | Mapping[Any, float] | None = None
     calibrate: bool = True
     thresholds: float | str | Mapping[str, float] | None = None

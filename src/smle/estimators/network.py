@@ -181,9 +181,13 @@ def _train(
     final, below = model.final_epochs or 0, math.inf
     if model.final_epochs is None and (isinstance(network, Answers) or isinstance(task, Numbers)):
         final, below = task.final_epochs(model.max_epochs, targets)
+    decay, until = model.weight_decay or 0.0, 0.0
+    if model.weight_decay is None and isinstance(network, Answers) and before is not None:
+        decay, until = task.decay(targets)
     options = TrainingOptions(
         learning_rate=model.learning_rate,
-        weight_decay=model.weight_decay,
+        weight_decay=decay,
+        decay_below=until,
         device=model.device,
         batch_size=model.batch_size,
         max_epochs=model.max_epochs,

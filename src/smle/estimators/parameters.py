@@ -62,7 +62,7 @@ _KNOWN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "embedding": (_whole, "a positive whole number"),
     "bounds": (_named("auto", "fixed", "affine", "network"), "'auto', 'fixed', 'affine' or 'network'"),
     "learning_rate": (lambda v: _number(v) and v > 0, "a positive number"),
-    "weight_decay": (lambda v: _number(v) and v >= 0, "a number from 0 on"),
+    "weight_decay": (lambda v: v is None or (_number(v) and v >= 0), "a number from 0 on or None"),
     "loss": (lambda v: _named(*_LOSSES)(v) or callable(v), f"{', '.join(map(repr, _LOSSES))} or a function"),
     "quantile": (_chance, "a number between 0 and 1"),
     "class_weight": (

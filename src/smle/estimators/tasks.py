@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from smle.defaults import CLASSES
 from smle.errors import DataError, ModelFormatError
 from smle.estimators.inputs import spread
 from smle.estimators.parameters import by_name
@@ -29,6 +30,7 @@ Weights = str | Mapping[Any, float] | None
 Sides = tuple[npt.NDArray[np.int64], tuple[str, ...]]
 # docs/networks.md has the measurements.
 _NOISE = 0.1  # share of the variance
+_DECAY = 0.1  # share of the variance, too
 _FINAL = 40  # epochs on all rows, for labels and choices
 _LARGEST = 1e30  # of targets, and one over the least spread
 _PRIOR = 4.0  # typical logits are kept within this distance of zero
@@ -98,6 +100,10 @@ class Task(ABC):
     def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
         """Return how many final epochs there are by default, and below which validation loss they are safe."""
         return min(_FINAL, max_epochs // 4), np.inf
+
+    def decay(self, targets: Array) -> tuple[float, float]:
+        """Return the weight decay by default, and below which validation loss it falls."""
+        return CLASSES.weight_decay or 0.0, 0.0
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -214,8 +220,15 @@ class Numbers(Task):
 
     def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
         """Return a quarter, below a tenth of the variance; for other losses than squared errors nothing is known."""
-        below = _NOISE * float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
-        return max_epochs // 4, below if self.is_scored else 0.0
+        return max_epochs // 4, _NOISE * self._variance(targets) if self.is_scored else 0.0
+
+    def decay(self, targets: Array) -> tuple[float, float]:
+        """Return 1, and less below a share of the variance; 0 for other losses than squared errors."""
+        return (1.0, _DECAY * self._variance(targets)) if self.is_scored else (0.0, 0.0)
+
+    def _variance(self, targets: Array) -> float:
+        """Return the loss of the mean: 1, or less where targets are constant."""
+        return float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
 
     def facts(self) -> dict[str, Any]:
         """Return whether answers are a vector."""

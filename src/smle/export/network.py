@@ -21,7 +21,8 @@ from smle.errors import ModelFormatError
 from smle.export.backbone import Backbone, onnx_backbone
 from smle.export.files import FilePath, write_certified
 from smle.extras import require
-from smle.nn.box_network import BoxNetwork, Rescaled
+from smle.nn.backbones import Rescaled
+from smle.nn.box_network import BoxNetwork
 from smle.nn.network import Answers, SafeNetwork
 from smle_check.onnx.graph import OPSET
 

@@ -1,15 +1,16 @@
-"""The perceptron of the estimators. Any other torch module serves as a backbone, too."""
+"""The perceptron of the estimators; constant bounds behind a backbone. Any torch module serves as one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MLP", "Standardize"]
+__all__ = ["MLP", "Rescale", "Rescaled", "Standardize", "require_width"]
 
 
 class Standardize(nn.Module):
@@ -40,3 +41,42 @@ class MLP(nn.Sequential):
             width = units
         layers.append(nn.Linear(width, embedding))
         super().__init__(*layers)
+
+
+class Rescale(nn.Module):
+    """(z - center) / half, per unit and trained: constant bounds, folded into the backbone as clip to [-1, 1]."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(units))
+        self.shift = nn.Parameter(torch.zeros(units))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the rescaled embedding (batch, n)."""
+        return torch.addcmul(self.shift, z, self.scale)
+
+
+class Rescaled(nn.Module):
+    """A backbone with trained constant bounds behind it."""
+
+    def __init__(self, backbone: nn.Module, units: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.rescale = Rescale(units)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Return the rescaled embedding (batch, n)."""
+        z: Tensor = self.rescale(require_width(self.backbone(*inputs), len(self.rescale.scale)))
+        return z
+
+
+def require_width(z: object, units: int) -> Tensor:
+    """Return an embedding if it has the shape (batch, units).
+
+    Raises:
+        ValueError: If it has not.
+    """
+    if isinstance(z, Tensor) and z.ndim == 2 and z.shape[1] == units:
+        return z
+    got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+    raise ValueError(f"Expected the backbone to return an embedding of shape (batch, {units}). Got {got}.")

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from smle.errors import RuleError
 from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
+from smle.nn.backbones import Rescaled, require_width
 from smle.nn.bounds import AffineBox, Box, FixedBox, NetworkBox, own_box
 from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_features, stored_heads, ungated
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.operations import TABLE, affine_at
 from smle.nn.precision import Float32Only
-from smle.nn.quick import eager, refuse_tracing
+from smle.nn.quick import Quick, eager, quickly, refuse_tracing
 from smle.nn.units import DataScale
 from smle.programs import Box as BoxProgram
 from smle.programs import frozen_heads_of
@@ -30,36 +31,9 @@ from smle_check.program import Step, box_of, needed, prepared, run
 if TYPE_CHECKING:
     from smle.certificates.document import Certificate
 
-__all__ = ["BoxNetwork", "Rescale", "Rescaled", "moves_with_inputs", "require_rules", "require_width"]
+__all__ = ["BoxNetwork", "moves_with_inputs", "require_rules"]
 
 Array = npt.NDArray[np.float64]
-
-
-class Rescale(nn.Module):
-    """(z - center) / half, per unit and trained: constant bounds, folded into the backbone as clip to [-1, 1]."""
-
-    def __init__(self, units: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(units))
-        self.shift = nn.Parameter(torch.zeros(units))
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return the rescaled embedding (batch, n)."""
-        return torch.addcmul(self.shift, z, self.scale)
-
-
-class Rescaled(nn.Module):
-    """A backbone with trained constant bounds behind it."""
-
-    def __init__(self, backbone: nn.Module, units: int) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.rescale = Rescale(units)
-
-    def forward(self, *inputs: Any) -> Tensor:
-        """Return the rescaled embedding (batch, n)."""
-        z: Tensor = self.rescale(require_width(self.backbone(*inputs), len(self.rescale.scale)))
-        return z
 
 
 class BoxNetwork(Float32Only):
@@ -124,6 +98,7 @@ class BoxNetwork(Float32Only):
         self.pinned = False
         self.training_clip: Callable[..., Tensor] = torch.clamp
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
+        self._quick = Quick.of(self.backbone)
         self.box = self._make_box(bounds, embedding, frame)
         self.heads = HeadParameters(
             centers_of(spec, self.cells, prefer=prefer),
@@ -132,7 +107,7 @@ class BoxNetwork(Float32Only):
             passthrough=passthrough,
             free=self.cells.free_cell,
         )
-        self._is_large = is_large(spec)
+        self._is_large, self._columns = is_large(spec), len(spec.columns)
         self._gate, self._of_rules = gate_of(spec, self.cells)
         self.freeze()
         self._prepare()
@@ -179,14 +154,16 @@ class BoxNetwork(Float32Only):
             ValueError: If shapes do not fit the rules.
             TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
-        given = read_features(features, is_large=self._is_large)
-        features = given.clone()  # rules are about what was passed: a backbone may work in place on it
-        z = self.embed(given, *backbone_inputs)
-        wanted = (len(z), len(self.spec.columns))
-        if features.shape != wanted:
+        given = features = read_features(features, is_large=self._is_large)
+        z = None if backbone_inputs else self._quickly(given)
+        if z is None:
+            features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+            z = self._called(given, backbone_inputs)
+        z = require_width(z, self.embedding)
+        if features.shape != (z.shape[0], self._columns):
             raise ValueError(
-                f"Expected features of shape {wanted}: one row per embedding, one column per input of the rules. Got "
-                f"{tuple(features.shape)}."
+                f"Expected features of shape {(len(z), self._columns)}: one row per embedding, one column per input of "
+                f"the rules. Got {tuple(features.shape)}."
             )
         if not self.training:
             served: Tensor = self._serve(features, z) if eager(z) else self._served(features, z)
@@ -222,8 +199,10 @@ class BoxNetwork(Float32Only):
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if they are asked for."""
         refuse_tracing()
-        answers = self._program(features.detach().cpu().numpy(), z.detach().to(torch.float32).cpu().numpy())
-        served = torch.from_numpy(answers).to(z.device)
+        embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
+        served = torch.from_numpy(self._program(features.numpy(force=True), embedding.numpy(force=True)))
+        if not z.is_cpu:
+            served = served.to(z.device)
         if not torch.is_grad_enabled() or not (z.requires_grad or features.requires_grad):
             return served
         exact: Tensor = _Exact.apply(self._trained(features, z), served)  # type: ignore[no-untyped-call]
@@ -231,11 +210,17 @@ class BoxNetwork(Float32Only):
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""
-        if backbone_inputs:
-            z = self.backbone(*backbone_inputs)
-        else:
-            z = self.backbone(features if features.dtype is torch.float32 else features.to(torch.float32))
-        return require_width(z, self.embedding)
+        z = None if backbone_inputs else self._quickly(features)
+        return require_width(self._called(features, backbone_inputs) if z is None else z, self.embedding)
+
+    def _quickly(self, features: Tensor) -> Any:
+        """Return what a sequence of plain layers computes, without calls of modules; None: the backbone has to run."""
+        x = features if features.dtype is torch.float32 else features.to(torch.float32)
+        return quickly(self._quick, self._modules["backbone"], x)  # attributes are slow to look up
+
+    def _called(self, features: Tensor, inputs: tuple[Any, ...]) -> Any:
+        """Return what the backbone makes of its further inputs, if there are any, or else of the features."""
+        return self.backbone(*inputs) if inputs else self.backbone(features.to(torch.float32))
 
     def train(self, mode: bool = True) -> BoxNetwork:
         """Switch between training and the deployed program; leaving training freezes bounds and heads."""
@@ -372,15 +357,3 @@ def require_rules(spec: object) -> None:
         )
     if not spec.rules:
         raise RuleError("Expected at least one rule. Got none. Without rules, use the module as it is.")
-
-
-def require_width(z: object, units: int) -> Tensor:
-    """Return an embedding if it has the shape (batch, units).
-
-    Raises:
-        ValueError: If it has not.
-    """
-    if isinstance(z, Tensor) and z.ndim == 2 and z.shape[1] == units:
-        return z
-    got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-    raise ValueError(f"Expected the backbone to return an embedding of shape (batch, {units}). Got {got}.")

@@ -62,7 +62,7 @@ class CertifiedHead(nn.Module):
         refuse_tracing()
         self.require_shapes(features, answers)
         given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
-        X, t = features.detach().cpu().numpy(), given.detach().cpu().numpy()
+        X, t = features.numpy(force=True), given.numpy(force=True)
         if answers.ndim == 2:
             served = torch.from_numpy(self.program(X, t))
         else:

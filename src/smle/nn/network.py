@@ -20,7 +20,7 @@ from smle.nn.backbones import Standardize
 from smle.nn.box_network import require_rules
 from smle.nn.certified_head import CertifiedHead
 from smle.nn.head import is_large, read_features
-from smle.nn.quick import Quick, eager
+from smle.nn.quick import Quick, quickly
 from smle.nn.units import DataScale
 from smle.programs import WIDE
 from smle.rules import Specification
@@ -182,7 +182,7 @@ class SafeNetwork(nn.Module):
         features = self._read(features)
         if self.is_fresh and self.training:
             self._look(features)
-        answers = None if inputs else self._quickly(features)
+        answers = None if inputs else quickly(self._quick, self.backbone, features)
         seen = features
         if answers is None:
             seen = features.detach().clone()  # rules are about what was passed: a module may work in place on it
@@ -223,7 +223,7 @@ class SafeNetwork(nn.Module):
 
     def answers(self, features: Tensor, *inputs: Any) -> tuple[Tensor, bool]:
         """Return what the backbone answers (..., m), and whether it left out the last dimension."""
-        answers = None if inputs else self._quickly(features)
+        answers = None if inputs else quickly(self._quick, self.backbone, features)
         return self._columns(features, self._called(features, inputs) if answers is None else answers)
 
     def _columns(self, features: Tensor, answers: Any) -> tuple[Tensor, bool]:
@@ -237,13 +237,6 @@ class SafeNetwork(nn.Module):
             )
         flat = len(targets) == 1 and answers.ndim == features.ndim - 1
         return (answers[..., None] if flat else answers), flat
-
-    def _quickly(self, features: Tensor) -> Any:
-        """Return the answers of a sequence of plain layers, without calls of modules; None: the backbone has to run."""
-        quick = self._quick
-        if quick is None or quick.backbone is not self.backbone or not eager(features):
-            return None
-        return quick(features if features.dtype is quick.kind else features.to(quick.kind))
 
     def _called(self, features: Tensor, inputs: tuple[Any, ...]) -> Any:
         """Return what the backbone makes of its further inputs, if there are any, or else of the features."""

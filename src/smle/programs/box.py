@@ -13,6 +13,7 @@ import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
 from smle.guarantees import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.programs.quick_box import QuickBox
 from smle_check.program import Gate, Op, Step, Table, box, needed, prepared, run
 from smle_check.reading import BACKBONE
 
@@ -36,6 +37,8 @@ class Box:
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array]) -> None:
         self.ops, self.tensors = ops, MappingProxyType(dict(tensors))
         self._steps: dict[tuple[str | None, np.dtype[Any]], list[Step]] = {}
+        self._quick: dict[np.dtype[Any], QuickBox] = {}
+        self._widths = len(tensors["domain.lower_float32"]), len(tensors.get("bounds.lower", ()))
 
     @classmethod
     def of(cls, certificate: Certificate) -> Box:
@@ -66,22 +69,34 @@ class Box:
         return len(self.tensors["bounds.lower"])
 
     def __call__(self, features: Array, embedding: Array) -> Array:
-        """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64."""
-        last = self.ops[-1].out
-        return self.values(features, embedding, last)[last]  # type: ignore[no-any-return]
+        """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64.
+
+        Raises:
+            TypeError: If features have another kind of numbers.
+            ValueError: If there is not one row of features for each embedding, or a column too many or too few.
+        """
+        rows, (columns, units) = len(embedding), self._widths
+        if features.shape != (rows, columns) or embedding.shape != (rows, units):
+            raise ValueError(
+                f"Expected features of shape {(rows, columns)} and an embedding of shape {(rows, units)}. Got "
+                f"{features.shape} and {embedding.shape}."
+            )
+        quick = self._quick.get(features.dtype)
+        if quick is None:
+            quick = self._quick[features.dtype] = QuickBox(self.ops, self.tensors, TABLE, _format(features))
+        with np.errstate(invalid="ignore", over="ignore"):
+            return quick(features, np.asarray(embedding, dtype=_FLOAT32))
 
     def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
         """Return what each operation makes, by its name: `bits`, `cell` and `clipped` among them.
 
         Operations that a `wanted` value does not need are left out.
         """
-        if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
-            raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
         key = wanted, features.dtype  # its name takes longer than a product
         steps = self._steps.get(key)
         if steps is None:
             ops = self.ops if wanted is None else needed(self.ops, (wanted,))
-            steps = self._steps[key] = prepared(ops, self.tensors, TABLE, features.dtype.name)
+            steps = self._steps[key] = prepared(ops, self.tensors, TABLE, _format(features))
         env = {"features": features, "answer": np.asarray(embedding, dtype=_FLOAT32)}
         with np.errstate(invalid="ignore", over="ignore"):
             run(steps, env)
@@ -103,6 +118,17 @@ class Box:
         """Return the share of each row's units that are moved into the box (batch,); NaN is."""
         inside = self.values(features, embedding, "clipped")["clipped"]
         return (inside != embedding).mean(axis=1, dtype=_FLOAT32)  # type: ignore[no-any-return]
+
+
+def _format(features: Array) -> str:
+    """Return the name of the features' format.
+
+    Raises:
+        TypeError: If it is none of the gate's.
+    """
+    if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
+        raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
+    return features.dtype.name
 
 
 def _clamp(op: Op, x: None, lower: Array, upper: Array) -> Made:

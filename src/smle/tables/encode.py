@@ -374,8 +374,12 @@ def _one_hot(item: Categorical, values: npt.NDArray[Any]) -> FloatArray:
         result[:, i] = text == category
     unknown = result.sum(axis=1) == 0
     if unknown.any():
+        first = str(text[unknown][0])
+        hint = ""
+        if _normal(first) in map(_normal, item.categories):
+            hint = " It is one of them in another Unicode form: normalize the column (pandas: .str.normalize('NFC'))."
         raise DataError(
-            f"Input '{item.name}': unknown category {text[unknown][0]!r} in {int(unknown.sum())} rows. "
-            f"Expected one of {', '.join(item.categories)}."
+            f"Input '{item.name}': unknown category {first!r} in {int(unknown.sum())} rows. "
+            f"Expected one of {', '.join(item.categories)}.{hint}"
         )
     return result

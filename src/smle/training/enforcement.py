@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
@@ -28,6 +29,8 @@ from smle.nn.box_network import BoxNetwork
 __all__ = ["PDCG", "Enforcement", "Report", "enforcement_of"]
 
 Array = npt.NDArray[np.float64]
+_LOG = logging.getLogger("smle.training")
+_SLOW = 60.0  # seconds of projections after which the log says so
 
 
 class Report(NamedTuple):
@@ -103,6 +106,8 @@ class PDCG(Enforcement):
             yesterday's are still good ones. False: with none, as the paper's Algorithm 1 does.
         anchored: The projections of one run all start from the head that it was given.
         cost: `squared`, the paper's, or `absolute`: a linear program instead of a quadratic one.
+        time_limit: Seconds that all projections may take together. None: no limit; after a minute the log says how
+            long a step takes.
 
     `search` may be set to another way to look for counterexamples (`smle.guarantees.Finder`).
     """
@@ -112,16 +117,19 @@ class PDCG(Enforcement):
     def __init__(
         self, *, memory: int = 1, iterations: int = 1000, every: int = 1, tolerance: float = 1e-6,
         keep_memory: bool = True, anchored: bool = False, cost: str = "squared",
+        time_limit: float | None = None,
     ) -> None:  # fmt: skip
         for name, value in (("memory", memory), ("iterations", iterations), ("every", every)):
             if value < 1:
                 raise ValueError(f"Expected {name} >= 1. Got {value}.")
+        if time_limit is not None and not time_limit > 0:
+            raise ValueError(f"Expected time_limit > 0 or None. Got {time_limit}.")
         if not tolerance > 0:
             raise ValueError(f"Expected tolerance > 0. Got {tolerance}.")
         if cost not in PDCG_COSTS:
             raise ValueError(f"Expected cost to be one of {', '.join(PDCG_COSTS)}. Got {cost!r}.")
         self.memory, self.iterations, self.every, self.tolerance = memory, iterations, every, tolerance
-        self.keep_memory, self.anchored, self.cost = keep_memory, anchored, cost
+        self.keep_memory, self.anchored, self.cost, self.time_limit = keep_memory, anchored, cost, time_limit
         self.search: Finder | None = None
         self.final: tuple[Pdcg, ...] = ()
 
@@ -130,6 +138,7 @@ class PDCG(Enforcement):
         super().start(network)
         self._rules, self._problems = (network.spec, network.cells), dict[int, HeadProblem]()
         self._memories: dict[int, Memory] = {}
+        self._seconds, self._steps, self._told = 0.0, 0, False
         self.final = ()
 
     def after_step(self, network: BoxNetwork, step: int) -> None:
@@ -188,7 +197,26 @@ class PDCG(Enforcement):
             )  # fmt: skip
             strength, seconds = max(result.strengths, default=0.0), time.perf_counter() - started
             self.reports.append(Report(step, number, result.succeeded, result.iterations, strength, seconds))
+            self._spend(seconds, len(over.heads))
+        self._steps += 1
         return results
+
+    def _spend(self, seconds: float, heads: int) -> None:
+        """Count seconds of projections; say so when they are many.
+
+        Raises:
+            NotCertifiedError: If they exceed the time limit.
+        """
+        self._seconds += seconds
+        message = (
+            f"pdcg: projections of {heads} heads took {self._seconds:.0f} s in the first {self._steps + 1} steps. "
+            "enforcement='correct' obeys the same rules and needs none; PDCG(every=10) projects at every tenth step."
+        )
+        if self.time_limit is not None and self._seconds > self.time_limit:
+            raise NotCertifiedError(f"{message} The time limit of {self.time_limit:g} s is exceeded.")
+        if self._seconds > _SLOW and not self._told:
+            self._told = True
+            _LOG.warning(message)
 
     def problem(self, over: FrozenHeads, head: int) -> HeadProblem:
         """Return what must hold for a head; obligations are kept between steps, only the bounds are taken anew."""

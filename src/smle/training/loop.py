@@ -152,6 +152,9 @@ class _Run:
         """Take all steps of an epoch, then validate."""
         history, number = self.history, len(self.history.loss)
         history.learning_rate.append(float(self.optimizer.param_groups[0]["lr"]))
+        if self.options.decay_below:
+            for group in self.optimizer.param_groups:
+                group["weight_decay"] = self.options.decay(history.best)
         history.loss.append(self.gradient_steps(number))
         history.final_epochs += self.phase == 2
         if self.enforcement is not None and self.phase:

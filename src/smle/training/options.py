@@ -32,7 +32,8 @@ class TrainingOptions:
     * `validation_fraction`: share of the rows to hold out if no validation set is given.
     * `schedule` of the learning rate: `plateau` (it falls to a third each time a third of the patience is used up),
       `cosine`, or optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
-    * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam, with `weight_decay` as in AdamW.
+    * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam, with `weight_decay` as in AdamW. Once the best
+      validation loss is below `decay_below`, weight decay falls in proportion to it.
     * `keep`: `best` restores the weights of the best validation loss, `last` keeps those of the last epoch.
     * `warmup_epochs`: at most so many epochs without rules first, with the same patience; then training with
       rules starts from there with a new optimizer.
@@ -51,6 +52,7 @@ class TrainingOptions:
     schedule: str | ScheduleFactory | None = NETWORK.schedule
     optimizer: OptimizerFactory | None = None
     weight_decay: float = 0.0
+    decay_below: float = 0.0
     keep: str = "best"
     warmup_epochs: int = 0
     final_epochs: int = 0
@@ -86,6 +88,10 @@ class TrainingOptions:
             plain = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
             return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=plain)
         return self.optimizer(parameters, self.learning_rate)
+
+    def decay(self, best: float) -> float:
+        """Return the weight decay for a best validation loss."""
+        return self.weight_decay * min(1.0, best / self.decay_below) if self.decay_below else self.weight_decay
 
     def make_schedule(self, optimizer: torch.optim.Optimizer, epochs: int) -> Any:
         """Return the scheduler, or None."""
