@@ -125,7 +125,7 @@ def _checks(quick: bool, passed: dict[str, bool]) -> Table:
         ),
         tuple(rows),
         "Ours: closed form, and for affine bounds one LP in x per clause, with rounding margin and multipliers; what "
-        "depends on rules and bounds alone is prepared once, as for a check after every gradient step of the head "
+        "depends on rules and bounds alone is prepared once "
         "(the next column: bounds are new each time, too). The "
         "paper's MILP (equation polytopes_counter, one binary per unit) and the same without the binaries that bound "
         "tightening decides, both by HiGHS. Times include writing the problem down. 'Just holds' is the "
