@@ -484,3 +484,23 @@ def test_what_a_safe_answer_makes_of_a_literal():
     form, constant = safe.form(Literal(g, s, h, False))
     assert form == {0: 2 * Fraction(1, 2) + 3 * 5 + 11, 1: Fraction(6), 2: Fraction(1)}
     assert constant == 2 * 7 - Fraction(3, 4) - h + 2 * margins[0] + 3 * margins[1]
+
+
+def test_a_region_that_holds_numbers_of_one_format_only_counts():
+    """No float32 number lies between 0.5 and 0.50000001: a clip that is on there alone may still undo a limit."""
+    text = """
+inputs: {x: [0, 1]}
+outputs: [y]
+rules:
+  - {name: least, then: y >= 1}
+  - {name: sliver, when: 0.5 < x and x < 0.50000001, then: y <= 2}
+"""
+    certificate = certify_rules(Specification.from_yaml(text))
+    spec = smle_check.Specification(certificate.document["specification"], b"")
+    clips = read_clips(spec, certificate.tensors, limits_of(spec))
+    pairs = Pairs(Boxes(spec), clips)
+    assert [len(pairs.nonempty(clip.limit.region)) for clip in clips] == [2, 1]
+    assert pairs.margin(0, 1, []) == 1
+    undone = Pairs(Boxes(spec), [clips[0], clips[1]._replace(offset=Fraction(0))])
+    with pytest.raises(smle_check.Rejected, match="not proved"):
+        undone.margin(0, 1, [])

@@ -72,6 +72,7 @@ _INSTEAD = {
     "!": "Write 'not'.",
     "~": "Write 'not'.",
     "->": "Write 'implies'.",
+    "implies": "Write CONDITION implies CONCLUSION.",
     "%": "Remainders are not linear.",
 }
 _CLAUSES = {"if", "when", "then"}
