@@ -1,4 +1,4 @@
-"""A fitted model is one state: what is read, what is proved and what is stored belong together, or are refused."""
+"""A fitted model is one state: what is read, proved and stored belong together. Long: one test per way to part them."""
 
 import copy
 import hashlib

@@ -1,4 +1,4 @@
-"""Every constant of sections 12 and 13, derived again here from the format's text, and asked for at its border."""
+"""Every constant of sections 12 and 13, derived again and asked for at its border. Long: one law per constant."""
 
 from __future__ import annotations
 
