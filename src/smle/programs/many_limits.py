@@ -23,11 +23,12 @@ __all__ = ["Pairs"]
 
 Array = npt.NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_WIDE = float(WIDE)
 _PARTS, _FINE = (4096, 1024), 64  # of the range of an input, where so many inputs are read and where more are
 _BLOCK = 1024  # rows that are answered at once: what is computed for them stays in the processor's cache
-_TOGETHER = 16  # rows of which operations see one long row: they are then faster
-_CLEAR, _LOOK = 1, 2  # a part inside of one limit, and one where limits have to be compared
-_LARGE = 1 << 20  # places of a table that float32 tells apart well
+_TOGETHER = 128  # rows of which operations see one long row: they are then faster
+_LARGE = 1 << 20  # places of a table that float32 tells apart well: a sixteenth of one is the distance of its numbers
+_NEAR = 0.125  # of a part: more than half a distance each in the offset and in the sum, and what the product rounds
 
 
 class _Range(NamedTuple):
@@ -86,8 +87,10 @@ class Pairs:
             if op.args[4] is not None:
                 own = sign * self.tensors[op.args[4]].astype(_FLOAT64)[:, self.columns]
             slopes.append(own)
-        self.bits, self.stage, self.outputs = bits, np.array(stage, dtype=np.intp), np.array(outputs, dtype=np.intp)
-        self.values, self.slopes = np.concatenate(values), np.concatenate(slopes)
+        # Behind the last one a limit that changes nothing: what turned out to be inactive gets its number.
+        self.bits, self.stage, self.outputs = bits, np.array([*stage, 0]), np.array([*outputs, 0])
+        self.values = np.concatenate([*values, [-np.inf]])
+        self.slopes = np.concatenate([*slopes, np.zeros((1, len(self.columns)))])
         # Terms of a limit side by side, as many as the longest has; what is missing is 0 times the first column.
         width = int((self.slopes != 0).sum(axis=1).max(initial=0))
         order = np.argsort(self.slopes == 0, axis=1, kind="stable")[:, :width]
@@ -117,6 +120,10 @@ class Pairs:
             parts = [(list(sparse.get(j, {}).items())[slot : slot + 1] or [everywhere])[0] for j in range(total)]
             ends = [np.array(part) for part in zip(*(own for _, own in parts), strict=True)]
             self.asked.append((np.array([k for k, _ in parts], dtype=np.intp), *ends))
+        if self.asked:  # inputs are then found from the place of a limit's first one
+            first = self.asked[0][0]
+            self.asked = [(columns - first, *ends) for columns, *ends in self.asked]
+            self.terms = [(columns - np.append(first, 0), factors) for columns, factors in self.terms]
         self.oblique = []
         for slot in range(max((len(oblique[self.bits[j]]) for j in sparse), default=0)):
             last = [(oblique[bit][slot : slot + 1] or [len(self.thresholds)])[0] for bit in self.bits]
@@ -132,29 +139,39 @@ class Pairs:
         self.origin = np.where(fine, self.lower, kind(0))
         self.scale = np.where(fine, kind(parts_of) / np.where(fine, width, kind(1)), kind(0))
         bases = np.arange(len(width)) * (parts_of + 2)
-        # Half a part more: rounding then never leads to the part before an input's first, and one on either side is
-        # listed anyway. Where numbers are too large for that in the format, they are subtracted first.
+        # Half a part more: rounding then never leads to the part before an input's first. Where numbers are too large
+        # for that in the format, they are subtracted first.
         self.offset = (bases + 0.5 - self.origin.astype(_FLOAT64) * self.scale).astype(kind)
         self.bases = bases if np.abs(self.origin * self.scale).max() > parts_of or bases.max() > _LARGE else None
         lists: list[list[int]] = [[] for _ in range(len(width) * (parts_of + 2))]
         unsure = np.zeros(len(lists), dtype=bool)  # parts near an end of a limit that is listed
         for j, box in sparse.items():
-            parts = {
-                k: [int(v) for v in ((e - self.origin[k]) * self.scale[k] for e in own[:2])] for k, own in box.items()
-            }
-            k = min(box, key=lambda k: parts[k][1] - parts[k][0] if fine[k] else parts_of)
+            ends = {k: [self.position(k, end) for end in own[:2]] for k, own in box.items()}
+            k = min(box, key=lambda k: ends[k][1] - ends[k][0] if fine[k] else parts_of)
             sparse[j] = {k: box[k]} | box  # that input first
-            for part in range(max(parts[k][0] - 1, 0), min(parts[k][1] + 1, parts_of + 1) + 1):
-                lists[k * (parts_of + 2) + part].append(j)
-                inner = parts[k][0] + 1 < part < parts[k][1] - 1
-                unsure[k * (parts_of + 2) + part] |= not inner or len(box) > 1 or oblique[j]
+            low, high = ends[k]
+            parts = range(max(int(low - _NEAR), bases[k]), min(int(high + _NEAR), bases[k] + parts_of + 1) + 1)
+            for part in parts:
+                lists[part].append(j)
+                inner = int(low + _NEAR) < part < int(high - _NEAR)
+                unsure[part] |= not inner or len(box) > 1 or oblique[j]
         longest = max(map(len, lists))
-        # The first limit of each list, the second, ...; -1: there is none.
+        # The first limit of each list, the second, ..., counted from 1; 0: there is none. Negative: a part that is not
+        # inside of the one limit that is listed, so that inputs have to be compared with what limits ask for.
         small = np.min_scalar_type(-len(self.bits) - 1)
-        self.listed = [np.array([own[i] if i < len(own) else -1 for own in lists], dtype=small) for i in range(longest)]
-        some, more = (np.array([len(own) > i for own in lists]) for i in (0, 1))
-        self.kind = np.where(more | unsure, _LOOK, some * _CLEAR).astype(np.int8)
+        self.listed = [
+            np.array([own[i] + 1 if i < len(own) else 0 for own in lists], dtype=small) for i in range(longest)
+        ]
+        if self.listed:
+            more = np.array([len(own) > 1 for own in lists])
+            self.listed[0] *= np.where(more | unsure, -1, 1).astype(small)
         self.share = (sum(map(len, lists)) / parts_of + len(self.dense)) / max(1, len(self.bits))
+
+    def position(self, k: int, value: Any) -> float:
+        """Return where a value of input k lies in the table of parts, up to `_NEAR` as `block` computes it."""
+        if self.bases is None:
+            return float(value) * float(self.scale[k]) + float(self.offset[k])
+        return (float(value) - float(self.origin[k])) * float(self.scale[k]) + float(self.bases[k])
 
     def __call__(self, features: Array, answer: Array) -> Array:
         """Return the answers (batch, m), moved inside the limits."""
@@ -184,12 +201,15 @@ class Pairs:
                 entries += self.bases
             row, limit, place = self.active(x, entries, holds)
             values, flat = self.values.take(limit), x.ravel()
-            first = self.asked[0][0]
-            for columns, factors in self.terms:
-                values += factors.take(limit) * flat.take((columns - first).take(limit) + place)
-            cells = (self.stage * (batch * outputs) + self.outputs).take(limit)
-            cells += row * outputs
-            np.maximum.at(most.ravel(), cells, values)
+            for shift, factors in self.terms:
+                read = shift.take(limit)
+                read += place
+                term = flat.take(read).astype(_FLOAT64)
+                term *= factors.take(limit)
+                values += term
+            row *= outputs
+            row += (self.stage * (batch * outputs) + self.outputs).take(limit)
+            np.maximum.at(most.ravel(), row, values)
         for j, rows in zip(self.dense, self.dense_rows, strict=True):
             values = wide.dot(self.slopes[j]) + self.values[j]
             for oblique in rows:
@@ -197,8 +217,8 @@ class Pairs:
             cell = most[self.stage[j], :, self.outputs[j]]
             np.maximum(cell, values, out=cell)
         q = answer.astype(_FLOAT64)
-        if not q.ravel().dot(q.ravel()) <= float(WIDE**2):
-            q = np.where(np.abs(q) <= float(WIDE), q, self.default)
+        if not q.ravel().dot(q.ravel()) <= _WIDE**2:
+            q = np.where(np.abs(q) <= _WIDE, q, self.default)
         for lowering, limits in zip(self.lowering, most, strict=True):
             if lowering:
                 np.minimum(q, np.negative(limits, out=limits), out=q)
@@ -214,27 +234,38 @@ class Pairs:
 
     def active(self, x: Array, entries: Array, holds: Array) -> tuple[Array, Array, Array]:
         """Return the pairs of a row and a limit that is active there, and the place of the limit's first input in x."""
-        kind, flat, first = self.kind.take(entries), x.ravel(), self.asked[0][0]
-        entries = entries.ravel()
-        clear, look = np.flatnonzero(kind == _CLEAR), np.flatnonzero(kind == _LOOK)
-        entry = entries.take(look)
-        places, limits = [look], [self.listed[0].take(entry)]
+        codes, flat = self.listed[0].take(entries).ravel(), x.ravel()
+        place = np.flatnonzero(codes != 0)
+        code = codes.take(place)
+        limit, unsure = np.abs(code).astype(np.intp), np.flatnonzero(code < 0)
+        limit -= 1
+        if not len(unsure):
+            return place // x.shape[1], limit, place
+        places, limits = [place.take(unsure)], [limit.take(unsure)]
+        entry = entries.ravel().take(places[0])
         for listed in self.listed[1:]:
             more = listed.take(entry)
-            longer = np.flatnonzero(more >= 0)
+            longer = np.flatnonzero(more != 0)
+            if not len(longer):
+                break
             entry = entry.take(longer)
             places.append(places[-1].take(longer))
-            limits.append(more.take(longer))
-        place, limit = np.concatenate(places), np.concatenate(limits).astype(np.intp)
-        for i, (column, *_) in enumerate(self.asked):
-            value = flat.take((column - first).take(limit) + place if i else place)
-            chosen = np.flatnonzero(self.inside(i, limit, value))
-            limit, place = limit.take(chosen), place.take(chosen)
+            limits.append(more.take(longer) - 1)
+        asked_place, asked_limit = np.concatenate(places), np.concatenate(limits, dtype=np.intp)
+        active = np.arange(len(asked_limit))
+        for i, (shift, *_) in enumerate(self.asked):
+            value = flat.take(shift.take(asked_limit) + asked_place if i else asked_place)
+            chosen = np.flatnonzero(self.inside(i, asked_limit, value))
+            asked_limit, asked_place = asked_limit.take(chosen), asked_place.take(chosen)
+            active = active.take(chosen)
         for rows in self.oblique:
-            chosen = np.flatnonzero(holds.ravel().take(rows.take(limit) * len(x) + place // x.shape[1]))
-            limit, place = limit.take(chosen), place.take(chosen)
-        place = np.concatenate([clear, place])
-        limit = np.concatenate([self.listed[0].take(entries.take(clear)).astype(np.intp), limit])
+            chosen = np.flatnonzero(holds.ravel().take(rows.take(asked_limit) * len(x) + asked_place // x.shape[1]))
+            asked_limit, asked_place = asked_limit.take(chosen), asked_place.take(chosen)
+            active = active.take(chosen)
+        first = int(active.searchsorted(len(unsure)))
+        limit[unsure] = len(self.bits)
+        limit[unsure.take(active[:first])] = asked_limit[:first]
+        place, limit = np.concatenate([place, asked_place[first:]]), np.concatenate([limit, asked_limit[first:]])
         return place // x.shape[1], limit, place
 
     def inside(self, i: int, limit: Array, value: Array) -> Array:
