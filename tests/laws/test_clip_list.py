@@ -136,6 +136,23 @@ def test_few_rows_and_many_rows_are_answered_alike():
             assert (together == one_by_one).mean() > 0.99
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("constant", [0, 0.1, 0.5, 1])
+@pytest.mark.parametrize("sign", ["<", "<=", ">", ">="])
+def test_comparisons_alone_are_the_same_beyond_the_ends(sign, constant, dtype):
+    # Columns compare such inputs as they are, rows inside of the domain, where NaN is the lower end.
+    text = "inputs: {{x: [0, 1]}}\noutputs: [y]\nrules:\n  - {{name: a, when: x {} {}, then: y <= 0}}\n"
+    try:
+        program = ClipList(certify_rules(Specification.from_yaml(text.format(sign, constant))))
+    except RuleError:
+        pytest.skip("no input is there")
+    values = [np.nan, -np.inf, -1, 0, 0.1, 0.5, 1, 2, np.inf]
+    X = np.array([*values, *np.nextafter(values, dtype(-9), dtype=dtype), *np.nextafter(values, dtype(9), dtype=dtype)])
+    X, Y = X.astype(dtype)[:, None], np.ones((27, 1), dtype=np.float32)
+    one_by_one = np.concatenate([program(x[None], y[None]) for x, y in zip(X, Y, strict=True)])
+    np.testing.assert_array_equal(np.tile(one_by_one, (4, 1)), program(np.tile(X, (4, 1)), np.tile(Y, (4, 1))))
+
+
 def alike(first, second):
     """Whether answers are the same but for the last bits of sums."""
     return (first == second) | np.isclose(first, second, rtol=1e-6, atol=1e-30)

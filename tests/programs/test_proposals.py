@@ -82,7 +82,7 @@ def test_open_rows_are_proposed_again_and_others_not():
     X, t = np.zeros((3, 1)), np.array([[2.0, 2.0], [3.0, 0.0], [-1.0, 0.0]])
     *_, binds, proposals = setting(spec, X, np.ones(2))
     safe = np.full((3, 2), 0.25)
-    candidates = proposals(binds, X, t, safe)
+    candidates = proposals.further(*proposals.first(binds, X, t), safe)
     first = next(candidates)
     np.testing.assert_allclose(first, [[0.5, 0.5], [2.0, -1.0], [0.0, 0.0]], atol=1e-6)
     second = candidates.send(np.array([True, False, True]))

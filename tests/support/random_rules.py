@@ -90,7 +90,8 @@ def served(
     y, step = t.copy(), np.zeros(len(t), dtype=int)
     rows = np.flatnonzero(~passes(clauses, checked, active, X, t))
     y[rows], step[rows] = safe[rows], -1
-    candidates, open_, number = proposals(active[rows], X[rows], t[rows], safe[rows]), None, 0
+    candidates = proposals.further(*proposals.first(active[rows], X[rows], t[rows]), safe[rows])
+    open_, number = None, 0
     while len(rows):
         try:
             candidate = rounded(candidates.send(open_))

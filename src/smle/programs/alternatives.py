@@ -170,7 +170,7 @@ class Block:
         p, b, active = t[:, self._columns], self.bounds(X), active[:, self._parts]
         imposed = active if self._direct else (active @ self._imposes) > 0
         if self._pieces == 1:
-            z, _, state = self._rows.nearest(p, b, imposed)
+            z, _, state = self._rows.nearest(p, b, imposed, may_be_empty=False)
             return Found(self, b, active, _Nodes(z, imposed, state))
         b = np.broadcast_to(b, (len(p), len(self.N)))
         if self.is_box:

@@ -22,7 +22,7 @@ from smle.programs.clip_list import MANY_LIMITS, ClipList
 from smle.programs.proposals import Proposals
 from smle.rules import ClauseArrays
 from smle_check.floats import TINY
-from smle_check.heads.clips import STAGES, WIDE, limits_of
+from smle_check.heads.clips import STAGES, limits_of
 from smle_check.program import Op, Stage, gate_of, gated
 
 __all__ = ["Candidates", "Served"]
@@ -30,7 +30,6 @@ __all__ = ["Candidates", "Served"]
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
-_WIDE = float(WIDE)
 _FEW_ROWS = 8  # answered one by one
 
 
@@ -102,7 +101,8 @@ class Candidates(ClipList):
         rows, by = np.asarray(bad, dtype=np.intp), None
         if len(bad):
             with self._one_at_a_time:
-                y[rows], by = self._repaired(X[rows], np.asarray(answers)[rows], np.asarray(bits, dtype=bool))
+                asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
+                y[rows], by = self._repaired(*asked)
             safe = 0 if by is None else int((by == 2).sum())
             self.served.repaired += len(rows) - safe
             self.served.safe += safe
@@ -111,14 +111,13 @@ class Candidates(ClipList):
 
     def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
         """Return what serves rows that do not pass: proposals (1) or safe answers (2); None: proposals all."""
-        lower, upper = self._domain[X.dtype.itemsize]
-        x = np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False)
-        proposals = self.proposals(
-            self._active(bits), x, self._usable(answers), lambda: self._safe(x, bits).astype(np.float64)
-        )
-        y, bad, _ = self._run(X, next(proposals).astype(np.float32))
+        x = self._inside(X) if self.proposals.reads_inputs else X
+        first, found = self.proposals.first(self._active(bits), x, self._given(answers))
+        y, bad, _ = self._run(X, first.astype(np.float32))
         if not len(bad):
             return y, None
+        proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
+        next(proposals)
         by = np.ones(len(y), dtype=np.int8)
         left = np.arange(len(y))
         while len(bad):
@@ -128,25 +127,28 @@ class Candidates(ClipList):
             try:
                 proposed = proposals.send(open_)
             except StopIteration:
-                y[left], by[left] = self._safe(x[left], bits[left]), 2
+                y[left], by[left] = self._safe(X[left], bits[left]), 2
                 break
             y[left], bad, _ = self._run(X[left], proposed.astype(np.float32))
         return y, by
 
+    def _inside(self, X: Array) -> Array:
+        """Return inputs inside of the domain, in float64; the lower end for NaN."""
+        lower, upper = self._domain[X.dtype.itemsize]
+        return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
+
     def _active(self, bits: Mask) -> Mask:
         """Return which parts of the rules bind: those of a rule with a region that is active."""
-        return bits[:, self._of_part] if self._of_part is not None else bits.astype(np.float32) @ self._switches > 0
+        if self._of_part is not None:
+            return np.asarray(bits.take(self._of_part, 1))
+        return np.asarray(bits.astype(np.float32) @ self._switches > 0)
 
-    def _usable(self, answers: Array) -> Array:
-        """Return answers as float32 numbers in float64, the default where they are NaN, infinite or far beyond."""
+    def _given(self, answers: Array) -> Array:
+        """Return answers as float32 numbers in float64."""
         if answers.dtype != np.float32:
             with np.errstate(over="ignore", invalid="ignore"):
                 answers = answers.astype(np.float32)
-        given = answers.astype(np.float64)
-        flat = given.ravel()
-        if flat.dot(flat) <= _WIDE**2:  # no square is larger than their sum
-            return given
-        return np.where(np.abs(given) <= _WIDE, given, self._tensors["clips.default"])
+        return answers.astype(np.float64)
 
     @property
     def stored(self) -> Mapping[str, Array]:
@@ -157,7 +159,8 @@ class Candidates(ClipList):
     def proposals(self) -> Proposals:
         """What finds answers that obey; made when the first is asked for."""
         clauses, aims = self._deployed()
-        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["check.range"])
+        scale, reach, default = (self._tensors[name] for name in ("check.scale", "check.range", "clips.default"))
+        return Proposals(clauses, scale, aims, reach, default)
 
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
@@ -198,12 +201,13 @@ class Candidates(ClipList):
         check: Any = CheckedColumns(self._behind, self._tensors, fmt, self._check).function()
         return lambda features, answer: check(features, clips(features, answer))
 
-    def _safe(self, wide: Array, bits: Mask) -> Array:
+    def _safe(self, X: Array, bits: Mask) -> Array:
         """Return safe answers (n, m) in float32, behind the clips of the very bits that choose their leaves.
 
         The proof of a leaf has every bit at one value. At the border of an oblique row the printed functions, which sum
         in other ways, may see the other one. For candidates that makes no difference: they are checked afterwards.
         """
+        wide = self._inside(X)
         q = self._stored(wide, bits).astype(np.float64)
         for op in self._stages:
             values = self._tensors[str(op.args[2])].astype(np.float64)

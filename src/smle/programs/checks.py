@@ -26,6 +26,7 @@ __all__ = ["Check", "CheckedColumns", "CheckedRows"]
 Array = npt.NDArray[Any]
 _MOST_ROWS = 400  # outputs, and numbers in literals, of what is printed row by row
 _FEW_CLAUSES = 12
+_SAFELY = 1 - 2.0**-10  # more than the rounding of a sum of squares takes off
 
 
 class Check:
@@ -139,7 +140,7 @@ class CheckedColumns(_Checked, Columns):
     def narrow(self, op: Op) -> None:
         """Print the check."""
         check = self.check
-        self.names |= {"tiny": np.float32(float(TINY)), "abs": np.abs, "ones": np.ones, "nobody": np.empty(0, np.intp)}
+        self.names |= {"tiny": np.float32(float(TINY)), "abs": np.abs, "ones": np.ones}
         self.lines += [
             "y = q.astype(float32)",
             "small = abs(y) < tiny",
@@ -156,17 +157,18 @@ class CheckedColumns(_Checked, Columns):
             asked.append(" | ".join([f"~e{number}", *self.off(rule)]))
         self.lines += [
             f"ok = {' & '.join(f'({text})' for text in asked)}",
-            "if ok.all(): return out, nobody, None",
             "bad = (~ok).nonzero()[0]",
+            "if not len(bad): return out, bad, None",
             f"bits = ones((len(bad), {check.regions}), dtype=bool)",
         ]
-        self.lines += [f"bits[:, {i}] = b{i}[bad]" for i in range(check.regions) if i not in self.always]
+        self.lines += [f"bits[:, {i}] = b{i}.take(bad)" for i in range(check.regions) if i not in self.always]
         self.end = "    return out, bad, bits"
 
     def clauses(self) -> list[str]:
         """Print the literals; return the texts of the clauses."""
         check = self.check
         self.names |= {"G": check.outputs, "H": check.thresholds[:, None], "R": check.range[:, None]}
+        self.names["near"] = _SAFELY * float(check.range.min()) ** 2
         self.names |= {"reads": check.reads.astype(np.float32), "array": np.array}
         self.lines += ["w = y.astype(float64)", "sums = G @ w"]
         if check.moving:
@@ -175,8 +177,8 @@ class CheckedColumns(_Checked, Columns):
             self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
         self.lines += [
             "holds = sums <= H",
-            "outside = abs(w) > R",
-            "if outside.any(): holds &= reads @ outside.astype(float32) == 0.0",
+            "flat = w.ravel()",  # no square is larger than the sum of all: one product finds what is beyond
+            "if not flat.dot(flat) <= near: holds &= reads @ (abs(w) > R).astype(float32) == 0.0",
         ]
         if len(check.clauses) <= _FEW_CLAUSES:
             return [" | ".join([*(f"holds[{k}]" for k in own), *self.off(rule)]) for rule, own in check.clauses]

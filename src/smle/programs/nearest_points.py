@@ -46,7 +46,8 @@ class Polyhedron:
     def __init__(self, N: Array, unit: Array) -> None:
         self.N, self._moves = N, N * unit
         self._turned, self._unit = np.ascontiguousarray((N / unit).T), unit
-        self._sizes = _RELATIVE * np.abs(self._turned) + _NOISE / unit[:, None]
+        self._rows = np.ascontiguousarray(self._turned.T)
+        self._sizes = _RELATIVE * np.abs(self._rows) + _NOISE / unit
         self._gram = N @ N.T
         self._gram[np.diag_indices(len(N))] += _RIDGE
         self._prepared = len(N) <= _PREPARED_ROWS
@@ -61,7 +62,7 @@ class Polyhedron:
         size = 8 if self._prepared else 0
         # [set, row]: by how much multipliers fall when the row's rises; for rows in the set, the inverse.
         self._steps = np.zeros((size, J, J))
-        self._pulls = np.zeros((size, J, k))  # [set]: the move that takes off what rows exceed
+        self._pulls = np.zeros((J, k, size))  # [row, output, set]: the move that takes off what rows exceed
         self._tight = np.zeros((size, J), dtype=bool)
         self._next = np.full((size, J), -1, dtype=np.intp)  # [set, row]: the set with the row turned
         if self._prepared and sum(comb(J, i) for i in range(min(J, k) + 1)) <= _TRIED_SETS:
@@ -80,17 +81,24 @@ class Polyhedron:
         tables = tables + others - np.where(on, 0.0, 1.0)[:, :, None] * np.eye(J)
         self._all = np.ascontiguousarray(tables.transpose(2, 0, 1).reshape(J * count, J))  # rows, sets; from rows
 
-    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Array, Any]:
+    def nearest(
+        self, p: Array, b: Array, imposed: Mask, state: Any = None, *, may_be_empty: bool = True
+    ) -> tuple[Array, Any, Any]:
         """Return nearest points (n, k), by how much they are short if it is negative (n,), and the state.
 
-        A state that is given is that of the same points under fewer rows.
+        A state that is given is that of the same points under fewer rows. Without `may_be_empty` nobody asks for what
+        they are short.
         """
         n, J = imposed.shape
-        excess = np.where(imposed, p @ self._turned - b, OFF)
         if self._all is not None and n * len(self._all) <= _TRIED_NUMBERS:
-            least = (self._all @ excess.T).reshape(J, len(self._all) // J, n).min(axis=0)
+            over = self._over(p, b)
+            if not np.logical_and.reduce(imposed, axis=None):
+                np.copyto(over, OFF, where=~imposed.T)
+            least = np.minimum.reduce((self._all @ over).reshape(J, len(self._all) // J, n))
             number = least.argmax(axis=0)
-            return p - _product(excess, self._pulls[number]), least.max(axis=0) + _FEASIBLE, number
+            short = np.maximum.reduce(least) + _FEASIBLE if may_be_empty else None
+            return p - self._pulled(over, number), short, number
+        excess = np.where(imposed, p @ self._turned - b, OFF)
         tolerance = 1e-12 * (1.0 + np.abs(p / self._unit).max(axis=1))
         if self._prepared:
             number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
@@ -109,6 +117,16 @@ class Polyhedron:
         z = p - u @ self._moves
         over = np.where(imposed, z @ self._turned - b, OFF).max(axis=1)
         return z, 1e4 * tolerance - over, u if number is None else number
+
+    def _over(self, z: Array, b: Array) -> Array:
+        """Return what points exceed bounds by, (J, n): long rows are added up faster than short ones."""
+        over: Array = self._rows @ z.T
+        over -= b.T if b.ndim == 2 else b[:, None]
+        return over
+
+    def _pulled(self, over: Array, number: Numbers) -> Array:
+        """Return the moves (n, k) that take off, with the tight rows of each point's set, what these exceed."""
+        return np.asarray(np.einsum("jn,jkn->nk", over, self._pulls.take(number, axis=2)))
 
     def _climb(self, excess: Array, multipliers: Array, numbers: Numbers | None, tolerance: Array) -> None:
         """Let broken rows join, until none is left; changes multipliers and numbers of sets."""
@@ -185,14 +203,14 @@ class Polyhedron:
         number = self._numbers[members] = len(self._members)
         self._members.append(members)
         if number == len(self._steps):
-            grown = (np.concatenate([v, np.zeros_like(v)]) for v in (self._steps, self._pulls, self._tight))
-            self._steps, self._pulls, self._tight = grown
+            self._steps, self._tight = (np.concatenate([v, np.zeros_like(v)]) for v in (self._steps, self._tight))
+            self._pulls = np.concatenate([self._pulls, np.zeros_like(self._pulls)], axis=2)
             self._next = np.concatenate([self._next, np.full_like(self._next, -1)])
         on = np.array(sorted(members), dtype=np.intp)
         inverse = np.linalg.inv(self._gram[np.ix_(on, on)])
         self._steps[number][:, on] = self._gram[:, on] @ inverse
         self._steps[number][np.ix_(on, on)] = inverse
-        self._pulls[number][on] = inverse @ self._moves[on]
+        self._pulls[on, :, number] = inverse @ self._moves[on]
         self._tight[number][on] = True
         return number
 
@@ -213,14 +231,16 @@ class Polyhedron:
 
         Unless `thorough`, rows beside the tight ones are not looked at.
         """
-        floor = np.abs(z) @ self._sizes
-        left = z @ self._turned + floor - b
+        room = self._sizes @ np.abs(z).T
+        over = self._over(z, b)
+        over += room
         if self._prepared:
-            z = z - _product(left, self._pulls[state])  # which are 0 for rows that are not tight
+            z = z - self._pulled(over, state)  # which is 0 for rows that are not tight
         else:
-            z = z - self._solve(np.where(state > 0, left, 0.0), state > 0) @ self._moves
+            z = z - self._solve(np.where(state > 0, over.T, 0.0), state > 0) @ self._moves
         if not thorough:
             return z
+        floor = room.T
         tight, limit = self._tight[state] if self._prepared else state > 0, b - floor
         broken = imposed & (z @ self._turned - limit > 0.5 * floor)
         rows = np.flatnonzero(broken.any(axis=1) & tight.any(axis=1))
@@ -255,7 +275,9 @@ class Box:
             self._ends.append((side, rows, columns, starts))
         self._k = k
 
-    def nearest(self, p: Array, b: Array, imposed: Mask, state: Any = None) -> tuple[Array, Array, Any]:
+    def nearest(
+        self, p: Array, b: Array, imposed: Mask, state: Any = None, *, may_be_empty: bool = True
+    ) -> tuple[Array, Any, Any]:
         """Return nearest points (n, k), and by how much they are short if it is negative (n,)."""
         low, high = self._limits(b, imposed)
         z = np.minimum(np.maximum(p, low), high)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Generator
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.alternatives import KEPT, Block
-from smle.programs.label_sets import Labels
+from smle.programs.alternatives import KEPT, Block, Found
+from smle.programs.label_sets import Labels, Turned
 from smle.programs.nearest_points import upward
 from smle.rules import ClauseArrays
+from smle_check.heads.clips import WIDE
 
 __all__ = ["Proposals"]
 
@@ -39,10 +40,16 @@ class Proposals:
         scale: Spread of each output, (m,); distances are counted in it.
         h_checked: What the head compares `g.y + s.x` with, (L,); None: `h`, and just below where a literal is strict.
         reach: The largest size of each output that the head accepts, (m,); None: no limit but that of float32.
+        default: What stands for answers that are NaN, infinite or far beyond, (m,); None: 0.
     """
 
     def __init__(
-        self, clauses: ClauseArrays, scale: Array, h_checked: Array | None = None, reach: Array | None = None
+        self,
+        clauses: ClauseArrays,
+        scale: Array,
+        h_checked: Array | None = None,
+        reach: Array | None = None,
+        default: Array | None = None,
     ) -> None:
         if h_checked is None:
             below = np.minimum(np.nextafter(clauses.h, -np.inf), clauses.h - TINY)
@@ -50,33 +57,42 @@ class Proposals:
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
         self._reach = np.full(len(scale), float(np.finfo(np.float32).max)) if reach is None else reach
-        self._near = float(self._reach.min(initial=np.inf)) ** 2
+        self._default = np.zeros(len(scale)) if default is None else default
+        self._near = min(float(self._reach.min(initial=np.inf)), float(WIDE)) ** 2
         self.rules = clauses.parts
         self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
+        self.reads_inputs = bool(clauses.s.any())
 
-    def __call__(
-        self, active: Mask, X: Array, t: Array, safe: Array | Callable[[], Array]
-    ) -> Generator[Array, Mask | None, None]:
-        """Yield candidates. Shapes: active (n, clauses and lists of exclusions), X (n, d), t (n, m), safe (n, m).
+    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+        """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
-        Safe answers are rarely needed, so that a function may stand for them.
-
-        Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
-        still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
-        left to propose. Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
+        Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
         with np.errstate(all="ignore"):
             flat = t.ravel()
             p = t
             if not flat.dot(flat) <= self._near:  # no square is larger than their sum
-                p = np.minimum(np.maximum(t, -self._reach), self._reach)
-            solved = [part.solve(active, X, p) for part in self.parts]
-            if len(solved) == 1 and len(self.parts[0].outputs) == p.shape[1]:
-                y = solved[0].first()
-            else:
-                y = p.copy()
-                for part, own in zip(self.parts, solved, strict=True):
-                    y[:, part.outputs] = own.first()
+                p = np.where(np.abs(t) <= float(WIDE), t, self._default)
+                p = np.minimum(np.maximum(p, -self._reach), self._reach)
+            found = [part.solve(active, X, p) for part in self.parts]
+            if len(found) == 1 and len(self.parts[0].outputs) == p.shape[1]:
+                return found[0].first(), found
+            y = p.copy()
+            for part, own in zip(self.parts, found, strict=True):
+                y[:, part.outputs] = own.first()
+            return y, found
+
+    def further(
+        self, y: Array, solved: list[Found | Turned], safe: Array | Callable[[], Array]
+    ) -> Generator[Array, Mask | None, None]:
+        """Yield first candidates once more, and then others on the way to safe answers (n, m).
+
+        Safe answers are rarely needed, so that a function may stand for them.
+
+        Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
+        still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
+        left to propose.
+        """
         open_ = yield y
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
         steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)]

@@ -35,8 +35,13 @@ def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) 
 def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
     """Return the columns of the inputs that some comparison or sum reads."""
     read = {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
+    return sorted(read | _columns_summed(ops, tensors))
+
+
+def _columns_summed(ops: Sequence[Op], tensors: Mapping[str, Array]) -> set[int]:
+    """Return the columns of the inputs that some sum reads."""
     sums = {str(n) for op in ops for n in op.args if n == "gate.coefficients" or (n or "").endswith("_slope")}
-    return sorted(read | {int(k) for name in sums for k in np.flatnonzero(np.any(tensors[name], axis=0))})
+    return {int(k) for name in sums for k in np.flatnonzero(np.any(tensors[name], axis=0))}
 
 
 class _Printer:
@@ -90,8 +95,7 @@ class _Printer:
         constants, coefficients, thresholds = (self.stored(name) for name in op.args[2:])
         holds = []
         for (column, negative, strict), constant in zip(gate.comparisons, constants, strict=True):
-            sign = (">" if negative else "<") + ("" if strict else "=")
-            holds.append(f"(x{column} {sign} {self.number(-constant if negative else constant)})")
+            holds.append(self.comparison(column, negative, strict, -constant if negative else constant))
         for row, threshold in zip(coefficients, thresholds, strict=True):  # each sum is evaluated once
             self.lines.append(f"h{len(holds)} = {self.total(row)} <= {self.number(threshold)}")
             holds.append(f"h{len(holds)}")
@@ -100,6 +104,10 @@ class _Printer:
                 self.lines.append(f"b{region} = {self.joined.join(holds[row] for row in rows)}")
             else:
                 self.always.add(region)
+
+    def comparison(self, column: int, above: bool, strict: bool, constant: float) -> str:
+        """Return the text of a comparison of an input."""
+        return f"(x{column} {'>' if above else '<'}{'' if strict else '='} {self.number(constant)})"
 
     def raise_to(self, op: Op) -> None:
         self.stage(op, "<")
@@ -172,15 +180,40 @@ class Columns(_Printer):
         return name
 
     def clamp(self, op: Op) -> None:
-        """Read the inputs, inside of the domain."""
+        """Read the inputs, inside of the domain.
+
+        Those that are compared alone, with constants inside, stay as they are: beyond the ends nothing changes.
+        """
         lower, upper = (self.stored(name) for name in op.args[1:])
+        self.as_given = set(self.read).difference(self.read_later(), _columns_summed(self.ops, self.tensors))
+        for gate in (other for other in self.ops if other.kind == "active"):
+            for (k, negative, strict), constant in zip(gate.fixed.comparisons, self.stored(gate.args[2]), strict=True):
+                # x > c and its opposite x <= c ask for c < upper; x >= c and x < c for c > lower.
+                inside = -constant > lower[k] if negative else constant < upper[k]
+                if strict:
+                    inside = -constant < upper[k] if negative else constant > lower[k]
+                within = lower[k] <= (-constant if negative else constant) <= upper[k]
+                if not (inside and within):
+                    self.as_given.discard(k)
+        self.lines += [f"x{k} = features[:, {k}]" for k in sorted(self.as_given)]
+        clamped = [k for k in self.read if k not in self.as_given]
         self.names |= {"fmax": np.fmax, "fmin": np.fmin}  # which take the end where the other one is NaN
-        whole = len(self.read) > 2
+        whole = len(clamped) > 2
         if whole:
             self.lines.append("x = features.T.astype(float64, order='C')")
-        for k in self.read:
+        for k in clamped:
             column = f"x[{k}]" if whole else f"features[:, {k}].astype(float64)"
             self.lines.append(f"x{k} = fmin(fmax({column}, {self.number(lower[k])}), {self.number(upper[k])})")
+
+    def comparison(self, column: int, above: bool, strict: bool, constant: float) -> str:
+        """Return the text of a comparison of an input; NaN counts as the lower end."""
+        if column not in self.as_given:
+            return super().comparison(column, above, strict, constant)
+        name = f"c{len(self.names)}"
+        self.names[name] = np.array(constant, dtype=self.fmt)
+        if above:
+            return f"(x{column} {'>' if strict else '>='} {name})"
+        return f"~(x{column} {'>=' if strict else '>'} {name})"
 
     def within(self, op: Op) -> None:
         """Read the answers; the default where they are beyond."""
