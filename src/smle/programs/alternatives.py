@@ -90,6 +90,7 @@ class Block:
     Attributes:
         pins: Rows that leave one output a single number (two of them), that output, the number.
         unpinned: 0 for these rows, 1 for others.
+        is_quiet: Whether points are found without overflows or divisions by zero.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Block:
                     imposes[c, i, row] = 1.0
         self._imposes = imposes.reshape(len(clauses), -1)  # [clause, piece and row]; without pieces, of single literals
         self._several = np.flatnonzero(lengths > 1)
+        self.is_quiet = self._pieces == 1 and not self.is_box
         self._direct = len(chosen) == 1 and np.array_equal(self._imposes, np.eye(len(own)))
 
     def members(self, clause: int) -> list[int]:

@@ -109,11 +109,11 @@ class Polyhedron:
             else:
                 u = _product(np.where(self._tight[number], excess, 0.0), self._steps[number])
                 left = np.where(imposed, excess - u @ self._gram, OFF)
-            self._climb(left, u, number, tolerance)
         else:
             u = np.zeros((n, J)) if state is None else state.copy()
-            number = None
-            self._climb(np.where(imposed, excess - u @ self._gram, OFF), u, None, tolerance)
+            left, number = np.where(imposed, excess - u @ self._gram, OFF), None
+        with np.errstate(all="ignore"):
+            self._climb(left, u, number, tolerance)
         z = p - u @ self._moves
         over = np.where(imposed, z @ self._turned - b, OFF).max(axis=1)
         return z, 1e4 * tolerance - over, u if number is None else number

@@ -62,25 +62,30 @@ class Proposals:
         self.rules = clauses.parts
         self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
         self.reads_inputs = bool(clauses.s.any())
+        self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
     def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
         Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
+        if self._is_quiet:  # to ask for silence takes as long as half of the work
+            return self._first(active, X, t)
         with np.errstate(all="ignore"):
-            flat = t.ravel()
-            p = t
-            if not flat.dot(flat) <= self._near:  # no square is larger than their sum
-                p = np.where(np.abs(t) <= float(WIDE), t, self._default)
-                p = np.minimum(np.maximum(p, -self._reach), self._reach)
-            found = [part.solve(active, X, p) for part in self.parts]
-            if len(found) == 1 and len(self.parts[0].outputs) == p.shape[1]:
-                return found[0].first(), found
-            y = p.copy()
-            for part, own in zip(self.parts, found, strict=True):
-                y[:, part.outputs] = own.first()
-            return y, found
+            return self._first(active, X, t)
+
+    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+        flat, p = t.ravel(), t
+        if not flat.dot(flat) <= self._near:  # no square is larger than their sum
+            p = np.where(np.abs(t) <= float(WIDE), t, self._default)
+            p = np.minimum(np.maximum(p, -self._reach), self._reach)
+        found = [part.solve(active, X, p) for part in self.parts]
+        if len(found) == 1 and len(self.parts[0].outputs) == p.shape[1]:
+            return found[0].first(), found
+        y = p.copy()
+        for part, own in zip(self.parts, found, strict=True):
+            y[:, part.outputs] = own.first()
+        return y, found
 
     def further(
         self, y: Array, solved: list[Found | Turned], safe: Array | Callable[[], Array]
