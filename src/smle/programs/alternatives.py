@@ -169,6 +169,7 @@ class Block:
 
     def solve(self, active: Mask, X: Array, t: Array) -> Found:
         """Return allowed points near answers t (n, m), where parts of the rules are active."""
+        self._rows.trim()
         p, b, active = t[:, self._columns], self.bounds(X), active[:, self._parts]
         imposed = active if self._direct else (active @ self._imposes) > 0
         if self._pieces == 1:

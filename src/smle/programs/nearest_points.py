@@ -4,8 +4,8 @@
 
 Outputs are divided by their units first. z = p - N' u with u >= 0 on a set of tight rows. If there are few sets all
 are tried by one product; otherwise by the dual method of Goldfarb and Idnani: the row that is broken most joins the
-set, and rows whose multipliers would become negative leave it. Points share the solutions of small systems, which are
-prepared once for each set that occurs.
+set, and rows whose multipliers would become negative leave it. For many points and few sets it goes from set to set by
+tables that are prepared once; preparing sets as they occur took longer than solving each point's own systems.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ OFF = -1e200  # excess of a row that is not imposed
 _RIDGE = 1e-12  # keeps sets of dependent rows solvable
 _DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
 _FEASIBLE = 1e-8  # what may be short where all sets are tried
-_PREPARED_ROWS = 32
-_PREPARED_NUMBERS = 4_000_000  # of all prepared sets
-_TRIED_SETS = 500
-_TRIED_NUMBERS = 600_000  # points times sets times rows
+_PREPARED_SETS, _PREPARED_NUMBERS = 500, 1_000_000  # if there are no more; half of the numbers are left for others
+_TRIED, _TRIED_TOGETHER = 800, 400_000  # sets times rows, of all points: all sets are tried
+_AT_ONCE = 200_000  # numbers that stay in the processor's cache
 _RELATIVE = 2.0**-23  # twice the rounding of a float32
 _NOISE = 2.0**-44  # of float64, which other outputs leave in one that is near zero
 TINY = 2.0**-125  # twice what becomes zero: proposals keep it from bounds
@@ -50,12 +49,19 @@ class Polyhedron:
         self._sizes = _RELATIVE * np.abs(self._rows) + _NOISE / unit
         self._gram = N @ N.T
         self._gram[np.diag_indices(len(N))] += _RIDGE
-        self._prepared = len(N) <= _PREPARED_ROWS
-        self._all: Array | None = None
+        J, k = N.shape
+        count = sum(comb(J, i) for i in range(min(J, k) + 1))
+        self._prepared = count <= _PREPARED_SETS and 2 * count * J * J <= _PREPARED_NUMBERS
+        self._all = np.zeros((0, J))
         self._forget()
 
+    def trim(self) -> None:
+        """Forget sets that were prepared on the way, if they have become many; states from before are void then."""
+        if self._steps.size > _PREPARED_NUMBERS:
+            self._forget()
+
     def _forget(self) -> None:
-        """Start with the empty set, and with all others if they are few."""
+        """Start with the sets that can be tight, if these are few."""
         J, k = self.N.shape
         self._members = [frozenset[int]()]
         self._numbers = {self._members[0]: 0}
@@ -65,7 +71,7 @@ class Polyhedron:
         self._pulls = np.zeros((J, k, size))  # [row, output, set]: the move that takes off what rows exceed
         self._tight = np.zeros((size, J), dtype=bool)
         self._next = np.full((size, J), -1, dtype=np.intp)  # [set, row]: the set with the row turned
-        if self._prepared and sum(comb(J, i) for i in range(min(J, k) + 1)) <= _TRIED_SETS:
+        if self._prepared:
             self._prepare_all()
 
     def _prepare_all(self) -> None:
@@ -90,7 +96,14 @@ class Polyhedron:
         they are short.
         """
         n, J = imposed.shape
-        if self._all is not None and n * len(self._all) <= _TRIED_NUMBERS:
+        numbers = n * len(self._all)
+        if self._prepared and (numbers <= _TRIED_TOGETHER or len(self._all) <= _TRIED):
+            if numbers > 2 * _AT_ONCE:
+                starts = range(0, n, _AT_ONCE // len(self._all))
+                parts = [slice(i, i + starts.step) for i in starts]
+                found = [self.nearest(p[i], b if b.ndim == 1 else b[i], imposed[i]) for i in parts]
+                z, least, number = (np.concatenate(own) for own in zip(*found, strict=True))
+                return z, least, number
             over = self._over(p, b)
             if not np.logical_and.reduce(imposed, axis=None):
                 np.copyto(over, OFF, where=~imposed.T)
@@ -100,23 +113,22 @@ class Polyhedron:
             return p - self._pulled(over, number), short, number
         excess = np.where(imposed, p @ self._turned - b, OFF)
         tolerance = 1e-12 * (1.0 + np.abs(p / self._unit).max(axis=1))
+        sets: Numbers | None = None
         if self._prepared:
-            number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
+            sets = number = np.zeros(n, dtype=np.intp) if state is None else state.copy()
             if state is None:
-                if self._steps.size > _PREPARED_NUMBERS:
-                    self._forget()
                 u, left = np.zeros((n, J)), excess
             else:
                 u = _product(np.where(self._tight[number], excess, 0.0), self._steps[number])
                 left = np.where(imposed, excess - u @ self._gram, OFF)
         else:
             u = np.zeros((n, J)) if state is None else state.copy()
-            left, number = np.where(imposed, excess - u @ self._gram, OFF), None
+            left = np.where(imposed, excess - u @ self._gram, OFF)
         with np.errstate(all="ignore"):
-            self._climb(left, u, number, tolerance)
+            self._climb(left, u, sets, tolerance)
         z = p - u @ self._moves
         over = np.where(imposed, z @ self._turned - b, OFF).max(axis=1)
-        return z, 1e4 * tolerance - over, u if number is None else number
+        return z, 1e4 * tolerance - over, u if sets is None else sets
 
     def _over(self, z: Array, b: Array) -> Array:
         """Return what points exceed bounds by, (J, n): long rows are added up faster than short ones."""
@@ -274,6 +286,9 @@ class Box:
             columns, starts = np.unique(column[rows], return_index=True)
             self._ends.append((side, rows, columns, starts))
         self._k = k
+
+    def trim(self) -> None:
+        """There is nothing to forget."""
 
     def nearest(
         self, p: Array, b: Array, imposed: Mask, state: Any = None, *, may_be_empty: bool = True
