@@ -141,7 +141,7 @@ def _doors(quick: bool, passed: dict[str, bool]) -> Table:
         tuple(rows),
         "Ratio to the network alone by batch size; one thread; the least processor time of rounds taken in turns. The "
         "head of rules is a program in NumPy behind the module. A learned box takes the place of the last layer. "
-        "Before there were heads of rules an answer cost 1.5 times the network at batch 1, 3 or more from 2 to 128, and "
+        "Before there were heads of rules an answer cost 1.5 times the network at batch 1, 3 or more up to 128, and "
         "1.2 or more at 4,096.",
     )
 
