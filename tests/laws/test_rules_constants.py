@@ -145,11 +145,12 @@ def test_thresholds_of_the_check_are_as_large_as_the_proof_allows_and_no_larger(
         slack += sum_error(stored, [size for _, size in terms], Fraction(0))
         if not literal.x and list(map(abs, literal.y.values())) == [1]:
             slack = Fraction(0)
-        found, value = threshold(spec, literal, ranges), literal.bound - slack
-        above = following(found)
-        assert float(found) == found
-        assert found < value if strict else found <= value
-        assert above >= value if strict else above > value
+        for bound in (literal.bound, 1 + slack):  # the second leaves a number of the format itself
+            found, value = threshold(spec, literal._replace(bound=bound), ranges), bound - slack
+            above = following(found)
+            assert float(found) == found
+            assert found < value if strict else found <= value
+            assert above >= value if strict else above > value
 
 
 def test_stated_ends_are_those_of_the_formats():
