@@ -214,6 +214,28 @@ def test_many_limits_are_looked_up_and_hold(dtype):
     assert moved > 300
 
 
+def test_limits_are_found_at_their_very_ends():
+    # With many inputs the table is long, and float32 numbers that point into it are rounded.
+    rng, inputs = np.random.default_rng(9), 50
+    ends = np.float32(rng.uniform(size=(400, 1)) * 0.99 + [0, 0.003])
+    rules = [
+        f"  - {{name: r{i}, when: {low:.9g} <= x{i % inputs} <= {high:.9g}, then: y <= {i % 7}}}\n"
+        for i, (low, high) in enumerate(ends)
+    ]
+    columns = ", ".join(f"x{k}: [0, 1]" for k in range(inputs))
+    spec = Specification.from_yaml(f"inputs: {{{columns}}}\noutputs: [y]\nrules:\n{''.join(rules)}")
+    certificate = certify_rules(spec)
+    program, pairs = ClipList(certificate), looked_up(certificate, np.float32)
+    near = np.stack([ends, np.nextafter(ends, np.float32(-1)), np.nextafter(ends, np.float32(2))], axis=2).reshape(
+        400, 6
+    )
+    X = np.full((2400, inputs), np.nan, dtype=np.float32)  # NaN is the lower end, which few limits reach
+    X[np.arange(2400), np.repeat(np.arange(400), 6) % inputs] = near.ravel()
+    Y = np.full((2400, 1), 9, dtype=np.float32)
+    one_by_one = np.concatenate([program(X[i : i + 1], Y[i : i + 1]) for i in range(2400)])
+    np.testing.assert_array_equal(pairs(X, Y), one_by_one)
+
+
 def test_a_program_survives_copies():
     program = ClipList(certified("bank"))
     X, Y = np.tile([100.0, 1, 5, 1, 0, 0], (50, 1)), np.full((50, 2), 1e6, dtype=np.float32)
