@@ -26,7 +26,7 @@ from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, limits_of
 from studies.bench.runtimes import Runtime
-from studies.bench.sampling import FloatArray, border_points, corner_points, uniform_points
+from studies.bench.sampling import FloatArray, Judge, border_points, corner_points, uniform_points
 from studies.bench.soundness_attacks import KINDS, TINY, Attack, Attacker, Batch, chunks
 from studies.bench.soundness_programs import ORDERS, Order, Path, in_batches, torch_threads
 
@@ -378,17 +378,19 @@ ATTACKS: dict[str, tuple[Attack[RulesAttacker], float]] = {
 """Name -> (attack, share of all points)."""
 
 
-def unsafe(coupled: Subject, limited: Subject, count: int) -> dict[str, tuple[Subject, Iterator[Batch]]]:
-    """Return the same attacks on heads that are not safe, for one reason each."""
+def unsafe(coupled: Subject, limited: Subject, count: int) -> dict[str, Iterator[tuple[Judge, Batch]]]:
+    """Return the same attacks on heads that are not safe, for one reason each, with their judges."""
 
-    def without_slack() -> Iterator[Batch]:
+    def without_slack() -> Iterator[tuple[Judge, Batch]]:
+        judge = Judge(coupled.spec)
         attacker = RulesAttacker(coupled, np.random.default_rng(0))
         program = RulesProgram(coupled, slack=False)
         for size, dtype in chunks(count, RulesAttacker.chunk):
             X, Z = attacker.mixture(size, dtype)
-            yield Batch(X, X, Z, program(X, Z), "NumPy")
+            yield judge, Batch(X, X, Z, program(X, Z), "NumPy")
 
-    def by_hand() -> Iterator[Batch]:
+    def by_hand() -> Iterator[tuple[Judge, Batch]]:
+        judge = Judge(limited.spec)
         attacker = RulesAttacker(limited, np.random.default_rng(0))
         for size, _ in chunks(count, RulesAttacker.chunk):
             X = attacker.inputs(size, np.float32)
@@ -400,9 +402,9 @@ def unsafe(coupled: Subject, limited: Subject, count: int) -> dict[str, tuple[Su
                 end = X @ slope + np.float32(Fraction(limit.offset))
                 moved = np.maximum(Y[:, limit.output], end) if limit.side > 0 else np.minimum(Y[:, limit.output], end)
                 Y[:, limit.output] = moved
-            yield Batch(X, X, Y, Y, "NumPy")
+            yield judge, Batch(X, X, Y, Y, "NumPy")
 
     return {
-        "the check without slack (ramps)": (coupled, without_slack()),
-        "limits as clips in float32, by hand (limits of the bank)": (limited, by_hand()),
+        "the check without slack (ramps)": without_slack(),
+        "limits as clips in float32, by hand (limits of the bank)": by_hand(),
     }

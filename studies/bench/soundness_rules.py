@@ -14,7 +14,6 @@ from sklearn.multioutput import MultiOutputRegressor
 from studies.bench.harness import BenchResult
 from studies.bench.random_rules import draw
 from studies.bench.rules_attacks import ATTACKS, RulesAttacker, Subject, corrected, stated, unsafe
-from studies.bench.sampling import Judge
 from studies.bench.soundness import campaign
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, LABELS, MIXED, OBLIQUE
 
@@ -149,7 +148,4 @@ def run(quick: bool = False) -> BenchResult:
     """Run all attacks on heads of rules; `quick` takes five heads, the installed onnxruntime and few points."""
     made = [make() for name, make in subjects().items() if not quick or name in _QUICK]
     attempts = unsafe(stated("ramps", RAMPS), stated("limits", LIMITS), 20_000 if quick else 300_000)
-    judged = {
-        name: ((Judge(subject.spec), batch) for batch in batches) for name, (subject, batches) in attempts.items()
-    }
-    return campaign("soundness_rules", made, RulesAttacker, ATTACKS, judged, points=_POINTS[quick], quick=quick)
+    return campaign("soundness_rules", made, RulesAttacker, ATTACKS, attempts, points=_POINTS[quick], quick=quick)

@@ -76,7 +76,7 @@ def reproduce(
     place = str(Path(where).resolve()) if where else None
     wanted = make_jobs(benchmarks, presets=presets, seeds=seeds, study=study, quick=quick, data_dir=place, task=task)
     if taken_from is not None:
-        Store(folder).take(taken_from)
+        Store(folder).take(taken_from, benchmarks)
     if not report_only:
         if not quick:
             data.prepare(sorted({job.benchmark for job in wanted}), place)

@@ -125,8 +125,8 @@ class Store:
                 writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()})
         place.write_text(json.dumps(origins, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
-    def take(self, folder: str | Path) -> int:
-        """Take up the jobs that another folder's CSV files hold and this one lacks; return how many.
+    def take(self, folder: str | Path, names: Sequence[str]) -> int:
+        """Take up the jobs that another folder's CSV files of these names hold and this one lacks; return how many.
 
         Raises:
             OSError: If the folder has no `origins.json`.
@@ -134,7 +134,7 @@ class Store:
         source, here = Path(folder), self.read()
         origins = json.loads((source / _ORIGINS).read_text(encoding="utf-8"))
         found: dict[str, list[dict[str, Any]]] = {}
-        for path in sorted(source.glob("*.csv")):
+        for path in (path for name in names if (path := source / f"{name}.csv").is_file()):
             with path.open(encoding="utf-8", newline="") as stream:
                 for line in csv.DictReader(stream):
                     if key := line.pop("key", ""):

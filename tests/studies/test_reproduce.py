@@ -64,6 +64,9 @@ def test_another_run_goes_on_from_kept_rows(tmp_path, pretended, monkeypatch):
     reproduce(["synthetic"], presets=["best"], output=first, quick=True)
     solved = []
     monkeypatch.setattr(methods, "solve", lambda job: solved.append(job.task) or pretend(job))
+    # Rows of another study, kept in the same folder:
+    other = 'other,"{""benchmark"": ""synthetic"", ""quick"": true}",1,1,a'
+    (first / "paper_choices.csv").write_text(f"key,job,job_seconds,job_cpu,origin\n{other}\n", encoding="utf-8")
     reproduce(["synthetic"], presets=["best"], output=second, quick=True, taken_from=first)
     assert solved == ["n2-hard-P5"]  # it failed, and only results are kept
     kept, again = (read_results(folder).outcomes for folder in (first, second))
