@@ -27,6 +27,7 @@ from smle_check.heads.candidates import (
     read_tree,
     rounding,
     threshold,
+    without_zeros,
 )
 from smle_check.heads.clips import Clip, Pairs, check_clips, gaps, limits_of, read_clips
 from smle_check.heads.known import Boxes, Facts, Leaf
@@ -361,6 +362,48 @@ def test_clips_that_are_off_in_a_leaf_move_nothing_there_and_others_do():
         checked_with(certificate, stored([-7, 10], [-7, 10]), split)
     with pytest.raises(smle_check.Rejected, match="not proved for the safe answer"):
         checked_with(certificate, stored([1, 2], [-7, 10.000001]), split)
+
+
+@pytest.mark.parametrize("then", ["p + q <= 3", "not (c and d)"])
+def test_safe_answers_obey_in_every_region_of_a_rule(then):
+    labels = "c" in then
+    rules = f"  - {{name: a, when: x <= 1 or x >= 5, then: '{then}'}}\n"
+    certificate = coupled(rules, "labels: [c, d]" if labels else "outputs: [p, q]")
+    regions = certificate.document["specification"]["rules"][0]["regions"]
+    assert len(regions) == 2
+    slope = np.zeros((2, 2, 1), dtype=np.float32)
+    for region in regions:  # where its bit is off the other region may still hold
+
+        def split(document, first=region):
+            document["program"]["tree"] = [first, None, None]
+
+        checked_with(certificate, {"safe.offset": np.float32([[1, -1], [-1, 1]]), "safe.slope": slope}, split)
+        for stored in ([[1, -1], [2, 2]], [[2, 2], [1, -1]]):
+            with pytest.raises(smle_check.Rejected, match=r"not proved for the safe answer|may have both"):
+                checked_with(certificate, {"safe.offset": np.float32(stored), "safe.slope": slope}, split)
+
+
+def test_literals_that_differ_in_anything_are_checked_apart():
+    stated = (
+        "p + q <= 3",
+        "p + q < 3",
+        "p + q <= 4",
+        "p + q <= 3 + x",
+        "p + q <= 3 - x",
+        "p + 2 * q <= 3",
+        "q - p < 3",
+    )
+    rules = "".join(f"  - {{name: r{i}, then: {then} or p - q >= 9}}\n" for i, then in enumerate(stated))
+    document = coupled(rules).document["specification"]
+    spec = smle_check.Specification(document, coupled(rules).block)
+    checked = checked_of(spec)
+    assert len(checked.literals) == len(stated) + 1  # p - q >= 9 is in all of them
+    for clause in checked.clauses:
+        own = spec.rules[clause.rule].clauses[clause.clause]
+        assert [checked.literals[k] for k in clause.literals] == own
+    assert checked.reads == [[0, 1]] * len(checked.literals)
+    zero = Literal({0: Fraction(0), 1: Fraction(2)}, {0: Fraction(0)}, Fraction(1), False)
+    assert without_zeros(zero) == Literal({1: Fraction(2)}, {}, Fraction(1), False)
 
 
 def test_affine_clips_move_safe_answers_by_their_rounded_values():
