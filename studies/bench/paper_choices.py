@@ -57,6 +57,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
 
 LIMIT = 60.0
 """Seconds of processor time after which training is stopped; the row then says so and has no score."""
+_UNPROVED = "no certified head"
 
 
 def _base(benchmark: str) -> PaperChoices:
@@ -171,13 +172,16 @@ def result(outcomes: Sequence[Outcome], wanted: Sequence[ChoiceJob], *, quick: b
     found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for outcome in outcomes:
         job = outcome.job
-        row = {"stopped": "no certified head"} if outcome.failed else {"stopped": "", **outcome.rows[0]}
+        row = {"stopped": _UNPROVED} if outcome.failed else {"stopped": "", **outcome.rows[0]}
         found[job["benchmark"], job["variant"], job["task"]] = row
-    stopped = [key for key, row in found.items() if row["stopped"]]
+    unproved = [key for key, row in found.items() if row["stopped"] == _UNPROVED]
+    late = sum(bool(row["stopped"]) for row in found.values()) - len(unproved)
     tables = (*(_effects(benchmark, found) for benchmark in VARIANTS), _cheaper(found))
     passed = {
         f"all {len(wanted)} networks are trained ({len(found)})": len(found) == len(wanted),
-        f"all end certified ({len(stopped)} do not), but for a linear cost": all(key[1] == "cost" for key in stopped),
+        f"all that end in a minute ({late} do not) are certified, but for a linear cost ({len(unproved)} are not)": all(
+            variant == "cost" for _, variant, _ in unproved
+        ),
     }
     return BenchResult("paper_choices", "Choices of the paper, one at a time", tables, passed=passed, quick=quick)
 
