@@ -142,10 +142,7 @@ def test_few_rows_and_many_rows_are_answered_alike():
 def test_comparisons_alone_are_the_same_beyond_the_ends(sign, constant, dtype):
     # Columns compare such inputs as they are, rows inside of the domain, where NaN is the lower end.
     text = "inputs: {{x: [0, 1]}}\noutputs: [y]\nrules:\n  - {{name: a, when: x {} {}, then: y <= 0}}\n"
-    try:
-        program = ClipList(certify_rules(Specification.from_yaml(text.format(sign, constant))))
-    except RuleError:
-        pytest.skip("no input is there")
+    program = ClipList(certify_rules(Specification.from_yaml(text.format(sign, constant))))
     values = [np.nan, -np.inf, -1, 0, 0.1, 0.5, 1, 2, np.inf]
     X = np.array([*values, *np.nextafter(values, dtype(-9), dtype=dtype), *np.nextafter(values, dtype(9), dtype=dtype)])
     X, Y = X.astype(dtype)[:, None], np.ones((27, 1), dtype=np.float32)

@@ -296,7 +296,8 @@ class Box:
         """Return nearest points (n, k), and by how much they are short if it is negative (n,)."""
         low, high = self._limits(b, imposed)
         z = np.minimum(np.maximum(p, low), high)
-        return z, (high - low).min(axis=1), np.zeros(len(p), dtype=np.intp)
+        short = (high - low).min(axis=1) if may_be_empty else None
+        return z, short, np.zeros(len(p), dtype=np.intp)
 
     def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
         """Move points to float32 numbers inside."""

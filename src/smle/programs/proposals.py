@@ -69,7 +69,7 @@ class Proposals:
 
         Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
         """
-        if self._is_quiet:  # to ask for silence takes as long as half of the work
+        if self._is_quiet:  # to ask for silence costs a tenth of a small repair
             return self._first(active, X, t)
         with np.errstate(all="ignore"):
             return self._first(active, X, t)
