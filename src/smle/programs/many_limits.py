@@ -233,15 +233,15 @@ class Pairs:
         return np.concatenate([self.coefficients.dot(wide.T) <= self.thresholds, np.ones((1, batch), dtype=bool)])
 
     def active(self, x: Array, entries: Array, holds: Array) -> tuple[Array, Array, Array]:
-        """Return the pairs of a row and a limit that is active there, and the place of the limit's first input in x."""
+        """Return the pairs of a row and a limit that is active there, and the place of the limit's first input in x.
+
+        A few that turn out to be inactive are of the last limit, which changes nothing.
+        """
         codes, flat = self.listed[0].take(entries).ravel(), x.ravel()
         place = np.flatnonzero(codes != 0)
         code = codes.take(place)
-        limit, unsure = np.abs(code).astype(np.intp), np.flatnonzero(code < 0)
-        limit -= 1
-        if not len(unsure):
-            return place // x.shape[1], limit, place
-        places, limits = [place.take(unsure)], [limit.take(unsure)]
+        unsure = np.flatnonzero(code < 0)
+        places, limits = [place.take(unsure)], [np.negative(code.take(unsure))]
         entry = entries.ravel().take(places[0])
         for listed in self.listed[1:]:
             more = listed.take(entry)
@@ -250,21 +250,29 @@ class Pairs:
                 break
             entry = entry.take(longer)
             places.append(places[-1].take(longer))
-            limits.append(more.take(longer) - 1)
-        asked_place, asked_limit = np.concatenate(places), np.concatenate(limits, dtype=np.intp)
-        active = np.arange(len(asked_limit))
+            limits.append(more.take(longer))
+        asked_place, asked_limit = np.concatenate(places), np.concatenate(limits).astype(np.intp)
+        asked_limit -= 1
+        marked = 2 * len(unsure) <= len(place)  # in their places, where they are few
+        if not marked:
+            sure = np.flatnonzero(code > 0)
+            place, code = place.take(sure), code.take(sure)
+        limit = np.abs(code).astype(np.intp)
+        limit -= 1
+        active = np.arange(len(asked_limit) if marked else 0)
         for i, (shift, *_) in enumerate(self.asked):
             value = flat.take(shift.take(asked_limit) + asked_place if i else asked_place)
             chosen = np.flatnonzero(self.inside(i, asked_limit, value))
             asked_limit, asked_place = asked_limit.take(chosen), asked_place.take(chosen)
-            active = active.take(chosen)
+            active = active.take(chosen) if marked else active
         for rows in self.oblique:
             chosen = np.flatnonzero(holds.ravel().take(rows.take(asked_limit) * len(x) + asked_place // x.shape[1]))
             asked_limit, asked_place = asked_limit.take(chosen), asked_place.take(chosen)
-            active = active.take(chosen)
+            active = active.take(chosen) if marked else active
         first = int(active.searchsorted(len(unsure)))
-        limit[unsure] = len(self.bits)
-        limit[unsure.take(active[:first])] = asked_limit[:first]
+        if marked:
+            limit[unsure] = len(self.bits)
+            limit[unsure.take(active[:first])] = asked_limit[:first]
         place, limit = np.concatenate([place, asked_place[first:]]), np.concatenate([limit, asked_limit[first:]])
         return place // x.shape[1], limit, place
 

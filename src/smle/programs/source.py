@@ -188,12 +188,9 @@ class Columns(_Printer):
         self.as_given = set(self.read).difference(self.read_later(), _columns_summed(self.ops, self.tensors))
         for gate in (other for other in self.ops if other.kind == "active"):
             for (k, negative, strict), constant in zip(gate.fixed.comparisons, self.stored(gate.args[2]), strict=True):
-                # x > c and its opposite x <= c ask for c < upper; x >= c and x < c for c > lower.
-                inside = -constant > lower[k] if negative else constant < upper[k]
-                if strict:
-                    inside = -constant < upper[k] if negative else constant > lower[k]
-                within = lower[k] <= (-constant if negative else constant) <= upper[k]
-                if not (inside and within):
+                c = -constant if negative else constant
+                # x >= c and its opposite x < c; or x > c and its opposite x <= c.
+                if not (lower[k] < c <= upper[k] if negative != strict else lower[k] <= c < upper[k]):
                     self.as_given.discard(k)
         self.lines += [f"x{k} = features[:, {k}]" for k in sorted(self.as_given)]
         clamped = [k for k in self.read if k not in self.as_given]
