@@ -1,20 +1,20 @@
 """Bounds of the embedding, as trainable modules: center c(x) and half-width h(x) > 0, so that l < u by construction.
 
 Raw parameters live in standardized inputs x' (see `DataScale`); what is deployed is in the user's inputs x. Bounds of
-the caller's own (`own_box`) may cross: the clip then gives the upper one, here, in the deployed program and in the
-proof. Bounds by a network are proved over a relaxation (`smle.guarantees.proof.network_boxes`).
+the caller's own (`own_bounds.py`) may cross: the clip then gives the upper one, here, in the deployed program and in
+the proof. Bounds by a network are proved over a relaxation (`smle.guarantees.proof.network_boxes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox", "NetworkBox", "own_box"]
+__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox", "NetworkBox"]
 
 
 _NARROW = 0.0025  # what each slope adds to the half-width at first
@@ -168,72 +168,3 @@ class NetworkBox(Box):
         """Return center and half-width, affine in h, and the hidden layers."""
         hidden = tuple((w.to(dtype), b.to(dtype)) for w, b in zip(self.weights, self.biases, strict=True))
         return BoxParameters(self.center.to(dtype), nn.functional.softplus(self.raw_width.to(dtype)), hidden=hidden)
-
-
-class ModuleBox(Box):
-    """l(x) and u(x) by layers of the caller's own, trained with the network."""
-
-    def __init__(self, module: nn.Module, units: int, inputs: int) -> None:
-        super().__init__()
-        parts = [part for part in module.modules() if not list(part.children())]
-        layers = [part for part in parts[::2] if isinstance(part, nn.Linear)]
-        kinks = [part for part in parts[1::2] if isinstance(part, nn.ReLU)]
-        if len(layers) + len(kinks) != len(parts) or len(layers) != len(kinks) + 1:
-            raise TypeError(f"Expected bounds of Linear and ReLU layers in turn, Linear first and last. Got {module}.")
-        self.layers = nn.ModuleList(layers)
-        sizes = [inputs, *(layer.out_features for layer in layers)]
-        if sizes[-1] != 2 * units or [layer.in_features for layer in layers] != sizes[:-1]:
-            raise ValueError(
-                f"Expected bounds from {inputs} inputs to {2 * units} numbers, lower and upper bounds of {units} "
-                f"units. Got {module}."
-            )
-        self.widths = tuple(sizes[1:-1])
-
-    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
-        """Return center and half-width, affine in the last hidden layer, and the hidden layers."""
-        stated = [_numbers(layer, dtype) for layer in self.layers]
-        weight, bias = stated.pop()
-        lower, upper = torch.cat([bias[:, None], weight], dim=1).chunk(2)
-        return BoxParameters((lower + upper) / 2, (upper - lower) / 2, hidden=tuple(stated))
-
-
-def _numbers(layer: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    assert isinstance(layer, nn.Linear)
-    bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
-    return layer.weight.to(dtype), bias.to(dtype)
-
-
-class StatedBox(Box):
-    """l(x) and u(x) that a module of the caller's own states: affine, however it computes them."""
-
-    def __init__(self, module: nn.Module, units: int, inputs: int) -> None:
-        super().__init__()
-        self.module, self._shape = module, (units, 1 + inputs)
-        self.envelope()
-
-    def envelope(self, dtype: torch.dtype = torch.float32) -> BoxParameters:
-        """Return center and half-width, affine in x'."""
-        stated: Any = self.module.affine_bounds()  # type: ignore[operator]
-        lower, upper = stated
-        shapes = [tuple(getattr(side, "shape", ())) for side in (lower, upper)]
-        if shapes != [self._shape] * 2:
-            raise ValueError(
-                f"Expected affine_bounds() to return two tensors of shape {self._shape}: for each unit the offset, "
-                f"then a slope per input column. Got {shapes}."
-            )
-        lower, upper = lower.to(dtype), upper.to(dtype)
-        return BoxParameters((lower + upper) / 2, (upper - lower) / 2)
-
-
-def own_box(module: nn.Module, units: int, inputs: int) -> Box:
-    """Return bounds of the caller's own as a box.
-
-    * A module of `Linear` and `ReLU` in turn, x' (batch, d) -> (batch, 2 n): lower bounds first, then upper ones.
-    * Any module with a method `affine_bounds()` that returns (lower, upper), shapes (n, 1 + d): offsets, then slopes.
-
-    Raises:
-        TypeError: If the module is neither of the two kinds.
-        ValueError: If its shapes do not fit.
-    """
-    kind = StatedBox if hasattr(module, "affine_bounds") else ModuleBox
-    return kind(module, units, inputs)

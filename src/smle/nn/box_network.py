@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from smle.errors import RuleError
 from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
 from smle.nn.backbones import Rescaled, require_width
-from smle.nn.bounds import AffineBox, Box, FixedBox, NetworkBox, own_box
+from smle.nn.bounds import AffineBox, Box, FixedBox, NetworkBox
 from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_features, stored_heads, ungated
 from smle.nn.head_parameters import HeadParameters
 from smle.nn.operations import TABLE, affine_at
+from smle.nn.own_bounds import own_box
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick, eager, quickly, refuse_tracing
 from smle.nn.units import DataScale
@@ -52,8 +53,9 @@ class BoxNetwork(Float32Only):
         spec: The rules.
         embedding: Width n of the backbone's output.
         bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
-            small ReLU network of x). Or a module of your own: `Linear` and `ReLU` in turn, inputs (batch, d) -> lower
-            and upper bounds (batch, 2 n); or any with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
+            small ReLU network of x). Or modules of your own: two as a tuple, for lower and upper bounds, each `Linear`
+            and `ReLU` in turn, inputs (batch, d) -> (batch, n); one such for both, (batch, 2 n), lower bounds first;
+            or any with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
         gate: A head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
         passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
         frame: Units of the raw parameters, from data; the user's units by default.
@@ -71,7 +73,7 @@ class BoxNetwork(Float32Only):
         spec: Specification,
         *,
         embedding: int,
-        bounds: str | nn.Module = "constant",
+        bounds: str | nn.Module | tuple[nn.Module, nn.Module] = "constant",
         gate: bool = True,
         passthrough: bool | None = None,
         frame: DataScale | None = None,
@@ -79,7 +81,8 @@ class BoxNetwork(Float32Only):
         cells: Cells | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(bounds, nn.Module) and bounds not in ("constant", "fixed", "affine", "network"):
+        own = isinstance(bounds, nn.Module | tuple | list)
+        if not own and bounds not in ("constant", "fixed", "affine", "network"):
             raise ValueError(
                 f"Expected bounds to be 'constant', 'fixed', 'affine', 'network' or a module. Got {bounds!r}."
             )
@@ -112,13 +115,13 @@ class BoxNetwork(Float32Only):
         self.freeze()
         self._prepare()
 
-    def _make_box(self, bounds: str | nn.Module, embedding: int, frame: DataScale) -> Box:
-        if isinstance(bounds, nn.Module):
-            return own_box(bounds, embedding, len(self.spec.columns))
-        if bounds not in ("affine", "network"):
+    def _make_box(self, bounds: str | nn.Module | tuple[nn.Module, nn.Module], embedding: int, frame: DataScale) -> Box:
+        if bounds in ("constant", "fixed"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)
         low, high = (torch.from_numpy((end - frame.x_shift) / frame.x_scale) for end in (domain.low, domain.high))
+        if not isinstance(bounds, str):
+            return own_box(bounds, embedding, low, high)
         return (NetworkBox if bounds == "network" else AffineBox)(embedding, low, high)
 
     def _prepare(self) -> None:
