@@ -223,7 +223,7 @@ def test_probabilities_never_tie_against_the_prediction():
     """sigmoid and softmax round: logits a hair below zero must not reach one half."""
     task = task_of(Specification.from_yaml("inputs: {x: [0, 1]}\nlabels: [a, b, c, d]\nrules: []"))
     logits = np.array([[-1e-30, -0.0, 1e-30, -5e-17]], dtype=np.float32)
-    assert (task.probabilities(logits.astype(np.float64)) >= 0.5).tolist() == (logits >= 0).tolist()
+    assert (task.chances(logits.astype(np.float64)) >= 0.5).tolist() == (logits >= 0).tolist()
 
 
 @pytest.mark.parametrize("options", ["no, yes", "yes, no"])

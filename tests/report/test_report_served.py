@@ -174,13 +174,13 @@ rules:
 """
 
 
-def test_of_labels_and_choices_decisions_count():
+def test_an_answer_whose_scores_moved_was_not_kept():
     spec = Specification.from_yaml(LABELS)
     own = np.array([[1, -1, -1, 0, 1], [-1, 1, -2, 0, 1], [1, 2, 3, 1, 0], [-1, -1, 1, 0, 1]], dtype=np.float32)
-    served = np.array([[2, -1, -1, 0, 3], [-1, 1, 0, 0, 1], [-1, 2, 3, 1, 0], [-1, -1, 1, 1, 0]], dtype=np.float32)
+    served = np.array([[2, -1, -1, 0, 3], [-1, 1, 0, 0, 1], [-1, 2, 3, 1, 0], [-1, -1, 1, 0, 1]], dtype=np.float32)
     counts = Corrections.of(spec, np.zeros((4, 1)), own, served, np.zeros(4))
     assert counts.ways == {"kept": 1, "moved": 3, "replaced": 0, "safe": 0}
-    assert {name: moves.rows for name, moves in counts.moves.items()} == {"cat": 1, "dog": 0, "animal": 1, "size": 1}
+    assert {name: moves.rows for name, moves in counts.moves.items()} == {"cat": 2, "dog": 0, "animal": 1, "size": 1}
     assert counts.broken == {"implied": 1, "one of them": 1}
     (part,) = counts.parts
     assert (part.served, part.own, part.outside) == ((2, 3), (2, 2), 1)  # dog is off, animal is on

@@ -21,7 +21,20 @@ from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.export.stored import StoredModel
 from smle.guarantees import Cells, active, regions_of
 from smle.monitor import Edges, Observation, Usage, column_edges
-from smle.programs import MUCH, WAYS, WIDE, Box, Corrections, Perceptron, Program, program_of, served_by, ways_of
+from smle.programs import (
+    MUCH,
+    WAYS,
+    WIDE,
+    Box,
+    Corrections,
+    Perceptron,
+    Program,
+    Settled,
+    SettledBy,
+    program_of,
+    served_by,
+    ways_of,
+)  # fmt: skip
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
@@ -130,7 +143,7 @@ class ServedModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "cells")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "cells", "_settled_by")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
@@ -178,7 +191,15 @@ class ServedModel:
             return regions_of(self.specification_)
         return cells_of(self.proof, self.specification_)
 
+    @cached_property
+    def _settled_by(self) -> SettledBy | None:
+        return None if self.proof is None or self.head is None else SettledBy(self._spec, self.proof, self.head)
+
     # --- using
+
+    def settled(self, encoded: Array) -> Settled | None:
+        """Return which labels and options the rules settle at encoded inputs; None: there are no rules."""
+        return None if self._settled_by is None else self._settled_by(encoded)
 
     def answered(self, X: Any, out_of_domain: str = "raise", *, taps: bool = False, stacklevel: int = 4) -> Answered:
         """Return what the model answers to a table, and what is served; answers that are replaced are counted.

@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_sample_weight
 from smle.certificates.agreement import require_kind
 from smle.certificates.document import Certificate
 from smle.certificates.rules import certify_rules
-from smle.corrected import ServedModel
+from smle.corrected import Answered, ServedModel
 from smle.defaults import NETWORK
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError
 from smle.estimators.description import describe, short_history
@@ -150,6 +150,14 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     def _task(self) -> Any:
         """What the fitted model predicts."""
         return self._task_of(self.specification_).restored(self.description_)
+
+    def chances(self, found: Answered) -> Array | None:
+        """Return the probabilities of what was served (rows, m), in the order of the rules' outputs; None for numbers.
+
+        What the rules forbid at an input has 0, a label that they force 1.
+        """
+        settled = self.deployed_.settled(found.encoded)
+        return self._task.chances(found.served.astype(np.float64), settled)  # type: ignore[no-any-return]
 
     # --- scikit-learn
 

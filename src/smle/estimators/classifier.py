@@ -112,10 +112,14 @@ class SafeClassifier(ClassifierMixin, SafeEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any, *, out_of_domain: str | None = None) -> npt.NDArray[np.float64]:
         """Return probabilities (rows, m), columns as in `classes_`. They always agree with `predict`.
 
-        A label is on where its probability is at least 0.5, or its threshold; the chosen option has the largest.
+        A label is on where its probability is at least 0.5, or its threshold; the chosen option has the largest. An
+        option that the rules forbid at this input has 0, and the others share the rest as they would without it. A
+        label that the rules force or forbid there has 1 or 0. Relations between labels that are open move decisions,
+        not the probabilities of single labels. Nothing else is claimed of them: the proof is about what is predicted.
         """
-        outputs = self._outputs(X, out_of_domain).served.astype(np.float64)
-        return np.asarray(self._task.probabilities(outputs))
+        chances, task = self.chances(self._outputs(X, out_of_domain)), self._task
+        assert chances is not None
+        return chances[:, task.order] if isinstance(task, Options) else chances
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, as scikit-learn defines it: of several labels the share of rows where all are right."""

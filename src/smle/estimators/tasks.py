@@ -14,6 +14,7 @@ from smle.defaults import CLASSES
 from smle.errors import DataError, ModelFormatError
 from smle.estimators.inputs import spread
 from smle.estimators.parameters import by_name
+from smle.programs import Settled
 from smle.rules import Choice, Specification
 from smle.tables import encode_choices, encode_numbers, option_of, option_values
 
@@ -114,6 +115,10 @@ class Task(ABC):
         """Take over the entries of `facts`, and return the task."""
 
     # --- scores
+
+    def chances(self, outputs: Array, settled: Settled | None = None) -> Array | None:
+        """Return probabilities (n, m), given what the rules settle; None for numbers."""
+        return None
 
     def columns(self) -> list[list[int]]:
         """Return the columns of each output."""
@@ -314,11 +319,16 @@ class Labels(Task):
         """Return labels as 0 and 1."""
         return (outputs >= 0).astype(np.int64)
 
-    def probabilities(self, outputs: Array) -> Array:
-        """Return chances (n, m), at least one half, or the threshold, exactly where a label is on."""
+    def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
+        """Return chances (n, m), at least one half, or the threshold, exactly where a label is on.
+
+        A label that the rules settle has 1 or 0.
+        """
         least = np.full(outputs.shape[1], 0.5) if self.thresholds is None else self.thresholds
-        chance = self.probable(outputs + np.log(least / (1 - least)))
-        return np.where(outputs >= 0, np.maximum(chance, least), np.minimum(chance, np.nextafter(least, 0.0)))
+        chance, on = self.probable(outputs + np.log(least / (1 - least))), outputs >= 0
+        if settled is not None:
+            chance = np.where(settled.on & on, 1.0, np.where(settled.off & ~on, 0.0, chance))
+        return np.where(on, np.maximum(chance, least), np.minimum(chance, np.nextafter(least, 0.0)))
 
     def loss(self, targets: Array) -> Any:
         """Return the logistic loss, weighted by class."""
@@ -439,16 +449,21 @@ class Options(Task):
         """Return the values of the options that win."""
         return np.asarray(self.values[(outputs * self.sign).argmax(axis=1)])
 
-    def probabilities(self, outputs: Array) -> Array:
-        """Return chances (n, options) in the order of `classes`; the option that wins has the largest."""
+    def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
+        """Return chances (n, options) in the order of the options; the one that wins has the largest.
+
+        An option that the rules forbid has 0, and the others share the rest as they would without it.
+        """
         scores = outputs * self.sign
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        chance = weights / weights.sum(axis=1, keepdims=True)
         rows, best = np.arange(len(scores)), scores.argmax(axis=1)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        if settled is not None:
+            weights = np.where(settled.off & (np.arange(scores.shape[1]) != best[:, None]), 0.0, weights)
+        chance = weights / weights.sum(axis=1, keepdims=True)
         others = chance.copy()
         others[rows, best] = -1.0
         chance[rows, best] = np.maximum(chance[rows, best], np.nextafter(others.max(axis=1, initial=-1.0), 2.0))
-        return np.asarray(chance[:, self.order])
+        return np.asarray(chance)
 
     def columns(self) -> list[list[int]]:
         """Return all columns: they are one output."""

@@ -42,7 +42,7 @@ def data_view(
     if measured is not None and spec.rules:
         view["rule_table"] = _rule_table(spec, measured)
     if measured is not None and measured.targets is not None:
-        view.update(_figures(spec, measured.targets, measured.outputs))
+        view.update(_figures(spec, measured.targets, measured.outputs, measured.chances))
     return view
 
 
@@ -172,19 +172,16 @@ def _cell_name(cells: Cells, spec: Specification, index: int) -> str:
     return text or "no rule active"
 
 
-def _figures(spec: Specification, targets: Any, outputs: Any) -> dict[str, Any]:
+def _figures(spec: Specification, targets: Any, outputs: Any, chances: Any) -> dict[str, Any]:
     figures: list[tuple[str, Markup]] = []
-    chances, truths = [], []
+    truths = []
     for output, place in spec.output_slices:
         true, found = targets[:, place], outputs[:, place]
         if isinstance(output, Choice):
             sign = 1.0 if output.pick == "max" else -1.0
-            weights = np.exp(sign * found - (sign * found).max(axis=1, keepdims=True))
-            chances.append((weights / weights.sum(axis=1, keepdims=True)).reshape(-1))
-            truths.append((sign * true == (sign * true).max(axis=1, keepdims=True)).astype(float).reshape(-1))
+            truths.append((sign * true == (sign * true).max(axis=1, keepdims=True)).astype(float))
         elif isinstance(output, Label):
-            chances.append(0.5 * (1.0 + np.tanh(found[:, 0] / 2)))
-            truths.append((true[:, 0] >= 0.5).astype(float))
+            truths.append((true >= 0.5).astype(float))
         elif len(figures) < 6:
             name, true, found = visible(output.name), true[:, 0], found[:, 0]
             picked = np.linspace(0, len(true) - 1, min(len(true), 500)).astype(int)
@@ -193,8 +190,8 @@ def _figures(spec: Specification, targets: Any, outputs: Any) -> dict[str, Any]:
             bars = svg.histogram(found - true, f"predicted − true {name}", f"Histogram of the residuals of {name}")
             figures.append((f"{name}: residuals of {len(true):,} rows", bars))
     title = "Residuals" if figures else "Calibration"
-    if chances:
-        drawing = svg.calibration(np.concatenate(chances), np.concatenate(truths))
+    if chances is not None:
+        drawing = svg.calibration(chances.reshape(-1), np.concatenate(truths, axis=1).reshape(-1))
         caption = "Calibration: all labels and options together; the size of a dot is the number of predictions"
         figures.append((caption, drawing))
     return {"figures": figures, "figures_title": title}

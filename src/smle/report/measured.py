@@ -35,6 +35,7 @@ class Measured:
     * `scores`: as in model.json; `sampled`: rows behind those of oracle and post-processing.
     * `targets`, `outputs`: true and predicted values (inside, m); targets None where the table has none.
     * `head`, `own`: what a head of rules did, and what the model in front of it answers (inside, m).
+    * `chances`: probabilities (inside, m), as `predict_proba` gives them; None for numbers.
     """
 
     rows: int
@@ -51,6 +52,7 @@ class Measured:
     medians: dict[str, float]
     head: Corrections | None = None
     own: Array | None = None
+    chances: Array | None = None
 
 
 def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = None) -> Measured:
@@ -99,6 +101,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         medians={name: float(np.median(X[:, i])) for i, name in enumerate(spec.columns)},
         head=head,
         own=own,
+        chances=model.chances(found),
     )
 
 

@@ -73,7 +73,7 @@ def _share(count: int, rows: int) -> Cell:
 
 
 def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dict[str, Any]:
-    """Return which outputs changed and by how much, where any did. Of labels and choices the decision counts."""
+    """Return which outputs changed and by how much, where any did; of labels and choices their scores count."""
     if not any(moves.rows for _, counts in found for moves in counts.moves.values()):
         return {"moves": None}
     measured = any(not isinstance(output, Label | Choice) for output in spec.outputs)
