@@ -162,16 +162,11 @@ def error64(weights: Sequence[Fraction], sizes: Sequence[Fraction], offset: Frac
     return affine_error(weights, sizes, offset, what, BINARY64) + 2 * lost
 
 
-def stored_slack(values: Sequence[Fraction], sizes: Sequence[Fraction], what: str) -> Fraction:
-    """Bound |fl(stored . x) - values . x| for |x_j| <= sizes_j: stored coefficients, products and sums in float64."""
-    stored = [coefficient(v) for v in values]
-    rounded = sum((abs(v - kept) * size for v, kept, size in zip(values, stored, sizes, strict=True)), Fraction(0))
-    return rounded + error64(stored, sizes, Fraction(0), what)
-
-
 def guard_slack(terms: Mapping[int, Fraction], sizes: Sequence[Fraction]) -> Fraction:
-    """Bound |fl(stored . x) - terms . x| for |x_k| <= sizes_k, as the guard computes it."""
-    return stored_slack(list(terms.values()), [sizes[k] for k in terms], "guard")
+    """Bound |fl(stored . x) - terms . x| for |x_k| <= sizes_k: stored coefficients, products and sums in float64."""
+    stored, reach = {k: coefficient(v) for k, v in terms.items()}, [sizes[k] for k in terms]
+    rounded = sum((abs(v - stored[k]) * sizes[k] for k, v in terms.items()), Fraction(0))
+    return rounded + error64(list(stored.values()), reach, Fraction(0), "guard")
 
 
 def cast_error(size: Fraction) -> Fraction:

@@ -76,7 +76,7 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
             refusals.append(f"{seed - 1}: {reason}")
             continue
         slowest = max(slowest, time.perf_counter() - start)
-        if "check.range" not in certificate.tensors:
+        if "check.scale" not in certificate.tensors:
             kinds["limits alone"] += 1
         else:
             moves = np.frombuffer(certificate.tensors["safe.slope"].data, "<f4").any()

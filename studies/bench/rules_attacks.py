@@ -116,7 +116,10 @@ class RulesProgram:
         self.tree = subject.certificate.document["program"]["tree"]
         self.limits, self.checked, self.regions = limits_of(self.spec), checked_of(self.spec), gated_regions(self.spec)
         if not slack and not self.checked.is_empty:
-            self.tensors["check.thresholds"] = np.array([float(literal.bound) for literal in self.checked.literals])
+            stated = np.array([float(literal.bound) for literal in self.checked.literals])
+            rounded = self.tensors["check.sizes"].any(axis=1)  # others are compared exactly
+            self.tensors["check.thresholds"] = np.where(rounded, stated, self.tensors["check.thresholds"])
+            self.tensors["check.sizes"] = np.zeros_like(self.tensors["check.sizes"])
 
     def sums(self, A: npt.NDArray[Any], v: npt.NDArray[Any], b: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Return A v + b for every row: (rows, k)."""
@@ -185,12 +188,9 @@ class RulesProgram:
         if self.checked.literals:
             S = np.zeros((len(self.checked.literals), wide.shape[1]))
             S[: self.checked.moving] = self.tensors["check.inputs"]
-            values = np.hstack([y.astype(np.float64), wide])
-            sums = self.sums(np.hstack([self.tensors["check.outputs"], S]), values)
+            values = np.hstack([y.astype(np.float64), np.abs(y.astype(np.float64)), wide])
+            sums = self.sums(np.hstack([self.tensors["check.outputs"], self.tensors["check.sizes"], S]), values)
             holds = sums <= self.tensors["check.thresholds"]
-            outside = np.abs(y.astype(np.float64)) > self.tensors["check.range"]
-            for k, literal in enumerate(self.checked.literals):
-                holds[:, k] &= ~outside[:, sorted(literal.y)].any(axis=1)
             for clause in self.checked.clauses:
                 good &= ~on[clause.rule] | holds[:, list(clause.literals)].any(axis=1)
         for r in self.checked.excluding:

@@ -313,7 +313,7 @@ def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = 
     width = tensors["bounds.lower"].shape[0] if "bounds.lower" in tensors else len(spec.targets)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
     interface = interface_of(spec, monitor=monitor)
-    nodes, count = proposals_of(certificate) if "check.range" in tensors else ([], 1)
+    nodes, count = proposals_of(certificate) if "check.scale" in tensors else ([], 1)
     program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
     data: bytes = graph_model(interface, program, Backbone([], [], [value]), titles, nodes).SerializeToString()

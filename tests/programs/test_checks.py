@@ -79,16 +79,16 @@ def test_decides_as_stated(name, kind):
     assert not Judge(spec).violations(X, np.concatenate([program(X[i : i + 1], t[i : i + 1]) for i in range(len(X))]))
 
 
-def test_outputs_whose_coefficients_are_stored_as_zero_stay_in_their_ranges():
-    # 1e-310 is stored as 0; what the program leaves out of the sum the proof bounds by the range of b.
+def test_outputs_whose_coefficients_are_stored_as_zero_are_paid_for_by_their_sizes():
+    # 1e-310 is stored as 0; what the program leaves out of the sum is less than 2^-1022 |b|.
     spec = Specification.from_yaml(
         "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n  - {name: r, then: a <= 1e-310 * b}\n"
     )
     certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
     reference, program = Reference(certificate), Candidates(certificate)
     assert reference.tensors["check.outputs"].tolist() == [[1.0, 0.0]]
-    beyond = float(reference.tensors["check.range"][1]) * 2
-    X, t = np.zeros((20, 1)), np.float32([[-1, 5], [-1, beyond], [-1, -beyond], [1, 5]] * 5)
+    assert reference.tensors["check.sizes"][0, 1] == 2.0**-1022
+    X, t = np.zeros((20, 1)), np.float32([[-1, 5], [0, 1e9], [0, -1e9], [1, 5]] * 5)
     assert [reference.serve(X[0], [row])[1] for row in t[:4].tolist()] == [0, None, None, None]
     for rows in (1, 4, 20):
         kept = [i for i in range(rows) if i % 4 == 0]

@@ -45,7 +45,7 @@ def joined(
     if certificate is None:
         certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
     interface = interface_of(spec, monitor=monitor)
-    if proposals is None and "check.range" in certificate.tensors:
+    if proposals is None and "check.scale" in certificate.tensors:
         proposals = proposals_of(certificate)
     nodes, count = proposals or ([], 1)
     program = certified_program(interface, certificate, certificate.tensors, proposals=count)

@@ -231,16 +231,14 @@ class Question:
         """Return that the check accepts y."""
         literals, numbers = self.checked()
         outputs, thresholds = self.matrix("check.outputs"), self.values("check.thresholds")
-        inputs, ranges = self.matrix("check.inputs"), self.values("check.range")
-        within = [size_of(v.term) <= constant(r) for v, r in zip(y, ranges, strict=True)]
-        read = [Number(z3.If(w, v.term, 0), r, settled=True) for w, v, r in zip(within, y, ranges, strict=True)]
+        inputs, sizes = self.matrix("check.inputs"), self.matrix("check.sizes")
+        absolute = [Number(size_of(v.term), v.size, settled=True) for v in y]
         holds = []
         for k in range(len(literals)):
-            terms = list(zip(outputs[k], read, strict=True))
-            inside = [within[i] for i in range(len(y)) if outputs[k][i]]
+            terms = [*zip(outputs[k], y, strict=True), *zip(sizes[k], absolute, strict=True)]
             if k < len(inputs):
                 terms += list(zip(inputs[k], self.x, strict=True))
-            holds.append(z3.And([*inside, self.sum64(terms).term <= constant(thresholds[k])]))
+            holds.append(self.sum64(terms).term <= constant(thresholds[k]))
         result = []
         for r, rule in enumerate(self.stated["rules"]):
             on = z3.Or([self.bits[g] for g in rule["regions"]])

@@ -87,10 +87,10 @@ class Reference:
         holds = []
         for k, literal in enumerate(self.checked.literals):
             terms = [float(self.tensors["check.outputs"][k, i]) * float(y[i]) for i in literal.y]
+            terms += [float(self.tensors["check.sizes"][k, i]) * abs(float(y[i])) for i in literal.y]
             if k < self.checked.moving:
                 terms += [float(self.tensors["check.inputs"][k, j]) * float(x[j]) for j in literal.x]
-            inside = all(abs(float(y[i])) <= self.tensors["check.range"][i] for i in literal.y)
-            holds.append(inside and summed(terms, self.order) <= float(self.tensors["check.thresholds"][k]))
+            holds.append(summed(terms, self.order) <= float(self.tensors["check.thresholds"][k]))
         for clause in self.checked.clauses:
             if clause.rule in on and not any(holds[k] for k in clause.literals):
                 return False

@@ -133,7 +133,9 @@ class Certificate:
         return [("rule", "statements", last), *rows[:_SHOWN], *more]
 
     def _below(self) -> list[str]:
-        return [f"Claim: {self.document['statement']['claim']}", *_accuracy(self.files.get("model", b""))]
+        document = self.document
+        claim = [f"Claim: {document['statement']['claim']}", *_units(document, self.tensors)]
+        return [*claim, *_accuracy(self.files.get("model", b""))]
 
 
 def how_proved(proved: Sequence[Proved]) -> str:
@@ -142,6 +144,23 @@ def how_proved(proved: Sequence[Proved]) -> str:
         return "never active"
     enforced = sorted({item.by for item in proved if item.by}, reverse=True)
     return ", ".join(enforced) or margin_text(min(item.margin for item in proved))
+
+
+def _units(document: dict[str, Any], tensors: dict[str, smle_check.Tensor]) -> list[str]:
+    """Return in what units of the outputs the nearest allowed answer is looked for, in a line; it is not proved."""
+    if "check.scale" not in tensors:
+        return []
+    numbers = [
+        (i, item["name"]) for i, item in enumerate(document["specification"]["outputs"]) if item["kind"] == "number"
+    ]
+    units = arrays_of({"scale": tensors["check.scale"]})["scale"]
+    if not numbers:
+        return []
+    if len({float(units[i]) for i, _ in numbers}) == 1:
+        return ["Nearest allowed answer: all numbers count alike."]
+    shown = [f"{name} {units[i]:.3g}" for i, name in numbers[:_SHOWN]]
+    more = f", and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    return [f"Nearest allowed answer: distances count in units of {', '.join(shown)}{more}."]
 
 
 def _accuracy(description: bytes) -> list[str]:

@@ -17,6 +17,7 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
 from smle.certificates.multipliers import best_multipliers
 from smle.certificates.safe import NoSafeAnswer, find_safe
+from smle.certificates.units import stated_units
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import (
     ExactOptimal,
@@ -33,7 +34,7 @@ from smle.rules import Specification, label_columns, number_text
 from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, nearest, round_down, round_up
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import Checked, check_tensors, checked_of, gated_regions
-from smle_check.heads.clips import STAGES, WIDE, Clip, Limit, Pairs, gaps, limits_of
+from smle_check.heads.clips import STAGES, Clip, Limit, Pairs, gaps, limits_of
 from smle_check.heads.known import Boxes, Facts, Leaf
 
 __all__ = ["certify_rules"]
@@ -104,48 +105,16 @@ def _checked(
     scale: npt.ArrayLike | None,
 ) -> tuple[Any, dict[str, Any], dict[str, smle_check.Tensor]]:
     """Return the tree, the proofs and the tensors of the check and of the safe answers."""
-    stated, labels = boxes.spec, label_columns(spec)
-    units = _units(stated, clips, checked) if scale is None else np.asarray(scale, dtype=np.float64)
+    stated, labels, limits = boxes.spec, label_columns(spec), [clip.limit for clip in clips]
+    units = np.asarray(scale, dtype=np.float64) if scale is not None else stated_units(stated, limits, checked)
     units = common_units(np.where(units > 0, units, 1.0), labels)
-    ranges = _ranges(stated, clips, checked, typical, units)
     try:
-        safe = find_safe(boxes, clips, checked, typical=typical, scale=units, ranges=ranges)
+        safe = find_safe(boxes, clips, checked, typical=typical, scale=units)
     except NoSafeAnswer as failure:
         raise refusal(spec, boxes, failure.leaf) from None
     stored: dict[str, npt.NDArray[Any]] = {"check.scale": units, "safe.slope": safe.slope, "safe.offset": safe.offset}
-    tensors = check_tensors(stated, checked, [Fraction(v) for v in ranges.tolist()]) | tensors_of(stored)
+    tensors = check_tensors(stated, checked) | tensors_of(stored)
     return safe.tree, {"safe": safe.proofs, "moved": safe.moved}, tensors
-
-
-def _sizes(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> list[list[float]]:
-    """Return, for each output, how large the limits are that rules state for it."""
-    found: list[list[float]] = [[] for _ in stated.outputs]
-    for clip in clips:
-        found[clip.limit.output].append(float(stated.largest(clip.limit.slope, clip.limit.offset)))
-    for literal in checked.literals:
-        reach = stated.largest(literal.x, literal.bound)
-        for i, g in literal.y.items():
-            found[i].append(float(min(reach / abs(g), WIDE)))
-    return found
-
-
-def _units(stated: smle_check.Specification, clips: list[Clip], checked: Checked) -> npt.NDArray[np.float64]:
-    """Return units of the outputs where no data tell them: the size of what the rules ask."""
-    sizes = [max((v for v in own if v > 0), default=1.0) for own in _sizes(stated, clips, checked)]
-    return np.array(sizes)
-
-
-def _ranges(
-    stated: smle_check.Specification,
-    clips: list[Clip],
-    checked: Checked,
-    typical: npt.NDArray[np.float64],
-    units: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """Return powers of two above 1,024 units, twice the typical answer and twice what rules state."""
-    stated_sizes = np.array([max(own, default=0.0) for own in _sizes(stated, clips, checked)])
-    largest = np.maximum.reduce([1024 * units, 2 * np.abs(typical), 2 * stated_sizes])
-    return np.asarray(np.exp2(np.clip(np.ceil(np.log2(largest)), -99, 100)), dtype=np.float64)
 
 
 # --- Numbers ---------------------------------------------------------------------------------------------------

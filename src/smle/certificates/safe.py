@@ -90,7 +90,6 @@ class _Search:
     checked: Checked
     typical: Array
     scale: Array
-    ranges: Array
     leaves: list[tuple[Leaf, list[tuple[Form, Fraction]]]] = field(default_factory=list)
     proofs: list[dict[str, Any]] = field(default_factory=list)
     moved: list[dict[str, Any]] = field(default_factory=list)
@@ -308,7 +307,7 @@ class _Literals:
             np.array([need.row.h - float(need.support(need.row.s[None])[0][0]) for need in needs]),
             np.repeat(np.arange(len(clauses)), [len(own) for own in clauses]),
             near=search.near,
-            reach=np.minimum(search.ranges[search.read] / search.unit, _NEAR),
+            reach=np.full(len(search.read), _NEAR),
             room=np.array([float(need.row.roomy) for need in needs]),
             most=_CAP,
         )
@@ -361,9 +360,7 @@ def _float32(value: float) -> Fraction:
     return Fraction(single) if abs(single) >= TINY else Fraction(0)
 
 
-def find_safe(
-    boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Array, scale: Array, ranges: Array
-) -> SafeAnswers:
+def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Array, scale: Array) -> SafeAnswers:
     """Return proved safe answers for all inputs.
 
     Args:
@@ -372,12 +369,11 @@ def find_safe(
         checked: What is checked on candidates.
         typical: An answer that safe ones should be near, (m,).
         scale: Units of the outputs, (m,).
-        ranges: How large outputs may be, (m,).
 
     Raises:
         NoSafeAnswer: If none is proved; names the leaf.
     """
-    search = _Search(boxes, clips, checked, typical, scale, ranges)
+    search = _Search(boxes, clips, checked, typical, scale)
     tree = search.grow(ROOT)
     m, d = len(scale), len(search.spec.inputs)
     slope, offset = np.zeros((len(search.leaves), m, d), np.float32), np.zeros((len(search.leaves), m), np.float32)

@@ -73,10 +73,10 @@ def _meets(block: Block, gates: Gates, kept: list[int], tight: tuple[int, ...]) 
     """Whether an answer at some input has rows tight, and keeps others."""
     bound, slope = block.affine_bounds(len(gates.lower))
     used = np.flatnonzero(slope.any(axis=0))
-    reach = gates.reach[block.outputs] / block.unit
+    free = np.full(len(block.outputs), np.inf)
     A = np.concatenate([block.N, slope[:, used]], axis=1)[kept]
     loose = _NEAR * (1 + np.abs(bound[kept]))
     low = np.where(np.isin(kept, tight), bound[kept] - loose, -np.inf)
-    ends = np.concatenate([-reach, gates.lower[used]]), np.concatenate([reach, gates.upper[used]])
+    ends = np.concatenate([-free, gates.lower[used]]), np.concatenate([free, gates.upper[used]])
     problem = LinearProgram(np.zeros(A.shape[1]), A, low, bound[kept] + loose, *ends)
     return solve(problem).status is not Status.INFEASIBLE

@@ -171,7 +171,7 @@ def write_certified(
         raise NotCertifiedError(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
-    proposals, count = proposals_of(certificate) if "check.range" in tensors else ([], 1)
+    proposals, count = proposals_of(certificate) if "check.scale" in tensors else ([], 1)
     program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
     data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)

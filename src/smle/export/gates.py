@@ -28,7 +28,7 @@ class Gates:
     Attributes:
         rules: The rule of each part of the rules, as in `ClauseArrays.parts`.
         lower, upper: The domain.
-        reach: The largest size of each output that the check accepts.
+        outputs: How many outputs there are.
     """
 
     def __init__(self, w: Writer, certificate: Certificate, program: Candidates) -> None:
@@ -37,7 +37,7 @@ class Gates:
         table = Table(Program(), spec, gated, certificate.tensors, bounded=limits)
         self.rules = program.proposals.rules
         self.lower, self.upper = (program.stored[f"domain.{end}_float64"] for end in ("lower", "upper"))
-        self.reach = program.stored["check.range"]
+        self.outputs = len(spec.outputs)
         self._rows = len(table.rows)
         self._members = [[table.regions[g] for g in rule.regions] for rule in spec.rules[: int(self.rules.max()) + 1]]
         self._known: dict[str, str] = {}

@@ -154,7 +154,7 @@ def _polyhedra(
 
     Which set it is, is found in float32, the point in float64. Rows are moved inward by what a cast to float32 may do.
     """
-    N, (J, k), P, m = block.N, block.N.shape, len(pieces), len(gates.reach)
+    N, (J, k), P, m = block.N, block.N.shape, len(pieces), gates.outputs
     # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
     bound, slope = block.affine_bounds(len(gates.lower))
     rows = np.zeros((J, m))

@@ -46,9 +46,7 @@ def _given(w: Writer, program: Candidates) -> str:
     """Return the answers (m, rows) in float64, numbers that the head would accept."""
     wide = w.add("Cast", ["repair/answers"], to=DOUBLE)
     small = w.add("LessOrEqual", [w.add("Abs", [wide]), w.number(2.0**100)])
-    known = w.add("Where", [small, wide, w.column(program.stored["clips.default"])])
-    reach = program.stored["check.range"]
-    return w.add("Max", [w.add("Min", [known, w.column(reach)]), w.column(-reach)])
+    return w.add("Where", [small, wide, w.column(program.stored["clips.default"])])
 
 
 def _nearest(w: Writer, program: Candidates, gates: Gates, given: str, ranks: int) -> list[str]:

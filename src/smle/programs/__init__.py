@@ -5,6 +5,7 @@ from smle.programs.candidates import Candidates
 from smle.programs.clip_list import ClipList
 from smle.programs.head import Program, program_of
 from smle.programs.served import MUCH, WAYS, WIDE, Corrections, Moves, Parts, alternatives_of, served_by, ways_of
+from smle.programs.settled import Settled, SettledBy
 
 __all__ = [
     "MUCH",
@@ -18,6 +19,8 @@ __all__ = [
     "Parts",
     "Perceptron",
     "Program",
+    "Settled",
+    "SettledBy",
     "alternatives_of",
     "frozen_heads_of",
     "program_of",

@@ -112,6 +112,8 @@ class Box:
     def bits_of(self, features: Array) -> npt.NDArray[np.bool_]:
         """Return which regions of the gate each row lies in (batch, regions)."""
         nothing = np.zeros((len(features), 0), dtype=_FLOAT32)
+        if not any(op.out == "bits" for op in self.ops):
+            return np.zeros((len(features), 0), dtype=bool)
         return self.values(features, nothing, "bits")["bits"]  # type: ignore[no-any-return]
 
     def clipped_share(self, features: Array, embedding: Array) -> npt.NDArray[np.float32]:

@@ -159,8 +159,7 @@ class Candidates(ClipList):
     def proposals(self) -> Proposals:
         """What finds answers that obey; made when the first is asked for."""
         clauses, aims = self._deployed()
-        scale, reach, default = (self._tensors[name] for name in ("check.scale", "check.range", "clips.default"))
-        return Proposals(clauses, scale, aims, reach, default)
+        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["clips.default"])
 
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
@@ -224,7 +223,7 @@ class Candidates(ClipList):
 
     def _stored(self, wide: Array, bits: Mask) -> Array:
         """Return the stored answers (n, m) of the leaves, in float32, before the clips."""
-        result = np.zeros((len(wide), len(self._tensors["check.range"])), dtype=np.float32)
+        result = np.zeros((len(wide), len(self._tensors["check.scale"])), dtype=np.float32)
         number = 0
         stack = [(self._tree, np.arange(len(wide)))]
         while stack:

@@ -2,8 +2,8 @@
 
     (features, answer) -> (settled answers, the rows that do not pass, the bits of the regions there)
 
-A literal holds if the outputs that it reads are in their ranges and its sum is at most its threshold. A clause holds if
-one of its literals does, or if no region of its rule is active; so for the pairs of labels that a rule excludes.
+A literal holds if its sum, over outputs, their sizes and inputs, is at most its threshold. A clause holds if one of its
+literals does, or if no region of its rule is active; so for the pairs of labels that a rule excludes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ __all__ = ["Check", "CheckedColumns", "CheckedRows"]
 Array = npt.NDArray[Any]
 _MOST_ROWS = 400  # outputs, and numbers in literals, of what is printed row by row
 _FEW_CLAUSES = 12
-_SAFELY = 1 - 2.0**-10  # more than the rounding of a sum of squares takes off
 
 
 class Check:
@@ -41,18 +40,17 @@ class Check:
         self.excluded = [
             (rule, np.array(spec.rules[rule].exclusions, dtype=np.intp).reshape(-1, 2)) for rule in checked.excluding
         ]
-        names = ("outputs", "inputs", "thresholds", "range")
-        self.outputs, self.inputs, self.thresholds, self.range = (tensors[f"check.{name}"] for name in names)
-        self.reads = np.zeros(self.outputs.shape, dtype=bool)  # not `outputs != 0`: a coefficient may be stored as 0
-        for k, own in enumerate(checked.reads):
-            self.reads[k, own] = True
+        names = ("outputs", "sizes", "inputs", "thresholds")
+        self.outputs, self.sizes, self.inputs, self.thresholds = (tensors[f"check.{name}"] for name in names)
+        self.is_sized = bool(self.sizes.any())
 
     @property
     def is_short(self) -> bool:
         """Whether it can be printed number by number."""
         pairs = sum(len(pairs) for _, pairs in self.excluded)
-        size = int(self.reads.sum()) + np.count_nonzero(self.inputs) + sum(len(own) for _, own in self.clauses)
-        return bool(len(self.range) + size + 2 * pairs <= _MOST_ROWS)
+        size = sum(int(np.count_nonzero(part)) for part in (self.outputs, self.sizes, self.inputs))
+        size += sum(len(own) for _, own in self.clauses)
+        return bool(self.outputs.shape[1] + size + 2 * pairs <= _MOST_ROWS)
 
 
 class _Checked(_Printer):
@@ -83,28 +81,21 @@ class CheckedRows(_Checked, Rows):
 
     def given(self, op: Op) -> None:
         """Read answers that clips have moved already."""
-        self.lines.append("".join(f"q{i}, " for i in range(len(self.check.range))) + "= q")
+        self.lines.append("".join(f"q{i}, " for i in range(self.check.outputs.shape[1])) + "= q")
 
     def narrow(self, op: Op) -> None:
         """Print the check."""
         check, tiny = self.check, repr(float(TINY))
-        outputs = range(len(check.range))
+        outputs = range(check.outputs.shape[1])
         values = "".join(f"q{i}, " for i in outputs)
         if any("affine" in other.out for other in self.ops):  # others leave float32 numbers
             self.names["packed"] = array
             self.lines.append(f"{values}= packed('f', ({values}))")
         self.lines += [f"if -{tiny} < q{i} < {tiny}: q{i} = 0.0" for i in outputs]
         self.lines.append(f"served.append(({values}))")
-        used = [i for i in outputs if check.reads[:, i].any()]
-        inside = [f"-{r!r} <= q{i} <= {r!r}" for i, r in enumerate(check.range.tolist())]
-        plain = [self.literal(k) for k in range(len(check.thresholds))]
-        ranged = [
-            f"({' and '.join([literal, *(inside[i] for i in outputs if check.reads[k, i])])})"
-            for k, literal in enumerate(plain)
-        ]
-        asked, strict = self.conditions(plain), self.conditions(ranged)
-        within = " and ".join(inside[i] for i in used) or "True"
-        self.lines.append(f"if not (({asked}) if {within} else ({strict})):")
+        self.names["abs"] = abs
+        self.lines += [f"a{i} = abs(q{i})" for i in outputs if check.sizes[:, i].any()]
+        self.lines.append(f"if not ({self.conditions([self.literal(k) for k in range(len(check.thresholds))])}):")
         bits = "".join("True, " if i in self.always else f"b{i}, " for i in range(check.regions))
         self.lines += ["    failed.append(len(served) - 1)", f"    known.append(({bits}))"]
         self.names["array"] = np.array
@@ -114,6 +105,7 @@ class CheckedRows(_Checked, Rows):
         """Return the text of the comparison of a sum."""
         check = self.check
         terms = [f"{v!r} * q{i}" for i, v in enumerate(check.outputs[k].tolist()) if v]
+        terms += [f"{v!r} * a{i}" for i, v in enumerate(check.sizes[k].tolist()) if v]
         if k < check.moving:
             terms += [f"{v!r} * x{j}" for j, v in enumerate(check.inputs[k].tolist()) if v]
         return f"{' + '.join(terms) or '0.0'} <= {float(check.thresholds[k])!r}"
@@ -149,7 +141,7 @@ class CheckedColumns(_Checked, Columns):
         ]
         asked = self.clauses() if check.clauses else []
         for number, (rule, pairs) in enumerate(check.excluded):
-            matrix = np.zeros((len(check.range),) * 2, dtype=np.float32)
+            matrix = np.zeros((check.outputs.shape[1],) * 2, dtype=np.float32)
             matrix[pairs[:, 0], pairs[:, 1]] = 1.0  # sums are whole numbers below 2^24
             self.names[f"pairs{number}"] = matrix
             self.lines.append("on = (y >= 0.0).astype(float32)")
@@ -167,19 +159,17 @@ class CheckedColumns(_Checked, Columns):
     def clauses(self) -> list[str]:
         """Print the literals; return the texts of the clauses."""
         check = self.check
-        self.names |= {"G": check.outputs, "H": check.thresholds[:, None], "R": check.range[:, None]}
-        self.names["near"] = _SAFELY * float(check.range.min()) ** 2
-        self.names |= {"reads": check.reads.astype(np.float32), "array": np.array}
-        self.lines += ["w = y.astype(float64)", "sums = G @ w"]
+        self.names |= {"G": check.outputs, "H": check.thresholds[:, None], "array": np.array}
+        self.lines.append("w = y.astype(float64)")
+        if check.is_sized:
+            self.names |= {"G": np.hstack([check.outputs, check.sizes]), "joined": np.concatenate}
+            self.lines.append("w = joined((w, abs(w)))")
+        self.lines.append("sums = G @ w")
         if check.moving:
             read = self.read_later()
             self.names["S"] = np.ascontiguousarray(check.inputs[:, read])
             self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
-        self.lines += [
-            "holds = sums <= H",
-            "flat = w.ravel()",  # no square is larger than the sum of all: one product finds what is beyond
-            "if not flat.dot(flat) <= near: holds &= reads @ (abs(w) > R).astype(float32) == 0.0",
-        ]
+        self.lines.append("holds = sums <= H")
         if len(check.clauses) <= _FEW_CLAUSES:
             return [" | ".join([*(f"holds[{k}]" for k in own), *self.off(rule)]) for rule, own in check.clauses]
         sizes = [len(own) for _, own in check.clauses]

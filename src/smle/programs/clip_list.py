@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
+from smle.programs.box import TABLE
 from smle.programs.many_limits import Pairs
 from smle.programs.source import Function, columns_function, rows_function
 from smle_check.heads.clips import limits_of
-from smle_check.program import clip_list
+from smle_check.program import clip_list, needed, prepared, run
 
 __all__ = ["ClipList"]
 
@@ -57,6 +58,12 @@ class ClipList:
             ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
         """
         return self._run(X, answers)  # type: ignore[no-any-return]
+
+    def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
+        """Return which regions of the gate each row lies in (n, regions)."""
+        kind = X.dtype.newbyteorder("=")
+        steps = prepared(needed(self._ops, ("bits",)), self._tensors, TABLE, kind.name)
+        return run(steps, {"features": X.astype(kind, copy=False)})  # type: ignore[no-any-return]
 
     def _run(self, X: Array, answers: Array) -> Any:
         """Choose a printed function and call it."""

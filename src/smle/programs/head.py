@@ -24,4 +24,4 @@ def program_of(certificate: Certificate) -> Program:
     """Return the program that a certificate speaks of."""
     if certificate.document["program"]["head"] == "box":
         return Box.of(certificate)
-    return Candidates(certificate) if "check.range" in certificate.tensors else ClipList(certificate)
+    return Candidates(certificate) if "check.scale" in certificate.tensors else ClipList(certificate)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.programs.source import columns_read
-from smle_check.heads.clips import WIDE
+from smle_check.heads.sums import WIDE
 from smle_check.program import Gate, Op
 
 __all__ = ["Pairs"]

@@ -18,7 +18,7 @@ from smle.programs.alternatives import KEPT, Block, Found
 from smle.programs.label_sets import Labels, Turned
 from smle.programs.nearest_points import upward
 from smle.rules import ClauseArrays
-from smle_check.heads.clips import WIDE
+from smle_check.heads.sums import WIDE
 
 __all__ = ["Proposals"]
 
@@ -29,6 +29,7 @@ Numbers = npt.NDArray[np.intp]
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
+_NEAR = float(WIDE) ** 2
 _MOST_PAIRS = 20_000  # exclusions that become clauses where labels are tied to more
 
 
@@ -39,26 +40,18 @@ class Proposals:
         clauses: The rules' clauses.
         scale: Spread of each output, (m,); distances are counted in it.
         h_checked: What the head compares `g.y + s.x` with, (L,); None: `h`, and just below where a literal is strict.
-        reach: The largest size of each output that the head accepts, (m,); None: no limit but that of float32.
         default: What stands for answers that are NaN, infinite or far beyond, (m,); None: 0.
     """
 
     def __init__(
-        self,
-        clauses: ClauseArrays,
-        scale: Array,
-        h_checked: Array | None = None,
-        reach: Array | None = None,
-        default: Array | None = None,
+        self, clauses: ClauseArrays, scale: Array, h_checked: Array | None = None, default: Array | None = None
     ) -> None:
         if h_checked is None:
             below = np.minimum(np.nextafter(clauses.h, -np.inf), clauses.h - TINY)
             h_checked = np.where(clauses.strict, below, clauses.h)
         scale = np.asarray(scale, dtype=np.float64)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        self._reach = np.full(len(scale), float(np.finfo(np.float32).max)) if reach is None else reach
         self._default = np.zeros(len(scale)) if default is None else default
-        self._near = min(float(self._reach.min(initial=np.inf)), float(WIDE)) ** 2
         self.rules = clauses.parts
         self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
         self.reads_inputs = bool(clauses.s.any())
@@ -76,9 +69,8 @@ class Proposals:
 
     def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
         flat, p = t.ravel(), t
-        if not flat.dot(flat) <= self._near:  # no square is larger than their sum
+        if not flat.dot(flat) <= _NEAR:  # no square is larger than their sum
             p = np.where(np.abs(t) <= float(WIDE), t, self._default)
-            p = np.minimum(np.maximum(p, -self._reach), self._reach)
         found = [part.solve(active, X, p) for part in self.parts]
         if len(found) == 1 and len(self.parts[0].outputs) == p.shape[1]:
             return found[0].first(), found

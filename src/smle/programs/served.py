@@ -13,16 +13,17 @@ from smle.guarantees import active, broken, clause_holds
 from smle.programs.candidates import Candidates
 from smle.programs.head import Program
 from smle.rules import Choice, Clause, Label, Specification
-from smle_check.heads import clips
+from smle_check.heads import sums
 
 __all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "served_by", "ways_of"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 WAYS = ("kept", "moved", "replaced", "safe")
-"""How a row is served: by the model's own answer; by the nearest allowed one; with a default in the place of an answer
-that is NaN, infinite or beyond 1e30; by the stored safe answer."""
-WIDE = float(clips.WIDE)
+"""How a row is served: by the model's own answer, nothing of which was changed, decisions and scores included; by the
+nearest allowed one; with a default in the place of an answer that is NaN, infinite or beyond 1e30; by the stored safe
+answer."""
+WIDE = float(sums.WIDE)
 """Answers beyond are replaced."""
 MUCH = 0.001
 """The stored safe answer should not serve a larger share of the rows than this."""
@@ -56,8 +57,8 @@ class Moves(NamedTuple):
 class Corrections:
     """Counts over rows; counts of chunks add up.
 
-    * `ways`: rows by how they were served, each counted once. An answer with several outputs is kept if all are. Of
-      labels and choices the decision counts, not the score.
+    * `ways`: rows by how they were served, each counted once. An answer with several outputs is kept if all are, and
+      labels and choices are if their logits and scores are: where these move, probabilities do.
     * `broken`: rows whose own answer breaks each rule; answers that are replaced are not judged.
     * `moves`: by output; `parts`: of clauses with alternatives.
     """
@@ -219,14 +220,8 @@ def _usable(answers: Array) -> Mask:
 def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
     """Return which outputs of which rows are served otherwise than the model answered: (n, outputs)."""
     found = []
-    for output, columns in _columns(spec):
-        one, two = answers[:, columns], served[:, columns]
-        if isinstance(output, Choice):
-            sign = 1 if output.pick == "max" else -1
-            found.append((sign * one).argmax(axis=1) != (sign * two).argmax(axis=1))
-        else:
-            a, b = one[:, 0], two[:, 0]
-            found.append((a >= 0) != (b >= 0) if isinstance(output, Label) else ~(a == b))
+    for _, columns in _columns(spec):
+        found.append((answers[:, columns] != served[:, columns]).any(axis=1))
     return np.stack(found, axis=1)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle_check.heads.clips import WIDE
+from smle_check.heads.sums import WIDE
 from smle_check.program import Gate, Op, Stage
 
 __all__ = ["Columns", "Function", "Rows", "columns_function", "columns_read", "rows_function"]

@@ -77,7 +77,7 @@ def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
         "tensors": {name: values.tolist() for name, values in tensors.items()},
         "where": [[place[region] for region in rule.regions] for rule in exact.rules],
         "place": place,
-        "check": _check(exact, arrays) if "check.range" in arrays and size <= NUMBERS else None,
+        "check": _check(exact, arrays) if "check.scale" in arrays and size <= NUMBERS else None,
         "tree": document["program"].get("tree"),
     }
     return head, size
@@ -85,23 +85,24 @@ def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
 
 def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, Any]:
     checked = checked_of(spec)
-    outputs, inputs, thresholds = (arrays[f"check.{name}"] for name in ("outputs", "inputs", "thresholds"))
+    names = ("outputs", "sizes", "inputs", "thresholds")
+    outputs, sizes, inputs, thresholds = (arrays[f"check.{name}"] for name in names)
 
-    def terms(row: Any, places: Iterable[int]) -> list[list[float]]:
-        return [[int(k), float(row[k])] for k in places]
+    def terms(row: Any) -> list[list[float]]:
+        return [[int(k), float(row[k])] for k in np.flatnonzero(row)]
 
     return {
         "literals": [
             {
-                "y": terms(outputs[k], read),  # their ranges are asked also where a coefficient is stored as 0
-                "x": terms(inputs[k], np.flatnonzero(inputs[k])) if k < checked.moving else [],
+                "y": terms(outputs[k]),
+                "sizes": terms(sizes[k]),
+                "x": terms(inputs[k]) if k < checked.moving else [],
                 "threshold": float(thresholds[k]),
             }
-            for k, read in enumerate(checked.reads)
+            for k in range(len(thresholds))
         ],
         "clauses": [[clause.rule, list(clause.literals)] for clause in checked.clauses],
         "excluded": [[rule, [list(pair) for pair in spec.rules[rule].exclusions]] for rule in checked.excluding],
-        "range": arrays["check.range"].tolist(),
         "scale": arrays["check.scale"].tolist(),
     }
 

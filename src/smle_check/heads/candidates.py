@@ -5,7 +5,7 @@ checked on candidates, which may come from anywhere:
 
     y = settled(clip list(x, candidate)) of the first candidate with ok(x, y); else of safe(x) = slope.x + offset
     ok: every clause of a rule that is on has a literal that holds, and no excluded pair of it is y_h >= 0, y_k >= 0
-    a literal holds: |y_i| <= range_i for the outputs that it reads, and sum64(g.y + s.x) <= threshold
+    a literal holds: sum64(g.y + k.|y| + s.x) <= threshold, where k pays for rounding (`sums`)
 
 A number nearer to 0 than 2^-126 is settled as 0. Which safe(x) serves is decided by a tree over the bits of the gate;
 that it obeys every clause is proved leaf by leaf. Without such clauses there is one candidate and no check.
@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY64, TINY, U, stored_slack, threshold_below
-from smle_check.guard import guard_tensors, packed, stored_matrix
+from smle_check.floats import BINARY64, TINY, U
+from smle_check.guard import guard_tensors, packed
 from smle_check.heads.clips import (
-    WIDE,
     Clip,
     Limit,
     by_side,
@@ -31,6 +30,7 @@ from smle_check.heads.clips import (
     read_proofs,
 )
 from smle_check.heads.known import ROOT, Facts, Form, Leaf
+from smle_check.heads.sums import WIDE, sum_of
 from smle_check.reading import Rejected, Tensor, fields, index, require, values
 from smle_check.specification import Literal, Specification
 
@@ -57,11 +57,6 @@ class Checked(NamedTuple):
     def is_empty(self) -> bool:
         """Whether clips settle everything."""
         return not (self.clauses or self.excluding)
-
-    @property
-    def reads(self) -> list[list[int]]:
-        """The outputs that each literal reads: those of its terms, also where a coefficient is stored as 0."""
-        return [sorted(literal.y) for literal in self.literals]
 
 
 def checked_of(spec: Specification) -> Checked:
@@ -91,29 +86,20 @@ def key_of(literal: Literal) -> tuple[Any, ...]:
 # --- The check ---------------------------------------------------------------------------------------------------
 
 
-def threshold(spec: Specification, literal: Literal, ranges: list[Fraction]) -> Fraction:
-    """Return the number whose comparison with the computed sum implies the literal, for |y_i| <= range_i.
-
-    One output with the coefficient 1 or -1 is compared without rounding: settled numbers are 0 or normal.
-    """
-    if not literal.x and [abs(v) for v in literal.y.values()] == [1]:
-        return threshold_below(literal.bound, strict=literal.strict)
-    sizes = [ranges[i] for i in literal.y] + [spec.sizes[k] for k in literal.x]
-    slack = stored_slack([*literal.y.values(), *literal.x.values()], sizes, "check")
-    return threshold_below(literal.bound - slack, strict=literal.strict)
-
-
-def check_tensors(spec: Specification, checked: Checked, ranges: list[Fraction]) -> dict[str, Tensor]:
-    """Return the numbers of the check that section 13 prescribes for these ranges of the outputs."""
+def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
+    """Return the numbers of the check that section 13 prescribes."""
     count, m, d = len(checked.literals), len(spec.outputs), len(spec.inputs)
-    outputs = stored_matrix([literal.y for literal in checked.literals], m)
-    inputs = stored_matrix([literal.x for literal in checked.literals[: checked.moving]], d)
-    thresholds = [threshold(spec, literal, ranges) for literal in checked.literals]
+    sums = [sum_of(spec, literal) for literal in checked.literals]
+
+    def matrix(forms: list[Form], columns: int) -> Tensor:
+        numbers = [form.get(k, Fraction(0)) for form in forms for k in range(columns)]
+        return packed(numbers, BINARY64, len(forms), columns)
+
     return {
-        "check.range": packed(ranges, BINARY64, m),
-        "check.outputs": packed(outputs, BINARY64, count, m),
-        "check.inputs": packed(inputs, BINARY64, checked.moving, d),
-        "check.thresholds": packed(thresholds, BINARY64, count),
+        "check.outputs": matrix([s.outputs for s in sums], m),
+        "check.sizes": matrix([s.sizes for s in sums], m),
+        "check.inputs": matrix([s.inputs for s in sums[: checked.moving]], d),
+        "check.thresholds": packed([s.threshold for s in sums], BINARY64, count),
     }
 
 
@@ -261,7 +247,7 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     require(not checked.is_empty or tree is None, "tree: expected null where clips settle every rule")
     known = names_of() | set(guard_tensors(spec, gated))
     if not checked.is_empty:
-        known |= {"check.range", "check.scale", "check.outputs", "check.inputs", "check.thresholds"}
+        known |= {"check.scale", "check.outputs", "check.sizes", "check.inputs", "check.thresholds"}
         known |= {"safe.slope", "safe.offset"}
     odd = sorted(set(tensors) ^ known)
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
@@ -270,12 +256,10 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     if checked.is_empty:
         require(leaves == [] and moves == [], "proofs: expected none of safe answers")
         return settled
-    ranges = values(tensors, "check.range", "F64", (len(spec.outputs),))
-    require(all(0 < v <= WIDE for v in ranges), "check.range: expected numbers between 0 and 2^100")
     values(tensors, "check.scale", "F64", (len(spec.outputs),))  # of distances: proposals read it, no proof does
     shape = tensors["check.outputs"].shape
     require(shape == (len(checked.literals), len(spec.outputs)), "check.outputs is not what the rules prescribe")
-    for name, prescribed in check_tensors(spec, checked, ranges).items():
+    for name, prescribed in check_tensors(spec, checked).items():
         require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
     found = read_tree(tree, gated)
     work = sum(len(spec.rules[c.rule].regions) for c in checked.clauses) + len(clips)

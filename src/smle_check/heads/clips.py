@@ -19,11 +19,11 @@ from smle_check.claims import Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import FORMATS, TINY, U
 from smle_check.heads.known import Boxes, Facts, Form
+from smle_check.heads.sums import WIDE
 from smle_check.kernel import bounded
 from smle_check.reading import Rejected, Tensor, fields, items, require, values
 from smle_check.specification import Literal, Specification
 
-WIDE = Fraction(2) ** 100
 MAX_LIMITS, MAX_PAIRS = 100_000, 5_000_000
 STAGES = ("affine_lower", "affine_upper", "constant_lower", "constant_upper")
 

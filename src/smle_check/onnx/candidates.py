@@ -1,10 +1,9 @@
 """Checked candidates as nodes: answers that obey the rules are served; for others, proposals are tried in a branch.
 
-What is checked is a list of rows over outputs and inputs, each compared with a threshold in float64, and conditions on
-the bits that come out. A first check of the answers themselves asks slightly more than the program (all outputs that
-literals read are inside of their ranges), so that one product serves; a batch in which every row passes is answered at
-once. For rows that fail, the first proposal is checked in the same way. Where one of these fails, the program runs as
-it is stated, with all candidates, the answer itself first.
+What is checked is a list of rows over outputs, their sizes and inputs, each compared with a threshold in float64, and
+conditions on the bits that come out. Answers that no clip has seen are also compared with 2^100, so that one product
+serves; a batch in which every row passes is answered at once. For rows that fail, the first proposal is checked in the
+same way. Where one of these fails, the program runs as it is stated, with all candidates, the answer itself first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 from smle_check.floats import TINY
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import checked_of
-from smle_check.heads.clips import WIDE, limits_of
+from smle_check.heads.clips import limits_of
+from smle_check.heads.sums import WIDE
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import Limits
 from smle_check.onnx.operations import Tensors, active, half_spaces
@@ -39,67 +39,59 @@ def some_of(bits: Iterable[int], failing: Iterable[int]) -> Condition:
 
 
 class Table:
-    """What is compared: rows over outputs and inputs with thresholds, and the conditions on their bits.
+    """What is compared: rows over outputs, their sizes and inputs with thresholds, and the conditions on their bits.
 
-    Literals come first, then the ends of the ranges of outputs that literals read, labels that exclude others (their
-    bit: y >= 0), and the gate's half-spaces. `strict` are conditions on all rows; `exact` on rows where the bit of a
-    literal is that of the program: set only where the outputs that it reads are inside of their ranges, by `inside`.
+    Literals come first, then labels that exclude others (their bit: y >= 0) and the gate's half-spaces. `stated` are
+    the conditions of the program, on numbers that have been through the clip list.
 
     Answers that no clip has seen (not `bounded`) may be NaN or infinite. No bit of such a column is set, and a bit that
-    is not set may speak for an answer (a label that is off, a rule that is); so all outputs have ends, which fail.
+    is not set may speak for an answer (a label that is off, a rule that is). So `asked`, the conditions on answers and
+    on the first proposal, has the ends of the outputs, too, which fail there.
     """
 
     def __init__(
         self, program: Program, spec: Specification, gated: list[int], tensors: Tensors, *, bounded: bool
     ) -> None:
         checked, m, d = checked_of(spec), len(spec.outputs), len(spec.inputs)
-        self.m, self.d, self.literals = m, d, len(checked.literals)
+        self.m, self.d = m, d
         gate = gate_of(spec, gated)
         rules = [spec.rules[clause.rule] for clause in checked.clauses]
         asked = sum(len(rule.regions) for rule in rules)
         asked += sum(len(spec.rules[r].regions) * len(spec.rules[r].exclusions) for r in checked.excluding)
-        size = self.literals + len(gate.comparisons) + gate.oblique
+        count = len(checked.literals)
+        size = count + len(gate.comparisons) + gate.oblique
         require(asked * size <= MOST, "onnx: too many clauses or exclusions for a graph")
-        program.reserve(max(asked, 2 * (m + d)) * size)
-        G, S = floats_of(tensors["check.outputs"]), floats_of(tensors["check.inputs"])
-        ranges = floats_of(tensors["check.range"])
+        program.reserve(max(asked, 3 * m + 2 * d) * size)
+        G, K, S = (floats_of(tensors[f"check.{name}"]) for name in ("outputs", "sizes", "inputs"))
         self.rows: list[list[float]] = []
         self.thresholds = floats_of(tensors["check.thresholds"])
-        for k in range(self.literals):
+        for k in range(count):
             inputs = S[k * d : (k + 1) * d] if k < checked.moving else [0.0] * d
-            self.rows.append([*G[k * m : (k + 1) * m], *inputs])
-        read = {i for own in checked.reads for i in own}
-        ends: dict[int, list[int]] = {}
-        for i in sorted(read) if bounded else range(m):
-            end = ranges[i] if i in read else float(WIDE)
-            ends[i] = [self.row({i: 1.0}, end), self.row({i: -1.0}, end)]
+            self.rows.append([*G[k * m : (k + 1) * m], *K[k * m : (k + 1) * m], *inputs])
         labels = {i for rule in checked.excluding for pair in spec.rules[rule].exclusions for i in pair}
         on = {i: self.row({i: -1.0}, 0.0) for i in sorted(labels)}
         first = len(self.rows)
         for row, threshold in half_spaces(gate, tensors, range(len(gate.comparisons) + gate.oblique)):
-            self.row({m + k: v for k, v in enumerate(row) if v}, threshold)
+            self.row({2 * m + k: v for k, v in enumerate(row) if v}, threshold)
         place = {region: [first + r for r in gate.members[i]] for i, region in enumerate(gated)}
         self.regions = place
-        self.exact: list[Condition] = []
+        self.stated: list[Condition] = []
         for clause in checked.clauses:
             regions = [place[g] for g in spec.rules[clause.rule].regions]
-            self.exact += [some_of(clause.literals, failing) for failing in regions]
+            self.stated += [some_of(clause.literals, failing) for failing in regions]
         for rule in checked.excluding:
             regions = [place[g] for g in spec.rules[rule].regions]
-            self.exact += [
+            self.stated += [
                 some_of([], [on[h], on[k], *failing]) for h, k in spec.rules[rule].exclusions for failing in regions
             ]
-        self.strict = [*self.exact, *(Condition({r: 1}, 1) for own in ends.values() for r in own)]
-        self.inside = [
-            Condition({k: 1, **{r: 1 for i in own for r in ends[i]}}, 2 * len(own))
-            for k, own in enumerate(checked.reads)
-        ]
-        self.inside += [Condition({r: 1}, 0) for r in range(self.literals, len(self.rows))]
-        self.moves = any(any(row[m:]) for row in self.rows)
+        ends = [] if bounded else [self.row({i: side}, float(WIDE)) for i in range(m) for side in (1.0, -1.0)]
+        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in ends)]
+        self.sized = any(K)
+        self.moves = any(any(row[2 * m :]) for row in self.rows)
 
     def row(self, entries: Mapping[int, float], threshold: float) -> int:
         """Add a row; return its number."""
-        self.rows.append([entries.get(k, 0.0) for k in range(self.m + self.d)])
+        self.rows.append([entries.get(k, 0.0) for k in range(2 * self.m + self.d)])
         self.thresholds.append(threshold)
         return len(self.rows) - 1
 
@@ -138,7 +130,7 @@ class Checked(Limits):
         p, q = self.program, self.value(op.args[0]).node
         y = self.settled(p.add("Cast", [q], "clips/single", to=FLOAT) if self.stages else q, "check")
         bits = self.compared(y, self.widened() if self.table.moves else None, "check")
-        short = p.add("Relu", [self.short(bits, self.table.strict, "check")], "check/unmet")
+        short = p.add("Relu", [self.short(bits, "check")], "check/unmet")
         total = p.add("ReduceSum", [short], "check/total", keepdims=0)
         fails = p.add("Cast", [total], "check/fails", to=BOOL)
         outer, p.nodes = p.nodes, []
@@ -160,32 +152,31 @@ class Checked(Limits):
 
     def compared(self, y: str, wide: str | None, name: str) -> str:
         """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32."""
-        p, table = self.program, self.table
-        width = table.m + (table.d if wide else 0)
-        p.reserve(2 * len(table.rows) * width)
-        values = p.add("Cast", [y], f"{name}/wide", to=DOUBLE)
+        p, table, m = self.program, self.table, self.table.m
+        parts, used = [p.add("Cast", [y], f"{name}/wide", to=DOUBLE)], [*range(m)]
+        if table.sized:
+            parts, used = [*parts, p.add("Abs", parts, f"{name}/sizes")], [*range(2 * m)]
         if wide is not None:
-            values = p.add("Concat", [values, wide], f"{name}/values", axis=0)
-        entries = [v for row in table.rows for v in row[:width]]
-        rows = p.doubles("check.rows", entries, (len(table.rows), width))
+            parts, used = [*parts, wide], [*used, *range(2 * m, 2 * m + table.d)]
+        p.reserve(2 * len(table.rows) * len(used))
+        values = parts[0] if len(parts) == 1 else p.add("Concat", parts, f"{name}/values", axis=0)
+        entries = [row[k] for row in table.rows for k in used]
+        rows = p.doubles("check.rows", entries, (len(table.rows), len(used)))
         sums = p.add("MatMul", [rows, values], f"{name}/sums")
         limits = p.doubles("check.thresholds", table.thresholds, (len(table.rows), 1))
         return p.cast(p.add("LessOrEqual", [sums, limits], f"{name}/bits"))
 
-    def short(self, bits: str, conditions: list[Condition], name: str) -> str:
+    def short(self, bits: str, name: str, *, stated: bool = False) -> str:
         """Return by how much each condition is not met, at most 0 where it is: (conditions, n)."""
-        stored = "check.strict" if conditions is self.table.strict else "check.exact"
-        weights, needs = self.matrix(conditions, stored, -1)
-        return self.program.add("Gemm", [weights, bits, needs], f"{name}/short")
-
-    def matrix(self, conditions: list[Condition], name: str, sign: int) -> tuple[str, str]:
-        """Note sign * weights and -sign * needs of conditions."""
-        p, count, width = self.program, len(conditions), len(self.table.rows)
-        require(count * width <= MOST, "onnx: too many clauses or exclusions for a graph")
-        p.reserve(count * width)
-        entries = [sign * condition.weights.get(r, 0) for condition in conditions for r in range(width)]
-        weights = p.floats(f"{name}.weights", entries, (count, width))
-        return weights, p.floats(f"{name}.needs", [-sign * condition.need for condition in conditions], (count, 1))
+        p, width = self.program, len(self.table.rows)
+        stated = stated or self.table.asked == self.table.stated
+        conditions, stored = (self.table.stated, "stated") if stated else (self.table.asked, "asked")
+        require(len(conditions) * width <= MOST, "onnx: too many clauses or exclusions for a graph")
+        p.reserve(len(conditions) * width)
+        entries = [-condition.weights.get(r, 0) for condition in conditions for r in range(width)]
+        weights = p.floats(f"check.{stored}.weights", entries, (len(conditions), width))
+        needs = p.floats(f"check.{stored}.needs", [condition.need for condition in conditions], (len(conditions), 1))
+        return p.add("Gemm", [weights, bits, needs], f"{name}/short")
 
     # --- rows that fail
 
@@ -209,7 +200,7 @@ class Checked(Limits):
         # Without clips there is nothing that NaN would have to be replaced for: the check refuses it.
         served = self.clipped(proposal, chosen, 1, "first") if self.stages else self.settled(proposal, "first")
         bits = self.compared(served, wide if self.table.moves else None, "first")
-        short = self.short(bits, self.table.strict, "first")
+        short = self.short(bits, "first")
         worst = p.add("ReduceMax", [short], "first/worst", keepdims=0)
         fails = p.add("Greater", [worst, p.floats("constants/none", [0], ())], "first/fails")
         outer, p.nodes = p.nodes, []
@@ -234,9 +225,7 @@ class Checked(Limits):
         served = self.clipped(candidates, chosen, all_, "search")
         tiled = p.add("Concat", [wide] * all_, "search/tiled", axis=1) if self.table.moves else None
         bits = self.compared(served, tiled, "search")
-        weights, needs = self.matrix(self.table.inside, "check.inside", 1)
-        exact = p.add("Relu", [p.add("Gemm", [weights, bits, needs], "search/inside")], "search/exact")
-        short = p.add("Relu", [self.short(exact, self.table.exact, "search")], "search/unmet")
+        short = p.add("Relu", [self.short(bits, "search", stated=True)], "search/unmet")
         unmet = p.add("ReduceSum", [short, "constants/first"], "search/broken", keepdims=0)
         broken = p.add("Reshape", [unmet, p.integers("repair.table", [all_, -1], (2,))], "search/all")
         good = p.cast(p.add("Equal", [broken, p.floats("constants/none", [0], ())], "search/good"))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from smle_check.heads.clips import WIDE
+from smle_check.heads.sums import WIDE
 from smle_check.onnx.graph import DOUBLE, FLOAT
 from smle_check.onnx.operations import Printer, Tensors, is_direct
 from smle_check.onnx.program import Interface, Program, Value, floats_of

@@ -35,9 +35,9 @@ function makeHead(head) {
 
   const isOn = (rule, bits) => where[rule].some((place) => bits[place]);
 
-  function holds({ y: outputs, x: inputs, threshold }, x, y) {
-    const form = [...outputs, ...inputs.map(([k, v]) => [y.length + k, v])];
-    return outputs.every(([i]) => Math.abs(y[i]) <= check.range[i]) && sumOf(form, [...y, ...x]) <= threshold;
+  function holds({ y: outputs, sizes, x: inputs, threshold }, x, y) {
+    const m = y.length, form = [...outputs, ...sizes.map(([i, v]) => [m + i, v]), ...inputs.map(([k, v]) => [2 * m + k, v])];
+    return sumOf(form, [...y, ...y.map(Math.abs), ...x]) <= threshold;
   }
 
   function broken(x, bits, y) {

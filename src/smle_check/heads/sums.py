@@ -1,0 +1,84 @@
+"""Sums that the check compares: numbers for which "computed sum <= threshold" implies a literal (section 13).
+
+A literal `g.y + s.x <= h` is compared as `sum64(G.y + K.|y| + S.x) <= H`, without any bound on the model's answers: K
+pays, in proportion to each |y_i|, for what coefficients and sums are rounded by. With N products, `growth` =
+(N + 1) / (2^53 - N - 1), X the largest |x| of the domain and A what underflow may take away:
+
+    K_i >= |g_i - G_i| + growth (|G_i| + K_i)
+    H   <= h - sum |s - S| X - growth sum |S| X - A            (< where the literal is strict)
+
+because the error of the sum is at most `growth (sum (|G| + K) |y| + sum |S| X) + A`.
+"""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from smle_check.floats import BINARY64, TINY, OutOfRange, coefficient, threshold_above, threshold_below
+from smle_check.reading import require
+from smle_check.specification import Literal, Specification
+
+WIDE = Fraction(2) ** 100  # no answer behind the clip list is larger
+NO_UNDERFLOW = Fraction(2) ** -800  # of coefficients, if all are as large
+MOST_TERMS = 2**20
+
+
+class Sum(NamedTuple):
+    """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold."""
+
+    outputs: dict[int, Fraction]
+    sizes: dict[int, Fraction]
+    inputs: dict[int, Fraction]
+    threshold: Fraction
+
+
+def sum_of(spec: Specification, literal: Literal) -> Sum:
+    """Return the numbers that section 13 prescribes for a literal."""
+    return exact_sum(literal) or rounded_sum(spec, literal)
+
+
+def exact_sum(literal: Literal) -> Sum | None:
+    """Return the numbers of a literal that is compared without rounding; None: it is none of these.
+
+    * One output: `+-y <= h / |g|`. Answers are 0 or normal in float32.
+    * The order of two outputs, `y <= z`: the float64 difference of two such numbers has the sign of the exact one.
+    """
+    coefficients = [abs(v) for v in literal.y.values()]
+    if literal.x or len(set(coefficients)) != 1 or len(coefficients) > 2 or (len(coefficients) == 2 and literal.bound):
+        return None
+    signs = {i: Fraction(1 if v > 0 else -1) for i, v in literal.y.items()}
+    bound = max(-2 * WIDE, min(2 * WIDE, literal.bound / coefficients[0]))  # no answer is beyond
+    return Sum(signs, {}, {}, threshold_below(bound, strict=literal.strict))
+
+
+def rounded_sum(spec: Specification, literal: Literal) -> Sum:
+    """Return the numbers of a literal whose coefficients and sums are rounded."""
+    count = 2 * len(literal.y) + len(literal.x)
+    require(count < MOST_TERMS, "check: sum too long")
+    growth = Fraction(count + 1, 2**BINARY64.precision - count - 1)
+    outputs, inputs = ({k: coefficient(v) for k, v in form.items()} for form in (literal.y, literal.x))
+    sizes = {
+        i: threshold_above((abs(g - outputs[i]) + growth * abs(outputs[i])) / (1 - growth))
+        for i, g in literal.y.items()
+    }
+    deployed = sum((abs(v) * spec.sizes[k] for k, v in inputs.items()), Fraction(0))
+    rounded = sum((abs(v - inputs[k]) * spec.sizes[k] for k, v in literal.x.items()), Fraction(0))
+    lost = underflow([*outputs.values(), *sizes.values()], list(inputs.values()), count) * (1 + growth)
+    largest = WIDE * sum((abs(outputs[i]) + sizes[i] for i in outputs), Fraction(0)) + deployed
+    if (1 + growth) * largest + lost >= BINARY64.largest:
+        raise OutOfRange("check: may overflow float64")
+    slack = rounded + growth * deployed + lost
+    return Sum(outputs, sizes, inputs, threshold_below(literal.bound - slack, strict=literal.strict))
+
+
+def underflow(outputs: list[Fraction], inputs: list[Fraction], count: int) -> Fraction:
+    """Bound what numbers that become 0 take away from a sum, or that are read as 0, before it is rounded further.
+
+    Each of `count` products and sums may lose what is below the smallest normal number, and so may each input;
+    subnormal float32 inputs may be read as 0. Answers and stored numbers are 0 or normal. If there are no inputs and
+    coefficients are not tiny, every product is above 2^-926: all that is lost, below count * 2^-1022, is less than the
+    one rounding that `growth` counts too many.
+    """
+    if not inputs and all(not v or abs(v) >= NO_UNDERFLOW for v in outputs):
+        return Fraction(0)
+    total = sum(map(abs, inputs), Fraction(0))
+    return BINARY64.smallest_normal * (2 * count + 1 + total) + 2 * TINY * total
