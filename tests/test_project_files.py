@@ -1,11 +1,19 @@
 """Files about the project: they can be read, and agree with each other."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 import smle
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,3 +56,26 @@ def test_pages_and_targets_that_are_named_exist():
             assert (ROOT / link).exists(), (name, link)
         for target in re.findall(r"`make (?:-k )?([a-z-]+)", text):
             assert re.search(rf"^(\.PHONY:|AUDIT :=).* {target}\b", read("Makefile"), re.MULTILINE), target
+
+
+def test_nothing_that_is_ignored_is_committed():
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a clone")
+    assert listed.stdout == ""
+
+
+def test_every_extra_has_what_messages_say_it_brings():
+    from smle.extras import _EXTRAS
+
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    for package, extra in _EXTRAS.items():
+        assert any(re.split(r"[^\w-]", wanted)[0] == package for wanted in extras[extra]), (package, extra)
+    named = set()
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        named |= {
+            name for found in re.findall(r"smle\[([\w,]+)\]", page.read_text("utf-8")) for name in found.split(",")
+        }
+    assert named <= extras.keys()

@@ -8,6 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+import smle
 from smle import SafeClassifier, SafeRegressor
 from smle.errors import CertificateError
 
@@ -60,6 +61,17 @@ def test_log_load_predict(tracked, braking_model, braking_table):
     with pytest.raises(ValueError, match="outside the domain"):
         served.predict(far)
     assert len(served.predict(far, params={"out_of_domain": "clip"})) == len(far)
+
+
+def test_requirements_are_those_of_the_kind_of_model(tmp_path, braking_model, braking_table):
+    from smle.platforms.mlflow import save_model
+
+    X, y = braking_table[["distance", "speed", "friction"]], braking_table["brake"]
+    estimator = SafeRegressor(braking_model.specification_, estimator=Ridge()).fit(X, y)
+    for model, wanted in ((braking_model, "smle"), (estimator, "smle[onnx]")):
+        save_model(model, tmp_path / wanted)
+        listed = (tmp_path / wanted / "requirements.txt").read_text().split()
+        assert [name for name in listed if name.startswith(("smle", "torch"))] == [f"{wanted}=={smle.__version__}"]
 
 
 def test_types_of_the_signature(tmp_path):

@@ -160,8 +160,6 @@ class SafeNetwork(nn.Module):
     def set_units(self, features: Any, targets: Any = None) -> None:
         """Take units from data, before training: tables, arrays or tensors of features (..., d) and targets (..., m).
 
-        A certified model that is there is replaced with `overwrite=True`.
-
         Raises:
             DataError: If these are not the columns of the rules.
         """
