@@ -24,6 +24,7 @@ from smle.rules.expressions import (
     Not,
     Num,
     Or,
+    Percent,
     Product,
     Sum,
     Truth,
@@ -106,6 +107,8 @@ class _Speaker:
     def _say(self, node: Node) -> tuple[str, int]:
         """Return the text and how strongly its outermost operator binds."""
         match node:
+            case Percent():
+                return to_text(node), _ATOM
             case Num(value=value):
                 return exact_text(value), _ATOM
             case Day():

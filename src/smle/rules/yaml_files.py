@@ -131,7 +131,9 @@ def _rule_texts(rules: Any, folder: Path | None) -> Iterator[RuleText]:
             for part in ("when", "then"):
                 value = item.get(part)
                 if part in item and (not isinstance(value, str) or not value.strip()):
-                    raise RuleError(f"Rule '{name}', {part}: expected a condition. Got {_kind(value)}.")
+                    key = next(key for key in item if key == part)
+                    with located(key):
+                        raise RuleError(f"Rule '{name}', {part}: expected a condition. Got {_kind(value)}.")
             then = item["then"] if "then" in item else _pairs(item["never_together"], name, folder)
         yield RuleText(name, item.get("when"), then)
 
@@ -148,6 +150,9 @@ def _refuse_cut_texts(item: Mapping[str, Any], name: str) -> None:
 
 
 def _kind(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        joined = " and ".join(f"({item})" if " " in item else item for item in value)
+        return f"a list. Join conditions with 'and', as in '{joined[:100]}', or write a rule for each"
     if isinstance(value, list):
         return "a list; put the text in quotes"
     return "a mapping; put the text in quotes" if isinstance(value, dict) else "nothing"
