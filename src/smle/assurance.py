@@ -24,9 +24,9 @@ from smle.nn.asked import AskedModule
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
 from smle.nn.certified_head import CertifiedHead
-from smle.nn.head import is_large, read_features
+from smle.nn.head import plain_numbers
 from smle.nn.network import SafeNetwork, evaluating, predicted
-from smle.nn.quick import Quick, eager, quickly
+from smle.nn.quick import Quick, quickly
 from smle.programs import Perceptron
 from smle.rules import Specification
 from smle.violations import replayed
@@ -48,22 +48,21 @@ class CertifiedNetwork(nn.Module):
         super().__init__()
         self.backbone, self.spec, self.certificate_ = backbone, spec, certificate
         self.head = CertifiedHead(certificate)
-        self._is_large = is_large(spec)
         self._quick = Quick.of(backbone)
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
-        given = features = read_features(features, is_large=self._is_large)
         parts: dict[str, Any] = self._modules  # attributes are slow to look up
         backbone, head = parts["backbone"], parts["head"]
-        x = given if given.dtype is torch.float32 else given.to(torch.float32)
+        numbers = plain_numbers(features)
+        x = numbers if numbers.dtype is torch.float32 else numbers.to(torch.float32)
         z = None if backbone_inputs else quickly(self._quick, backbone, x)
         if z is None:
-            features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+            features = features.clone()  # rules are about what was passed: a backbone may work in place on it
             z = backbone(*backbone_inputs) if backbone_inputs else backbone(x)
-        outputs: Tensor = head.serve(features, z) if eager(z) else head(features, z)
+        outputs: Tensor = head.forward(features, z)  # without hooks for all modules: nothing comes behind a head
         return outputs
 
     def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:

@@ -1,5 +1,6 @@
 """Tables: columns matched by name, files read and written."""
 
+from smle.tables.columns import encode_columns
 from smle.tables.encode import (
     apply_domain_policy,
     column_names,
@@ -21,6 +22,7 @@ __all__ = [
     "apply_domain_policy",
     "column_names",
     "encode_choices",
+    "encode_columns",
     "encode_inputs",
     "encode_numbers",
     "in_domain",

@@ -31,12 +31,15 @@ __all__ = [
     "apply_domain_policy",
     "column_names",
     "column_of",
+    "common_format",
     "encode_choices",
     "encode_inputs",
     "encode_numbers",
     "in_domain",
     "option_of",
     "option_values",
+    "read_numbers",
+    "read_values",
     "require_columns",
     "require_distinct",
     "require_in_domain",
@@ -72,7 +75,7 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
     names = column_names(table)
     wanted = [item.name for item in spec.inputs]
     if names is None:
-        array = _values(table)
+        array = read_values(table)
         if array.ndim != 2 or array.shape[1] != len(wanted):
             raise DataError(
                 f"Expected a table with {len(wanted)} input columns ({', '.join(wanted)}). "
@@ -88,11 +91,11 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
         if isinstance(item, Categorical):
             parts.append(_one_hot(item, values))
         else:
-            parts.append(_numbers(item, values)[:, None])
-    return np.concatenate(parts, axis=1, dtype=_common_format(raw, parts))
+            parts.append(read_numbers(item, values)[:, None])
+    return np.concatenate(parts, axis=1, dtype=common_format(raw, parts))
 
 
-def _common_format(raw: list[npt.NDArray[Any]], parts: list[FloatArray]) -> type[np.floating[Any]]:
+def common_format(raw: list[npt.NDArray[Any]], parts: list[FloatArray]) -> type[np.floating[Any]]:
     """Return the format for all columns: a float32 column keeps its meaning beside whole numbers."""
     if all(part.dtype == np.float32 for part in parts):
         return np.float32
@@ -113,6 +116,7 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     if names is not None:
         _require_columns(names, list(spec.targets), "outputs")
         y = np.stack([_column(y, name) for name in spec.targets], axis=1)
+    y = plain_array(y)
     try:
         array = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -271,10 +275,10 @@ def table_digest(*arrays: npt.NDArray[Any]) -> str:
 
 
 def _column(table: Any, name: str) -> npt.NDArray[Any]:
-    return _values(column_of(table, name))
+    return read_values(column_of(table, name))
 
 
-def _values(column: Any) -> npt.NDArray[Any]:
+def read_values(column: Any) -> npt.NDArray[Any]:
     """Return values as an array: as they are, where numpy would make floats of large whole numbers.
 
     It does so for lists that also hold fractions, and for columns of whole numbers in which some are missing.
@@ -314,7 +318,8 @@ def _require_columns(names: list[str], wanted: list[str], what: str) -> None:
         )
 
 
-def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
+def read_numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
+    """Return a column (rows,) as floats, with stand-ins for what is missing; every door reads numbers by this."""
     if item.dates:
         values = days_of(item, values)
     if values.dtype.kind in "mMc":
