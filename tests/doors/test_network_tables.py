@@ -104,7 +104,7 @@ def test_tensors_are_read_so_too(kind: str) -> None:
 def test_what_is_missing_without_a_stand_in_is_refused() -> None:
     network = correct(Half(), Specification.from_yaml(RULES.replace("{range: [0, 1], missing: 0.9}", "[0, 1]")))
     for table in (MASKED, [[None, 0.5]], np.array([[np.nan, 0.5]]), torch.tensor([[torch.nan, 0.5]])):
-        with pytest.raises(DataError, match="'x': 1 of . values are missing"):
+        with pytest.raises(DataError, match=r"'x': 1 of . values are missing"):
             network.predict(table, out_of_domain="clip")
 
 
