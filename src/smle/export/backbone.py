@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ModelFormatError
+from smle.export.stored import require_tables
 from smle.extras import require
 from smle.tables.frames import MISSING
 from smle_check.onnx.graph import FLOAT, OPSET, OPSETS, STRING
@@ -135,7 +136,7 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
 
     Raises:
         ModelFormatError: If it has data in other files, operators of other domains, or an input that reads texts where
-            the rules have numbers.
+            the rules have numbers; or, of a model of tables, an input that is no table of any number of rows.
     """
     onnx = require("onnx", "ONNX export")
     if isinstance(model, str | PathLike):
@@ -147,6 +148,7 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     if columns:
+        require_tables([(value.name, _sizes(value)) for value in inputs])
         features = next((value.name for value in inputs if len(inputs) == 1 and _is_wide(value)), None)
     known = {item.name: item for item in columns if item.name != features}
     copied = _Copy(onnx)
@@ -166,10 +168,15 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
     return Backbone(copied.nodes, copied.initializers, own, opsets)
 
 
+def _sizes(value: Any) -> list[int | str | None]:
+    """Return the shape of an input; None: a size that has neither a number nor a name."""
+    sizes = value.type.tensor_type.shape.dim
+    return [size.dim_value if size.HasField("dim_value") else size.dim_param or None for size in sizes]
+
+
 def _is_wide(value: Any) -> bool:
     """Whether an input has other than one column."""
-    sizes = value.type.tensor_type.shape.dim
-    return len(sizes) == 2 and sizes[1].dim_value != 1
+    return _sizes(value)[1] != 1
 
 
 def _standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
