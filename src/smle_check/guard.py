@@ -60,7 +60,7 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
         regions, mu = fields(entry, "regions multipliers", "conflict")
         together = [index(r, len(spec.regions), "conflict") for r in items(regions, "conflict")]
         binding = {r for g in together for r in spec.regions[g]} | set(range(spec.stated, len(spec.rows)))
-        proof = multipliers_of(mu, binding, "conflict")
+        proof = multipliers_of(mu, binding, "conflict", spec.work)
         require(refuted(spec, proof, None, Fraction(0)), f"conflict {together}: the multipliers prove nothing")
         nogoods.append(set(together))
     implied: list[tuple[set[int], set[int]]] = []
@@ -75,7 +75,7 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
             weight_data, mu = fields(entry_proof, "complement rows", "implication")
             weight = number(weight_data, "implication")
             require(weight >= 0, "implication: negative multiplier")
-            proof = multipliers_of(mu, binding, "implication")
+            proof = multipliers_of(mu, binding, "implication", spec.work)
             # A row that is already inside has the same bit: it is computed once.
             require(
                 r in known or refuted(spec, proof, spec.rows[r], weight),

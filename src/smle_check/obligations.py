@@ -12,7 +12,7 @@ from smle_check.heads.box import Bounds, Head
 from smle_check.heads.network import Relaxed, hidden_layers
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, number, read_block, require, values
-from smle_check.specification import Literal, Specification, exclusion
+from smle_check.specification import PER_PAIR, Exclusions, Literal, Specification, exclusion
 
 MAX_HEADS = 100_000
 
@@ -67,7 +67,8 @@ def clause_margin(head: Head, clause: list[Literal], proof: tuple[Any, Any], all
     weights = [number(w, "lambda") for w in items(proof[0], "lambda")]
     require(len(weights) == len(clause), "one lambda per literal")
     require(min(weights) >= 0 and sum(weights) > 0, "lambda must be >= 0 and not all 0")
-    mu = multipliers_of(proof[1], allowed, "mu")
+    head.spec.work.use(weights, "lambda")
+    mu = multipliers_of(proof[1], allowed, "mu", head.spec.work)
     bound = head.clause_bound(clause, weights, [head.spec.rows[r] for r in mu], list(mu.values()))
     tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
     require(
@@ -76,7 +77,7 @@ def clause_margin(head: Head, clause: list[Literal], proof: tuple[Any, Any], all
     return -bound / sum(weights)
 
 
-def pair_weights(proof: Any, pairs: list[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
+def pair_weights(proof: Any, pairs: Exclusions, m: int, block: bytes) -> tuple[float, ...]:
     """Read the two weights of every pair: one by one, or as those of its labels, with exceptions."""
     what = "exclusions proof"
     if isinstance(proof, dict) and "offset" in proof:
@@ -107,7 +108,7 @@ def boxes_margin(
             stack.append((low, [*high[:k], at, *high[k + 1 :]]))
         elif "empty" in node:
             (proof,) = fields(node, "empty", "box")
-            mu = multipliers_of(proof, active | shared, "empty box")
+            mu = multipliers_of(proof, active | shared, "empty box", head.spec.work)
             rows = [(head.spec.rows[r].terms, head.spec.rows[r].closed) for r in mu]
             require(bounded({}, rows, list(mu.values()), low, high) < 0, "a box is not proved empty")
         else:
@@ -137,7 +138,7 @@ class HeadProof(NamedTuple):
         require(holds, "the fallback output breaks it")
         return margin
 
-    def exclusions(self, pairs: list[tuple[int, int]], proof: Any, active: set[int], shared: set[int]) -> Fraction:
+    def exclusions(self, pairs: Exclusions, proof: Any, active: set[int], shared: set[int]) -> Fraction:
         """Prove the exclusions of a rule; return the least margin."""
         if isinstance(self.head, Relaxed):
             trees = items(proof, "exclusions proof")
@@ -147,6 +148,7 @@ class HeadProof(NamedTuple):
                 for pair, nodes in zip(pairs, trees, strict=True)
             )
         else:
+            self.spec.work.plan(len(pairs) * (PER_PAIR + self.head.bounds.width // 4), "exclusions")
             margin = self.head.exclusion_margin(pairs, pair_weights(proof, pairs, len(self.spec.outputs), self.block))
         y = self.fallback
         require(y is None or not any(y[h] >= 0 and y[k] >= 0 for h, k in pairs), "the fallback output breaks it")
@@ -166,7 +168,7 @@ def check_head(
         active = {r for g in cell for r in spec.regions[g]} | set(spec.regions[region] if region is not None else ())
         if (head_index, region) in proofs:
             used.add((head_index, region))
-            mu = multipliers_of(proofs[head_index, region], active | shared, "empty region")
+            mu = multipliers_of(proofs[head_index, region], active | shared, "empty region", spec.work)
             halfspaces = [(spec.rows[r].terms, spec.rows[r].closed) for r in mu]
             bound = bounded({}, halfspaces, list(mu.values()), spec.low, spec.high)
             require(bound < 0, f"head {head_index}, region {region}: not proved empty")

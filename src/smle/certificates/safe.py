@@ -30,7 +30,7 @@ from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
 from smle_check.heads.candidates import Checked, Safe, check_leaf, move_forms, rounding, without_zeros
 from smle_check.heads.clips import Clip
-from smle_check.heads.known import ROOT, Boxes, Facts, Form, Leaf
+from smle_check.heads.known import ROOT, Boxes, Facts, Form, Known, Leaf
 from smle_check.specification import Literal, exclusion
 
 __all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
@@ -103,7 +103,8 @@ class _Search:
         self.read = sorted(read)
         self.limits = [clip for clip in self.clips if clip.limit.output in read]
         moving = {k for literal in literals for k in literal.x} | {k for c in self.limits for k in c.limit.slope}
-        oblique = {k for row in self.spec.rows if len(row.terms) > 1 for k in row.terms}
+        tied = [row for row in self.spec.rows[: self.spec.stated] if len(row.terms) > 1]
+        oblique = {k for row in tied if self.boxes.group_of(row) is None for k in row.terms}
         self.moving, self.used = sorted(moving), sorted(moving | oblique)
         self.places = [{number: place for place, number in enumerate(own)} for own in (self.read, self.used)]
         ends = self.spec.passed[BINARY64]
@@ -219,20 +220,38 @@ class _Search:
 
     def _part(self, leaf: Leaf, stated: int | None, seen: int | None) -> RegionMaximum | None:
         regions = sorted({*leaf.on, *(g for g in (stated, seen) if g is not None)})
-        ends = self.boxes.meeting(regions, BINARY64, leaf.off)
-        if ends is None:
+        known = self.boxes.meeting(regions, BINARY64, leaf.off)
+        if known is None:
             return None
-        sides = self.boxes.sides(ends, BINARY64)
-        low, high = ((np.array([float(side[k]) for k in self.used]) - self.middle) / self.half for side in sides)
         facts = Facts(self.boxes, leaf)
         rows = [facts.row(r, as_stated, BINARY64) for r, as_stated in facts.rows(stated, seen).items()]
-        rows = [row for row in rows if len(row[0]) > 1]
+        rows = [row for row in rows if self.places[1].keys() >= row[0].keys() and len(row[0]) > 1]
+        ends = [self.ends(known, k) for k in self.used]
+        low, high = ((np.array([float(end[i]) for end in ends]) - self.middle) / self.half for i in (0, 1))
+        for g, group in enumerate(self.spec.groups):
+            left = [k for k in group if g not in known.members or k in known.members[g]]
+            ones = {k: Fraction(1) for k in left if k in self.places[1]}
+            if len(ones) > 1:
+                rows.append((ones, Fraction(1)))
+            if len(left) == len(ones) > 1:
+                rows.append(({k: -v for k, v in ones.items()}, Fraction(-1)))
         A = np.array([[float(terms.get(k, 0)) for k in self.used] for terms, _ in rows])
         A = A.reshape(len(rows), len(self.used))
         b = np.array([float(bound) for _, bound in rows]) - A @ self.middle
         domain = Domain(low, high, np.maximum(np.abs(low), np.abs(high)))
         found = RegionMaximum(Region(domain, tuple(range(len(rows))), A * self.half, b))
         return None if found.located[1] is not None else found
+
+    def ends(self, known: Known, k: int) -> tuple[Fraction, Fraction]:
+        """Return the range of an input; of a member of a group the values that it may have."""
+        g = self.boxes.group.get(k)
+        if g is None:
+            low, high = (side[k] for side in self.spec.passed[BINARY64])
+            return known.ends.get(k, (low, high))
+        members = known.members.get(g)
+        if members is not None and k not in members:
+            return Fraction(0), Fraction(0)
+        return Fraction(int(self.boxes.count(g, members) == 1)), Fraction(1)
 
     def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
         """Return a literal in scaled units, divided by its largest coefficient."""

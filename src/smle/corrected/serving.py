@@ -78,7 +78,7 @@ class Answered(NamedTuple):
     @property
     def moved(self) -> Array:
         """By how much each answer was moved; NaN where it was replaced."""
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def information(self, spec: Specification) -> dict[str, Any]:

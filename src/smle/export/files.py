@@ -19,9 +19,11 @@ from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, R
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.export.proposals import proposals_of
+from smle.extras import require
 from smle.files import replacing
 from smle.rules import Specification
 from smle_check.onnx.check import FORMAT
+from smle_check.onnx.program import Interface
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
@@ -180,7 +182,33 @@ def write_certified(
         smle_check.check_onnx(data, sealed)
     except smle_check.Rejected as reason:
         raise CertificateError(f"The exported model was not accepted: {reason}") from None
+    _run_once(data, interface, backbone)
     _replace({path: data, companion(path): sealed})
+
+
+def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:
+    """Run a file before it is called proved: what no runtime loads is of no use.
+
+    A backbone with inputs of its own is loaded only: nothing says what they may be.
+
+    Raises:
+        CertificateError: If onnxruntime does not load it, or does not run it.
+    """
+    runtime = require("onnxruntime", "ONNX export")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        if not backbone.inputs:
+            feeds: dict[str, npt.NDArray[Any]] = {}
+            for item in interface.inputs:
+                text = [[item.categories[item.default]]] * 2 if item.categories else None
+                feeds[item.name] = np.zeros((2, 1), np.float32) if text is None else np.array(text, dtype=object)
+            session.run(None, feeds)
+    except Exception as error:  # whatever a runtime raises
+        raise CertificateError(
+            f"The exported model does not run in onnxruntime {runtime.__version__}: {error}"
+        ) from error
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:

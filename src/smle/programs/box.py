@@ -84,7 +84,7 @@ class Box:
         quick = self._quick.get(features.dtype)
         if quick is None:
             quick = self._quick[features.dtype] = QuickBox(self.ops, self.tensors, TABLE, _format(features))
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             return quick(features, np.asarray(embedding, dtype=_FLOAT32))
 
     def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Box:
             ops = self.ops if wanted is None else needed(self.ops, (wanted,))
             steps = self._steps[key] = prepared(ops, self.tensors, TABLE, _format(features))
         env = {"features": features, "answer": np.asarray(embedding, dtype=_FLOAT32)}
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             run(steps, env)
         return env
 

@@ -6,11 +6,12 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +76,8 @@ class Candidates(ClipList):
         ]
         self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
         self._one_at_a_time = Lock()  # proposals remember what they prepare
+        self._proposals: Proposals | None = None
+        _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
@@ -100,7 +103,7 @@ class Candidates(ClipList):
         y, bad, bits = self._run(X, answers)
         rows, by = np.asarray(bad, dtype=np.intp), None
         if len(bad):
-            with self._one_at_a_time:
+            with self._one_at_a_time, np.errstate(all="ignore"):
                 asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
                 y[rows], by = self._repaired(*asked)
             safe = 0 if by is None else int((by == 2).sum())
@@ -146,8 +149,7 @@ class Candidates(ClipList):
     def _given(self, answers: Array) -> Array:
         """Return answers as float32 numbers in float64."""
         if answers.dtype != np.float32:
-            with np.errstate(over="ignore", invalid="ignore"):
-                answers = answers.astype(np.float32)
+            answers = answers.astype(np.float32)
         return answers.astype(np.float64)
 
     @property
@@ -155,11 +157,18 @@ class Candidates(ClipList):
         """The tensors of the head, by name."""
         return self._tensors
 
-    @cached_property
+    @property
     def proposals(self) -> Proposals:
         """What finds answers that obey; made when the first is asked for."""
-        clauses, aims = self._deployed()
-        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["clips.default"])
+        if self._proposals is None:
+            clauses, aims = self._deployed()
+            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["clips.default"])
+        return self._proposals
+
+    def start_anew(self) -> None:
+        """Forget what a thread of the parent process held, or was about to prepare, when this process was forked."""
+        if self._one_at_a_time.locked():
+            self._proposals, self._one_at_a_time = None, Lock()
 
     def _deployed(self) -> tuple[ClauseArrays, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
@@ -237,3 +246,15 @@ class Candidates(ClipList):
                 inside = bits[rows, self._place[tree[0]]]
                 stack += [(tree[2], rows[~inside]), (tree[1], rows[inside])]
         return result
+
+
+_ALIVE: WeakSet[Candidates] = WeakSet()
+
+
+def _start_anew() -> None:
+    for program in list(_ALIVE):
+        program.start_anew()
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of the threads that would give locks back
+    os.register_at_fork(after_in_child=_start_anew)

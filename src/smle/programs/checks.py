@@ -38,7 +38,8 @@ class Check:
         self.regions, self.where, self.moving = len(regions), where, checked.moving
         self.clauses = [(clause.rule, clause.literals) for clause in checked.clauses]
         self.excluded = [
-            (rule, np.array(spec.rules[rule].exclusions, dtype=np.intp).reshape(-1, 2)) for rule in checked.excluding
+            (rule, np.array(spec.rules[rule].exclusions.flat, dtype=np.intp).reshape(-1, 2))
+            for rule in checked.excluding
         ]
         names = ("outputs", "sizes", "inputs", "thresholds")
         self.outputs, self.sizes, self.inputs, self.thresholds = (tensors[f"check.{name}"] for name in names)

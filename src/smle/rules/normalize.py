@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from smle.errors import RuleError
 from smle.rules.affine import Affine, affine, bounded_cases
@@ -180,15 +180,15 @@ class _Normalizer:
         groups: Iterable[Sequence[Formula]]
         if self._conjunctive == positive:
             _refuse_groups(node, size, most + 1, size - least + 1)
-            groups = [*combinations(no, most + 1), *combinations(yes, max(size - least + 1, 0))]
+            groups = [*_groups(no, most + 1), *_groups(yes, max(size - least + 1, 0))]
         elif least == most:
             _refuse_groups(node, size, most)
-            chosen = [set(some) for some in combinations(range(size), most)]
+            chosen = [set(some) for some in _groups(range(size), most)]
             groups = [[(yes if i in some else no)[i] for i in range(size)] for some in chosen]
         else:
             some, many = (no, max(size - most, 0)) if least == 0 else (yes, least)
             _refuse_groups(node, size, many)
-            groups = combinations(some, many)
+            groups = _groups(some, many)
         parts = [_joined(group, conjunctive=not self._conjunctive) for group in groups]
         return _joined(parts, conjunctive=self._conjunctive)
 
@@ -235,6 +235,11 @@ def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
         for (_, low), (high, _) in pairwise(ends)
     ]
     return conjunction([outer, *gaps])
+
+
+def _groups(parts: Sequence[Any], many: int) -> Iterable[tuple[Any, ...]]:
+    """Return all groups of a size; none if it is larger than there are parts, without asking for its memory."""
+    return combinations(parts, many) if many <= len(parts) else ()
 
 
 def _refuse_groups(node: Call, size: int, *chosen: int) -> None:

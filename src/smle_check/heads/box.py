@@ -1,6 +1,7 @@
 """Heads behind a box: worst case over the clipped embedding (section 6)."""
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
@@ -176,7 +177,7 @@ class Head:
         halfspaces = [(row.terms, row.closed) for row in rows]
         return constant + bounded(slope, halfspaces, mu, *self.bounds.box)
 
-    def exclusion_margin(self, pairs: list[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
+    def exclusion_margin(self, pairs: Iterable[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
         """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin.
 
         Under constant bounds, without a pass-through, `clause_bound` is evaluated in integers: pairs may be many.
