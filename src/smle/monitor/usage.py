@@ -1,33 +1,27 @@
 """What rows a model sees: which rules are on, which cells serve, what is outside the domain, what its head does.
 
-`Usage` counts over any number of chunks; `compare` holds the counts of later rows against those of training. A share
-of k among n rows has Wilson's interval; the difference of two shares has Newcombe's, made of the two. Intervals hold
-together with 99 % (Bonferroni), for independent rows.
+`Usage` counts over any number of chunks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ModelFormatError
-from smle.programs import WAYS, Corrections
-from smle.rules import Specification, date_text
+from smle.programs import Corrections
+from smle.rules import Specification
 
-__all__ = ["Drift", "Edges", "Observation", "Usage", "column_edges", "compare", "wilson"]
+__all__ = ["Edges", "Observation", "Usage", "column_edges"]
 
 Edges = dict[str, tuple[float, ...]]
 """For each input column the ascending ends of its bins: bin i holds edges[i-1] < x <= edges[i]."""
 
-_CONFIDENCE = 0.99
-_BINS = 10
+_BINS = 40
 
 
 class Observation(NamedTuple):
@@ -51,8 +45,8 @@ def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
         if i in coded:
             edges[name] = (0.5,)
             continue
-        deciles = np.quantile(encoded[:, i].astype(np.float64), np.arange(1, _BINS) / _BINS, method="lower")
-        edges[name] = tuple(float(v) for v in np.unique(deciles))
+        ends = np.quantile(encoded[:, i].astype(np.float64), np.arange(1, _BINS) / _BINS, method="lower")
+        edges[name] = tuple(float(v) for v in np.unique(ends))
     return edges
 
 
@@ -180,97 +174,3 @@ class Usage:
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None
-
-
-class Drift(NamedTuple):
-    """A share in training and now, and an interval for how much it changed.
-
-    `verdict`: `changed` (the whole interval lies beyond the tolerance), `same` (all of it within) or `open`.
-    """
-
-    kind: str
-    name: str
-    training: float
-    now: float
-    low: float
-    high: float
-    verdict: str
-
-
-def compare(training: Usage, now: Usage, *, tolerance: float = 0.02, dates: Collection[str] = ()) -> tuple[Drift, ...]:
-    """Return how each share changed since training.
-
-    Rows outside; units clipped by a box, or how a head of rules served, and which rules answers broke before it; rules
-    that are on; cells; bins of columns.
-
-    Args:
-        training: Counts of the training rows.
-        now: Counts of the rows to judge.
-        tolerance: Ignore differences between shares up to this size.
-        dates: Names of the columns that are dates, to be shown as such.
-    """
-    pairs: list[tuple[str, str, int, int]] = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
-    before, after = training.head, now.head
-    if before is not None and after is not None:
-        pairs += [("served", way, before.ways[way], after.ways[way]) for way in WAYS]
-        pairs += [("broken", name, k, after.broken[name]) for name, k in before.broken.items() if name in after.broken]
-    pairs += [("missing", name, k, now.missing[name]) for name, k in training.missing.items() if name in now.missing]
-    pairs += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
-    if len(training.cells) == len(now.cells) > 1:
-        pairs += [("cell", str(i), *k) for i, k in enumerate(zip(training.cells, now.cells, strict=True))]
-    for name, counts in training.bins.items():
-        later = now.bins.get(name, ())
-        if len(later) == len(counts) > 1:
-            labels = _bin_labels(training.edges[name], date_text if name in dates else "{:g}".format)
-            pairs += [("input", f"{name} {label}", a, b) for label, a, b in zip(labels, counts, later, strict=True)]
-    boxed = bool(training.cells and now.cells)
-    z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / (2 * (len(pairs) + boxed)))
-    changes = []
-    for kind, name, k1, k2 in pairs:
-        low, high = _difference(k1, training.rows, k2, now.rows, z)
-        share1, share2 = k1 / training.rows, k2 / now.rows
-        changes.append(Drift(kind, name, share1, share2, low, high, _verdict(low, high, tolerance)))
-    if not boxed:
-        return tuple(changes)
-    half = z * math.hypot(_error(training), _error(now))
-    moved = now.clipped_share - training.clipped_share
-    clip = Drift(
-        "clip", "units clipped", training.clipped_share, now.clipped_share, moved - half, moved + half,
-        _verdict(moved - half, moved + half, tolerance),
-    )  # fmt: skip
-    return (changes[0], clip, *changes[1:])
-
-
-def wilson(count: int, rows: int, z: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share of `count` among `rows`, at z standard deviations."""
-    if rows == 0:
-        return 0.0, 1.0
-    p, shrink = count / rows, z * z / rows
-    middle = (p + shrink / 2) / (1 + shrink)
-    half = z / (1 + shrink) * math.sqrt(p * (1 - p) / rows + shrink / (4 * rows))
-    # At the ends the formula gives 0 and 1 up to rounding; the share itself always lies inside.
-    return min(p, max(0.0, middle - half)), max(p, min(1.0, middle + half))
-
-
-def _difference(k1: int, n1: int, k2: int, n2: int, z: float) -> tuple[float, float]:
-    p1, p2 = k1 / n1, k2 / n2
-    (l1, u1), (l2, u2) = wilson(k1, n1, z), wilson(k2, n2, z)
-    return (p2 - p1) - math.hypot(p2 - l2, u1 - p1), (p2 - p1) + math.hypot(u2 - p2, p1 - l1)
-
-
-def _error(usage: Usage) -> float:
-    """Return the standard error of the mean share of clipped units."""
-    variance = max(0.0, usage.clipped_squares / usage.rows - usage.clipped_share**2)
-    return math.sqrt(variance / usage.rows)
-
-
-def _verdict(low: float, high: float, tolerance: float) -> str:
-    if low > tolerance or high < -tolerance:
-        return "changed"
-    return "same" if -tolerance <= low and high <= tolerance else "open"
-
-
-def _bin_labels(edges: tuple[float, ...], shown: Callable[[float], str]) -> list[str]:
-    ends = [shown(edge) for edge in edges]
-    middle = [f"in ({a}, {b}]" for a, b in pairwise(ends)]
-    return [f"<= {ends[0]}", *middle, f"> {ends[-1]}"] if ends else []
