@@ -2,18 +2,13 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 import smle
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pytest brings it
+from support.project import project
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,7 +65,7 @@ def test_nothing_that_is_ignored_is_committed():
 def test_every_extra_has_what_messages_say_it_brings():
     from smle.extras import _EXTRAS
 
-    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    extras = project()["optional-dependencies"]
     for package, extra in _EXTRAS.items():
         assert any(re.split(r"[^\w-]", wanted)[0] == package for wanted in extras[extra]), (package, extra)
     named = set()

@@ -133,7 +133,7 @@ def _replayed(verdicts: Verdicts, network: BoxNetwork) -> Verdicts:
     asked = AskedModule(network, network.spec)
     with evaluating(network):
         try:
-            asked.ask(np.array([[float(end) for end in network.spec.lower]] * 2))
+            asked.ask(np.array([network.spec.ends()[0]] * 2))
         except Exception:  # noqa: BLE001  # whatever a backbone raises that reads something else than the features
             return verdicts
         return replayed(verdicts, network.spec, asked, cell_of=network.deployed.cell_of)

@@ -288,11 +288,11 @@ def answers(network: nn.Module, X: Array) -> Array:
         return np.asarray(network(torch.tensor(X)).numpy().astype(np.float64))
 
 
-def crossed(network: PaperNetwork, X: Array) -> float:
+def crossed(network: Any, X: Array) -> float:
     """Return the share of rows and units where l > u, and the text's clip would give l."""
     bounds = network.frozen_heads().bounds
     lower, upper = bounds.lower, bounds.upper
-    if bounds.lower_slope is not None and bounds.upper_slope is not None:
+    if bounds.lower_slope is not None:
         lower, upper = lower + X @ bounds.lower_slope.T, upper + X @ bounds.upper_slope.T
     return float((lower > upper).mean())
 

@@ -203,7 +203,7 @@ LIMIT = "{inputs: {x: [0, 1], k: [0, 1e18]}, outputs: [y], rules: [{name: r, whe
     ("columns", "kind"),
     [
         ({"x": np.float32([0.7, 0.1]), "k": np.int64([3, 2**24])}, np.float32),
-        ({"x": np.float32([0.7, 0.1]), "k": np.array([True, False])}, np.float32),
+        ({"x": np.float32([0.7, 0.1]), "k": np.uint8([3, 4])}, np.float32),
         ({"x": np.float32([0.7, 0.1]), "k": np.int64([3, 2**24 + 2])}, np.float64),
         ({"x": np.float32([0.7, 0.1]), "k": np.array([3.0, 4.0])}, np.float64),
         ({"x": np.array([0.7, 0.1]), "k": np.int8([3, 4])}, np.float64),

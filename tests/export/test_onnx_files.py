@@ -203,11 +203,11 @@ def test_weights_of_another_backbone_are_refused(braking_model):
         layers_of({**record.weights, "backbone.1.extra": np.zeros(1, "f4")})
 
 
-@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
-def test_missing_packages_are_named(monkeypatch, tmp_path, package):
+@pytest.mark.parametrize(("package", "extra"), [("onnx", "onnx"), ("onnxscript", "torch")])
+def test_missing_packages_are_named(monkeypatch, tmp_path, package, extra):
     network = project(BoxNetwork(nn.Linear(3, 4), Specification.from_yaml(OBLIQUE), embedding=4))
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=rf"{package}\. Install it with: pip install 'smle\[onnx\]'"):
+    with pytest.raises(MissingDependencyError, match=rf"{package}\. Install it with: pip install 'smle\[{extra}\]'"):
         write_network(network, tmp_path / "model.onnx")
 
 

@@ -37,9 +37,8 @@ from smle.programs import (
 )  # fmt: skip
 from smle.rules import Specification
 from smle.storage import ModelRecord
-from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
-from smle.tables.days import with_days
-from smle.tables.frames import frame_of, missing_counts
+from smle.tables import Reader, apply_domain_policy, in_domain
+from smle.tables.frames import frame_of
 
 __all__ = ["Answered", "Front", "ServedModel"]
 
@@ -105,8 +104,7 @@ class Answered(NamedTuple):
 
 def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
     """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
-    lower, upper = (np.array([float(v) for v in side], dtype=encoded.dtype) for side in (spec.lower, spec.upper))
-    clamped = np.clip(encoded, lower, upper)
+    clamped = np.clip(encoded, *spec.ends(encoded.dtype))
     found = [active(rule, clamped) for rule in spec.rules]
     return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
 
@@ -132,6 +130,7 @@ class ServedModel:
         self._front, self._spec, self._proof, self._verified = front, spec, proof, verified
         self.description_: dict[str, Any] = {} if description is None else description
         self.served_ = dict.fromkeys(WAYS, 0)
+        self.reader = Reader(spec)
         self._head = None if proof is None else program_of(proof)
         if isinstance(front, Perceptron):
             wanted = len(spec.columns), self.head.units if isinstance(self.head, Box) else len(spec.targets)
@@ -143,7 +142,11 @@ class ServedModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "cells", "_settled_by")}
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_head", "cells", "_settled_by", "reader")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
@@ -152,7 +155,8 @@ class ServedModel:
         if state["_proof"] is not None and state["_verified"]:
             state["_proof"].check()
             require_same_rules(state["_proof"], state["_spec"])
-        self.__dict__ = {**state, "_head": None if state["_proof"] is None else program_of(state["_proof"])}
+        head = None if state["_proof"] is None else program_of(state["_proof"])
+        self.__dict__ = {**state, "_head": head, "reader": Reader(state["_spec"])}
 
     @property
     def front(self) -> Front:
@@ -210,10 +214,9 @@ class ServedModel:
             taps: Say of a box also which head serves and what is clipped.
             stacklevel: Of warnings.
         """
-        spec = self.specification_
-        encoded = encode_inputs(spec, X)
-        apply_domain_policy(spec, encoded, out_of_domain)
-        found = self.explained(X, encoded, taps=taps)
+        rows = self.reader.read(X)
+        apply_domain_policy(self.specification_, rows.encoded, out_of_domain)
+        found = self.explained(rows, rows.encoded, taps=taps)
         if not self.is_box:
             self._count(found, stacklevel=stacklevel)
             replaced = int(found.replaced.sum())
@@ -230,9 +233,10 @@ class ServedModel:
 
     def explained(self, X: Any, encoded: Array, *, taps: bool = False) -> Answered:
         """Return what is answered and served; nothing is counted, and inputs outside the domain are clamped."""
+        rows = self.reader.opened(X)
+        X = rows.table
         if self.front.columns is not None:
-            names = column_names(X)
-            X = frame_of(X, self.specification_) if names is None else with_days(self.specification_, X, names)
+            X = frame_of(X, self.specification_) if rows.columns is None else rows
         if isinstance(self.head, Box):
             starts = range(0, max(len(encoded), 1), _CHUNK)
             parts = [_boxed(self.front, self.head, encoded[i : i + _CHUNK], taps) for i in starts]
@@ -265,7 +269,7 @@ class ServedModel:
         """
         edges = column_edges(self.specification_, encoded) if edges is None else edges
         heads = self.head.heads if isinstance(self.head, Box) else 0
-        missing = missing_counts(self.specification_, X)
+        missing = self.reader.missing_counts(X)
         return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads, missing=missing)
 
     # --- storing

@@ -99,7 +99,7 @@ def _taken_over(fresh: Head, old: Head) -> Head:
 def _sources(model: ServedModel, network: BoxNetwork) -> list[int]:
     """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
     rng, spec = np.random.default_rng(0), network.spec
-    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    lower, upper = spec.ends()
     points = rng.uniform(lower, upper, (_POINTS, len(lower)))
     for group in spec.one_hot:
         points[:, list(group)] = np.eye(len(group))[rng.integers(len(group), size=_POINTS)]

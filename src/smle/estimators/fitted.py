@@ -16,7 +16,7 @@ from smle.estimators.inputs import plain_table
 from smle.monitor import Edges, Usage
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
-from smle.tables import apply_domain_policy, column_names, encode_inputs
+from smle.tables import apply_domain_policy, column_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,14 +105,15 @@ class FittedModel:
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
-        return self.deployed_.usage(X, encode_inputs(self.specification_, X), edges)
+        rows = self.deployed_.reader.read(X)
+        return self.deployed_.usage(rows, rows.encoded, edges)
 
     def answered(self, X: Any, *, taps: bool = False) -> Answered:
         """Return rows with what the model in front of a head of rules answers, and what is served; nobody is."""
         X = self._read(X)
-        encoded = encode_inputs(self.specification_, X)
-        apply_domain_policy(self.specification_, encoded, "raise")
-        return self.deployed_.explained(X, encoded, taps=taps)
+        rows = self.deployed_.reader.read(X)
+        apply_domain_policy(self.specification_, rows.encoded, "raise")
+        return self.deployed_.explained(rows, rows.encoded, taps=taps)
 
     def raw_outputs(self, X: Any) -> Array:
         """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""

@@ -11,7 +11,7 @@ from sklearn.utils import check_array
 
 from smle.errors import DataError
 from smle.rules import NumericInput, Specification
-from smle.tables import column_names, plain_array, require_exact
+from smle.tables import Reader, as_table, column_names, plain_array, raw_values, read_numbers
 
 __all__ = ["observed_inputs", "plain_table", "spread"]
 
@@ -25,16 +25,15 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
         ValueError: If it is sparse, complex, empty, one-dimensional, or has infinities, NaN without a stand-in, or
             whole numbers that would be rounded.
     """
-    if type(X).__module__.startswith("pyarrow"):
-        X = X.to_pandas(integer_object_nulls=True)  # otherwise floats
+    X = as_table(X)
     if column_names(X) is not None:
         return X
     X = plain_array(X)
     if spec is None or not (spec.one_hot or spec.dates):
         stands_in = spec is not None and any(item.missing is not None for item in spec.inputs)
         checked = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)
-        known = [] if spec is None else [f"Input '{item.name}'" for item in spec.inputs]
-        require_exact(X, checked, known if len(known) == checked.shape[1] else ["A column"] * checked.shape[1])
+        if checked is not X:
+            _require_numbers(raw_values(X), spec)
         return checked
     try:
         array = np.asarray(X, dtype=object)
@@ -45,6 +44,17 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
             f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__} which is none."
         )
     return array
+
+
+def _require_numbers(raw: npt.NDArray[Any], spec: Specification | None) -> None:
+    """Raise DataError for what numpy reads as numbers and tables do not, and for whole numbers that were rounded."""
+    if spec is not None and len(spec.inputs) == raw.shape[1]:
+        Reader(spec).read(raw)
+        return
+    for place, values in enumerate(raw.T):
+        _, faults = read_numbers(str(place), values, truth=True, noun="Column")
+        if faults:
+            raise DataError(faults[0].message)
 
 
 def observed_inputs(X: Any) -> tuple[NumericInput, ...]:

@@ -236,8 +236,7 @@ def _columns(spec: Specification) -> list[tuple[Any, list[int]]]:
 
 
 def _clamped(spec: Specification, X: Array) -> Array:
-    lower, upper = (np.array([float(v) for v in side], dtype=X.dtype) for side in (spec.lower, spec.upper))
-    return np.clip(X, lower, upper)
+    return np.clip(X, *spec.ends(X.dtype))
 
 
 def _summed(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -21,8 +21,7 @@ from smle.report.sentences import rule_view
 from smle.report.tables import Table
 from smle.report.wording import count_text, domain_text, exact_text, listed, number, short
 from smle.rules import Categorical, Label, Specification, share_text
-from smle.tables import column_names, encode_inputs
-from smle.tables.frames import missing_in
+from smle.tables import Reader
 from smle_check.names import visible
 
 __all__ = ["write_rules_page"]
@@ -248,12 +247,11 @@ def _inputs(spec: Specification, table: Any) -> Table:
     if table is None:
         return Table([("Input", ""), ("Stated", "long")], domain_text(spec))
     rows = []
-    encoded, known = encode_inputs(spec, table), column_names(table)
-    for position, ((item, place), stated) in enumerate(zip(spec.input_slices, domain_text(spec), strict=True)):
-        raw = table[item.name] if known is not None else np.asarray(table)[:, position]
-        gone = int(missing_in(raw).sum())
-        missing = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(encoded), 1))})"
-        rows.append((*stated, *_seen(item, encoded[:, place]), missing))
+    read = Reader(spec).read(table)
+    for (item, place), stated in zip(spec.input_slices, domain_text(spec), strict=True):
+        gone = int(read.missing[item.name].sum()) if item.name in read.missing else 0
+        missing = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(read), 1))})"
+        rows.append((*stated, *_seen(item, read.encoded[:, place]), missing))
     columns = [("Input", ""), ("Stated", "long"), ("In the table", "long"), ("", "share"), ("Missing", "")]
     return Table(columns, rows)
 

@@ -9,11 +9,15 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from smle.errors import RuleError
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Polytope
 from smle.rules.shown import html_table, number_text, text_table
+from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.names import twins, visible
 
 if TYPE_CHECKING:
@@ -23,6 +27,14 @@ __all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "
 
 _LISTED = 6  # names in a short description
 _SHOWN = 50  # rules that a description lists
+
+
+def _floats(values: Iterable[Fraction], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
+    """Return the nearest floats of a format. By way of float64, float32 numbers would be rounded twice."""
+    fmt = BINARY32 if dtype is np.float32 else BINARY64
+    found = np.array([float(nearest(value, fmt)) for value in values], dtype=dtype)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True)
@@ -282,6 +294,21 @@ class Specification:
     def upper(self) -> tuple[Fraction, ...]:
         """Upper ends of the domain, one per input column."""
         return tuple(item.upper for item in self.inputs for _ in item.columns)
+
+    def ends(self, dtype: npt.DTypeLike = np.float64) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the lower and upper ends of the domain in float32 or float64, (d,) each: the nearest floats.
+
+        The deployed program clamps to these numbers. They are made once and cannot be written.
+        """
+        return self._ends32 if dtype == np.float32 else self._ends64
+
+    @cached_property
+    def _ends32(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        return _floats(self.lower, np.float32), _floats(self.upper, np.float32)
+
+    @cached_property
+    def _ends64(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        return _floats(self.lower, np.float64), _floats(self.upper, np.float64)
 
     @cached_property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
