@@ -19,7 +19,8 @@ from smle_check.onnx.program import Input
 
 COLUMNS = [f"X_{i}" for i in range(5)]
 FIVE = Specification.from_yaml(
-    f"inputs: {{{', '.join(f'{name}: [-1, 1]' for name in COLUMNS)}}}\noutputs: [y]\nrules: [{{name: cap, then: y <= 1}}]\n"
+    f"inputs: {{{', '.join(f'{name}: [-1, 1]' for name in COLUMNS)}}}\noutputs: [y]\n"
+    "rules: [{name: cap, then: y <= 1}]\n"
 )
 
 
