@@ -23,8 +23,7 @@ from support.exported import DIRECT, HAND_MADE, MIXED, hand_made, untrained
 
 TWO = "inputs: {a: [0, 1], b: [-1, 1], k: {categories: [r, g, s]}}\noutputs: [p, q]\nrules:\n"
 RULES = {
-    "limits": TWO
-    + "  - {name: l, when: a < 0.5, then: p >= b}\n  - {name: m, when: k == r, then: p <= 3}\n",
+    "limits": TWO + "  - {name: l, when: a < 0.5, then: p >= b}\n  - {name: m, when: k == r, then: p <= 3}\n",
     "many slots": TWO + "".join(f"  - {{name: l{i}, when: a < 0.{i}, then: p >= b - {i}}}\n" for i in range(1, 9)),
     "unseen": TWO + "  - {name: s, then: p + q <= 1}\n  - {name: t, when: a + b >= 0.3, then: p <= 2 or q <= a}\n",
     "both": TWO + "  - {name: s, then: p + q <= 1}\n  - {name: t, when: k == g, then: -4 <= p <= 4}\n",
