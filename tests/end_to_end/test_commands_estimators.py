@@ -1,4 +1,4 @@
-"""`smle train --model`: any estimator from the command line, through all commands."""
+"""`smle train --estimator`: any estimator from the command line, through all commands."""
 
 import json
 
@@ -31,7 +31,7 @@ def place(tmp_path_factory):
     (folder / "bank.yaml").write_text(RULES)
     (folder / "stricter.yaml").write_text(RULES.replace("60000", "30000").replace("24.5", "20"))
     result = run("train", folder / "bank.csv", folder / "bank.yaml", "-o", folder / "model",
-                 "--model", "hist-gradient-boosting", "--ignore", "id")  # fmt: skip
+                 "--estimator", "hist-gradient-boosting", "--ignore", "id")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "model alone" in result.output
     assert "moved to obey" in result.output
@@ -90,8 +90,8 @@ def test_edited_rules_need_no_training(place):
 
 def test_the_best_of_several_models_is_taken(place):
     pd.read_csv(place / "bank.csv").head(120).to_csv(place / "few.csv", index=False)
-    result = run("train", place / "few.csv", place / "bank.yaml", "-o", place / "auto", "--model", "auto",
-                 "--ignore", "id", "--epochs", "1", "--json")  # fmt: skip
+    result = run("train", place / "few.csv", place / "bank.yaml", "-o", place / "auto", "--estimator", "auto",
+                 "--ignore", "id", "--set", "max_epochs=1", "--json")  # fmt: skip
     assert result.exit_code == 0, result.output
     summary = json.loads(result.output)
     scores = [tried["score"] for tried in summary["tried"]]
@@ -103,10 +103,10 @@ def test_the_best_of_several_models_is_taken(place):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "magic"], "Expected --model to be one of network, auto, hist-gradient-boosting"),
-        (["--model", "ridge", "--ignore", "income"], "--ignore: the rules read 'income'"),
-        (["--model", "ridge", "--ignore", "nothing"], "--ignore: there is no column 'nothing'"),
-        (["--model", "ridge", "--checkpoint", "file"], "--checkpoint is for networks"),
+        (["--estimator", "magic"], "Expected --estimator to be one of network, smle, auto, hist"),
+        (["--estimator", "ridge", "--ignore", "income"], "--ignore: the rules read 'income'"),
+        (["--estimator", "ridge", "--ignore", "nothing"], "--ignore: there is no column 'nothing'"),
+        (["--estimator", "ridge", "--checkpoint", "file"], "--checkpoint is for networks"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(place, tmp_path, options, message):
