@@ -40,8 +40,12 @@ class Backbone:
 
     def behind(self, first: Backbone) -> Backbone:
         """Return the nodes of both, those of the other in front."""
-        parts = (first.nodes, self.nodes), (first.initializers, self.initializers), (first.inputs, self.inputs)
-        return Backbone(*([*early, *late] for early, late in parts), self.opsets)
+        return Backbone(
+            [*first.nodes, *self.nodes],
+            [*first.initializers, *self.initializers],
+            [*first.inputs, *self.inputs],
+            self.opsets,
+        )
 
 
 def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:
