@@ -58,7 +58,13 @@ def test_every_command_takes_it(place):
     result = run("monitor", place / "model", place / "bank.csv", "--json")
     assert result.exit_code == 0, result.output
     served = {c["name"]: c["now"] for c in json.loads(result.output)["changes"] if c["kind"] == "served"}
-    assert served == {"kept": ways["kept"] / ways.sum(), "moved": ways["moved"] / ways.sum(), "replaced": 0, "safe": 0}
+    assert served == {
+        "kept": ways["kept"] / ways.sum(),
+        "moved": ways["moved"] / ways.sum(),
+        "near": 0,
+        "replaced": 0,
+        "safe": 0,
+    }
     result = run("monitor", place / "model", place / "bank.csv")
     assert "answers moved to obey" in result.output
     assert "How often rules bind" in result.output
@@ -114,3 +120,24 @@ def test_mistakes_are_one_line_and_leave_nothing(place, tmp_path, options, messa
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "model").exists()
+
+
+def test_export_compares_the_labels_of_a_sample(tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"l{i}" for i in range(14)]
+    rules = "".join(f"  - {{name: r{i}, then: l{i} implies l{(i - 1) // 2}}}\n" for i in range(1, 14))
+    rules += "  - {name: apart, when: x >= 0.5, then: not (l1 and l2)}\n"
+    (tmp_path / "labels.yaml").write_text(f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(names)}]\nrules:\n{rules}")
+    table = pd.DataFrame({"x": rng.random(120)})
+    for i, name in enumerate(names):
+        table[name] = (rng.random(120) < 0.3 + 0.4 * np.sin(i + 6 * table["x"]) ** 2).astype(int)
+    table.to_csv(tmp_path / "labels.csv", index=False)
+    result = run("train", tmp_path / "labels.csv", tmp_path / "labels.yaml", "-o", tmp_path / "model", "--model",
+                 "random-forest")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    result = run("export", tmp_path / "model", "-o", tmp_path / "m.onnx", "--data", tmp_path / "labels.csv")
+    assert result.exit_code == 0, result.output
+    assert "120 of 120 rows" in result.output
+    assert "have the same labels in the folder and in the file" in result.output
+    result = run("export", tmp_path / "model", "-o", tmp_path / "m.onnx", "--data", tmp_path / "labels.csv", "--json")
+    assert json.loads(result.output)["rows_with_the_same_labels"] == 120

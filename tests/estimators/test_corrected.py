@@ -113,7 +113,7 @@ def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Pa
     assert 0 < (~allowed).sum() < len(X) / 2
     np.testing.assert_array_equal(served[allowed], own[allowed])
     usage = model.usage(X)
-    assert usage.head.ways == {"kept": allowed.sum(), "moved": (~allowed).sum(), "replaced": 0, "safe": 0}
+    assert usage.head.ways == {"kept": allowed.sum(), "moved": (~allowed).sum(), "near": 0, "replaced": 0, "safe": 0}
     found = write_report(model, pd.DataFrame({"weight": X[:, 0], "severity": X[:, 1], "dose": y}), tmp_path / "r.html")
     assert found.verdict == "proved"
     assert "How answers are served" in found.path.read_text(encoding="utf-8")

@@ -302,9 +302,10 @@ class _Run:
         say(f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.")
         if "head" in training:
             ways = training["head"]["ways"]
+            near = f"{ways['near']} by a search that was cut short, " if ways["near"] else ""
             say(
                 f"Answers to {training['rows']} training rows: {ways['kept']} kept, {ways['moved']} moved to obey, "
-                f"{ways['replaced']} replaced (NaN or infinite), {ways['safe']} by the stored safe answer."
+                f"{near}{ways['replaced']} replaced (NaN or infinite), {ways['safe']} by the stored safe answer."
             )
         unseen = [name for name, rows in training["rules"].items() if not rows]
         if unseen:

@@ -58,7 +58,8 @@ model.safetensors (`backbone.*`) and `onnx`, the bytes of model.onnx; `columns` 
 class Answered(NamedTuple):
     """Rows with what the model answered and what is served. Shapes: encoded (n, d), answers and served (n, m).
 
-    * `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 another allowed answer, 2 the stored safe one.
+    * `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 the nearest allowed answer, 2 the stored safe
+      one, 3 an allowed answer of a search that was cut short.
     * `cell` (n,), `clipped` (n,): of a box, if asked for, which head serves, and the share of units that are clipped.
       What is in front of a box has no answers of its own: they are what is served.
     """
@@ -115,8 +116,9 @@ class ServedModel:
 
     Attributes:
         description_: What model.json says.
-        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN,
-            infinite or beyond 1e30) or `safe` (the stored safe answer).
+        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
+            nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
+            safe answer).
     """
 
     def __init__(
