@@ -133,7 +133,7 @@ def _default(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str
 
 
 def _crossed(network: Any, X: Any) -> float:
-    """Return the share of test rows and units where l > u, and the text's clip would give l."""
+    """Return the share of test rows and units where l > u, and the clip gives l."""
     bounds = network.frozen_heads().bounds
     lower, upper = bounds.lower, bounds.upper
     if bounds.lower_slope is not None:

@@ -19,7 +19,7 @@ from smle.nn.backbones import Rescaled, require_width
 from smle.nn.bounds import AffineBox, Box, FixedBox, NetworkBox
 from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_features, stored_heads, ungated
 from smle.nn.head_parameters import HeadParameters
-from smle.nn.operations import TABLE, affine_at
+from smle.nn.operations import TABLE, affine_at, clip
 from smle.nn.own_bounds import own_box
 from smle.nn.precision import Float32Only
 from smle.nn.quick import Quick, eager, quickly, refuse_tracing
@@ -99,7 +99,7 @@ class BoxNetwork(Float32Only):
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.pinned = False
-        self.training_clip: Callable[..., Tensor] = torch.clamp
+        self.training_clip: Callable[..., Tensor] = clip
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self._quick = Quick.of(self.backbone)
         self.box = self._make_box(bounds, embedding, frame)
