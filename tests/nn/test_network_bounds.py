@@ -19,7 +19,7 @@ from smle.assurance import certify, project, verify, weights_of
 from smle.errors import NotCertifiedError
 from smle.estimators import load
 from smle.export import check_onnx, load_onnx
-from smle.guarantees.proof.network_boxes import cut_region
+from smle.guarantees.proof.cases import cut_region
 from smle.guarantees.proof.verdict import Violated
 from smle.guarantees.regions.geometry import Domain, Region
 from smle.nn.box_network import BoxNetwork

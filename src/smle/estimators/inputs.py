@@ -72,7 +72,7 @@ def named_table(X: Any, names: Sequence[str] | None = None, *, owner: str = "") 
 def _numbers(X: Any, finite: Any, spec: Specification | None = None) -> npt.NDArray[Any]:
     """Return an array of numbers; what numpy reads as numbers and tables do not is refused, and what was rounded."""
     checked: npt.NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite=finite)
-    if checked is X:
+    if id(checked) == id(X):  # an array of floats, as it was passed
         return checked
     raw = raw_values(X)
     if spec is not None and len(spec.inputs) == raw.shape[1]:

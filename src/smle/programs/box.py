@@ -199,8 +199,8 @@ def _clip(op: Op, z: None, lower: Array | None, upper: Array | None) -> Made:
     low, high = (np.fmax, np.fmin) if op.fixed == "where" else (np.maximum, np.minimum)  # the latter keep NaN
 
     def clip(z: Array, lower: Any = lower, upper: Any = upper) -> Array:
-        inside: Array = low(z, lower)
-        high(inside, upper, out=inside)
+        inside: Array = high(z, upper)
+        low(inside, lower, out=inside)
         return inside
 
     return clip
