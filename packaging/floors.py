@@ -1,7 +1,7 @@
-"""Install the lowest versions that pyproject.toml allows: python packaging/floors.py FOLDER makes the environment.
+"""Install the lowest versions that pyproject.toml allows: python packaging/floors.py FOLDER [PACKAGE ...].
 
-torch stays the one of constraints.txt: older builds for processors alone are not on every index. Tests need packages of
-their own, which come in their newest versions.
+The environment is made in FOLDER; further packages come in their newest versions. torch stays the one of
+constraints.txt: older builds without CUDA are not on every index.
 """
 
 import re
@@ -17,7 +17,6 @@ else:
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("onnx", "parquet", "torch")
-FOR_TESTS = ("hypothesis", "jsonschema", "lightgbm", "polars", "pytest", "pytest-xdist", "xgboost-cpu")
 
 
 def lowest(requirement: str, pinned: dict[str, str]) -> str:
@@ -26,7 +25,7 @@ def lowest(requirement: str, pinned: dict[str, str]) -> str:
     return f"{name}=={pinned[name] if name == 'torch' else floor}"
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, others: list[str]) -> None:
     """Make the environment, and print what is in it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = dict(
@@ -36,7 +35,7 @@ def main(folder: Path) -> None:
     floors = [lowest(requirement, pinned) for requirement in wanted]
     venv.create(folder, with_pip=True, clear=True)
     pip = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-    _run(*pip, "install", "--quiet", *floors, *FOR_TESTS)
+    _run(*pip, "install", "--quiet", *floors, *others)
     _run(*pip, "install", "--quiet", "--no-deps", "--editable", ROOT)
     _run(*pip, "check")
     print("Lowest versions:", ", ".join(floors))
@@ -47,4 +46,4 @@ def _run(*command: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), sys.argv[2:])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
-from smle import SafeRegressor, Specification
+from smle import SMLERegressor, Specification
 from smle.demo import BRAKING_RULES, braking_data
 from support.fitted import fitted_once
 
@@ -76,12 +76,9 @@ def braking_table():
 
 @pytest.fixture(scope="session")
 def braking_model(braking_spec, braking_table, tmp_path_factory):
-    shape = {
-        "hidden_layer_sizes": (32, 32),
-        "embedding": 16,
-        "enforcement": "pdcg",
-    }  # a box; others have heads of rules
-    model = SafeRegressor(braking_spec, **shape, max_epochs=40, random_state=0)
+    model = SMLERegressor(  # a box; others have heads of rules
+        braking_spec, hidden_layer_sizes=(32, 32), embedding=16, max_epochs=40, random_state=0
+    )
     inputs = braking_table[list(braking_spec.columns)]
     return fitted_once("braking", lambda: model.fit(inputs, braking_table["brake"]), tmp_path_factory)
 

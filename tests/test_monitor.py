@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from smle import SafeRegressor, Specification
+from smle import SafeRegressor, SMLERegressor, Specification
 from smle.errors import ModelFormatError
 from smle.guarantees import active
 from smle.monitor import Observation, Usage, column_edges, compare
@@ -175,7 +175,7 @@ def test_few_rows_find_only_what_is_large(braking_model, braking_table):
 def test_rules_without_a_bit_in_the_gate_are_judged_at_their_own_region(braking_spec, braking_table):
     near_only = replace(braking_spec, rules=tuple(r for r in braking_spec.rules if r.name != "no phantom braking"))
     quick = {"hidden_layer_sizes": (8,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
-    single = SafeRegressor(near_only, enforcement=AtTheEnd(), gate=False, **quick)
+    single = SMLERegressor(near_only, gate=False, **quick, enforcement=AtTheEnd())
     single.fit(braking_table[COLUMNS], braking_table["brake"])
     near = (braking_table["distance"] <= 10) & (braking_table["speed"] >= 20)
     assert single.usage(braking_table).rules["emergency braking"] == near.sum()

@@ -74,3 +74,11 @@ def test_every_extra_has_what_messages_say_it_brings():
             name for found in re.findall(r"smle\[([\w,]+)\]", page.read_text("utf-8")) for name in found.split(",")
         }
     assert named <= extras.keys()
+
+
+def test_versions_of_python_that_are_claimed_are_run():
+    """`make audit-pythons` runs them; the pinned one is that of the set-up."""
+    claimed = {c.rpartition(" ")[2] for c in project()["classifiers"] if re.search(r":: 3\.\d+$", c)}
+    run = set(re.findall(r"python(3\.\d+)", re.search(r"^PYTHONS \?= (.*)$", read("Makefile"), re.MULTILINE)[1]))
+    assert claimed - run == {"3.11"}
+    assert f">={min(claimed, key=lambda version: int(version[2:]))}" == project()["requires-python"]

@@ -184,7 +184,7 @@ def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
         reason = f": {reasons[0]}" if reasons and reasons[0] else ""
         raise NotCertifiedError(
             f"No safe heads were found for this box{reason}. Leave more room in the rules, or use the head of rules "
-            "(enforcement='correct'), which needs none."
+            "(SafeRegressor, SafeClassifier), which needs none."
         )
     safe.pin(result.over)
     certify(safe)

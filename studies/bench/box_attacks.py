@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from smle.guarantees.regions.cells import regions_of
+from smle.nn.operations import clip
 from smle.rules import Clause
 from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, border_points, corner_points, finished, uniform_points
@@ -212,7 +213,7 @@ def _with_gradient(subject: Subject, x: Tensor) -> Tensor:
     lower, upper = (torch.from_numpy(np.array(seen.get(end, tensors[f"bounds.{end}"]))) for end in ("lower", "upper"))
     cell = np.minimum(subject.program.cell_of(X), len(tensors["heads.weight"]) - 1)
     weight, bias = (torch.from_numpy(tensors[f"heads.{part}"][cell]) for part in ("weight", "bias"))
-    y = (weight @ torch.clamp(z, lower, upper).unsqueeze(2)).squeeze(2) + bias
+    y = (weight @ clip(z, lower, upper).unsqueeze(2)).squeeze(2) + bias
     if "heads.passthrough" in tensors:
         y = y + (torch.from_numpy(tensors["heads.passthrough"][cell]) @ x.unsqueeze(2)).squeeze(2)
     return y

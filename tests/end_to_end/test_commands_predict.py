@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle import SafeRegressor, load
+from smle import NetworkRegressor, SafeRegressor, load
 from smle.estimators import without_rules
 from smle.tables import files as table_files
 from support.commands import run
@@ -341,7 +341,9 @@ def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, 
 def plain_folder(braking_spec, braking_table, tmp_path_factory):
     """A model without rules, so without a certificate."""
     model = SafeRegressor(
-        without_rules(braking_spec), hidden_layer_sizes=(4,), embedding=4, max_epochs=1, random_state=0
+        without_rules(braking_spec),
+        NetworkRegressor(hidden_layer_sizes=(4,), embedding=4, max_epochs=1),
+        random_state=0,
     )
     folder = tmp_path_factory.mktemp("plain") / "model"
     model.fit(braking_table[COLUMNS], braking_table["brake"]).save(folder)

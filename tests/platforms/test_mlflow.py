@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import smle
-from smle import SafeClassifier, SafeRegressor
+from smle import NetworkClassifier, SafeClassifier, SafeRegressor
 from smle.errors import CertificateError
 
 mlflow = pytest.importorskip("mlflow")
@@ -78,7 +78,7 @@ def test_types_of_the_signature(tmp_path):
     from smle.platforms.mlflow import save_model
 
     X = rows()
-    model = SafeClassifier(RULES, max_epochs=2, random_state=0, compare=False)
+    model = SafeClassifier(RULES, NetworkClassifier(max_epochs=2), random_state=0, compare=False)
     model.fit(X, np.where(X["size"] > 6, "high", "low"))
     save_model(model, tmp_path / "saved")
     served = mlflow.pyfunc.load_model(str(tmp_path / "saved"))

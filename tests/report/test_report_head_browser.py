@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
 
-from smle import SafeClassifier, SafeRegressor, Specification
+from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
 from smle.certificates.rules import certify_rules
 from smle.guarantees import broken
 from smle.programs import Candidates, program_of
@@ -178,8 +178,8 @@ def test_a_network_in_front_of_the_head_runs_in_the_page(browser, tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"income": rng.uniform(0, 200000, 200), "arrears": rng.integers(0, 6, 200)})
     targets = np.stack([0.3 * table["income"], 8 + table["arrears"]], axis=1)
-    options = {"hidden_layer_sizes": (8,), "max_epochs": 3, "random_state": 0, "verbose": False, "compare": False}
-    model = SafeRegressor(Specification.from_yaml(BANK), enforcement="correct", **options).fit(table, targets)
+    options = {"hidden_layer_sizes": (8,), "max_epochs": 3, "random_state": 0, "verbose": False}
+    model = SafeRegressor(Specification.from_yaml(BANK), NetworkRegressor(**options), compare=False).fit(table, targets)
     write_report(model, path=tmp_path / "report.html")
     browser.open(tmp_path / "report.html")
     assert browser.errors == []
@@ -198,8 +198,8 @@ def test_a_network_in_front_of_the_head_runs_in_the_page(browser, tmp_path):
 def test_of_a_large_network_readers_enter_the_answers(tmp_path):
     X = np.random.default_rng(0).uniform(0, 1, (50, 1))
     rules = "inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: limit, then: y <= 1}]"
-    options = {"hidden_layer_sizes": (400, 400), "max_epochs": 1, "random_state": 0, "verbose": False, "compare": False}
-    model = SafeRegressor(rules, enforcement="correct", **options).fit(X, X[:, 0])
+    options = {"hidden_layer_sizes": (400, 400), "max_epochs": 1, "random_state": 0, "verbose": False}
+    model = SafeRegressor(rules, NetworkRegressor(**options), compare=False).fit(X, X[:, 0])
     write_report(model, path=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert 'id="answers"' in page
@@ -213,8 +213,8 @@ def test_thousands_of_exclusions_and_a_hundred_inputs_stay_small(browser, tmp_pa
     text = f"inputs:\n{ranges}\nlabels: [{names}]\nrules:\n  - name: one tag\n    then: at_most_one({names})\n"
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (60, width)), np.eye(count, dtype=int)[rng.integers(0, count, 60)]
-    options = {"hidden_layer_sizes": (8,), "max_epochs": 1, "random_state": 0, "verbose": False, "compare": False}
-    model = SafeClassifier(Specification.from_yaml(text), enforcement="correct", **options).fit(X, y)
+    options = {"hidden_layer_sizes": (8,), "max_epochs": 1, "random_state": 0, "verbose": False}
+    model = SafeClassifier(Specification.from_yaml(text), NetworkClassifier(**options), compare=False).fit(X, y)
     write_report(model, path=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert len(page) < 1_000_000

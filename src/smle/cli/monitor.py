@@ -33,6 +33,7 @@ _TITLES = {
 _WAYS = {
     "kept": "answers kept",
     "moved": "answers moved to obey",
+    "near": "answers by searches cut short",
     "replaced": "answers replaced (NaN)",
     "safe": "stored safe answers",
 }

@@ -39,6 +39,7 @@ from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle.tables import Reader, apply_domain_policy, in_domain
 from smle.tables.frames import frame_of
+from smle.tables.further import FurtherColumns
 
 __all__ = ["Answered", "Front", "ServedModel"]
 
@@ -51,13 +52,14 @@ Front = Perceptron | StoredModel | PythonModel
 
 All have `answers(table, encoded)`; `kind`, `network`, `estimator` or `function`; what is stored of them, `tensors` of
 model.safetensors (`backbone.*`) and `onnx`, the bytes of model.onnx; `columns` of the table that they read by name
-(None: the inputs of the rules), and `texts`, those that they read as text."""
+(a network: beside the inputs of the rules; None: those alone), and `texts`, those that they read as text."""
 
 
 class Answered(NamedTuple):
     """Rows with what the model answered and what is served. Shapes: encoded (n, d), answers and served (n, m).
 
-    * `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 another allowed answer, 2 the stored safe one.
+    * `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 the nearest allowed answer, 2 the stored safe
+      one, 3 an allowed answer of a search that was cut short.
     * `cell` (n,), `clipped` (n,): of a box, if asked for, which head serves, and the share of units that are clipped.
       What is in front of a box has no answers of its own: they are what is served.
     """
@@ -114,8 +116,9 @@ class ServedModel:
 
     Attributes:
         description_: What model.json says.
-        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN,
-            infinite or beyond 1e30) or `safe` (the stored safe answer).
+        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
+            nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
+            safe answer).
     """
 
     def __init__(
@@ -134,10 +137,10 @@ class ServedModel:
         self._head = None if proof is None else program_of(proof)
         if isinstance(front, Perceptron):
             wanted = len(spec.columns), self.head.units if isinstance(self.head, Box) else len(spec.targets)
-            if wanted != (front.widths[0], front.widths[-1]):
+            if wanted != (front.inputs, front.widths[-1]):
                 raise ModelFormatError(
                     f"model.safetensors: expected a network of {wanted[0]} inputs and {wanted[1]} outputs in front of "
-                    f"the head. Got {front.widths[0]} and {front.widths[-1]}."
+                    f"the head. Got {front.inputs} and {front.widths[-1]}."
                 )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -238,8 +241,10 @@ class ServedModel:
         if self.front.columns is not None:
             X = frame_of(X, self.specification_) if rows.columns is None else rows
         if isinstance(self.head, Box):
-            starts = range(0, max(len(encoded), 1), _CHUNK)
-            parts = [_boxed(self.front, self.head, encoded[i : i + _CHUNK], taps) for i in starts]
+            assert isinstance(self.front, Perceptron)
+            wide, starts = self.front.features(X, encoded), range(0, max(len(encoded), 1), _CHUNK)
+            pairs = ((encoded[i : i + _CHUNK], self.front(wide[i : i + _CHUNK])) for i in starts)
+            parts = [_boxed(self.head, *pair, taps=taps) for pair in pairs]
             outputs, *others = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
             assert outputs is not None
             return Answered(encoded, outputs, outputs, np.zeros(len(outputs), dtype=np.int8), *others)
@@ -323,11 +328,14 @@ def front_of(record: ModelRecord) -> Front:
     architecture = record.description.get("architecture")
     if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
         raise ModelFormatError("The model folder has no model.onnx.")
-    return Perceptron(tensors_of(record.weights) if record.certificate is None else record.certificate.tensors)
+    further = architecture.get("further") if isinstance(architecture, dict) else None
+    return Perceptron(
+        tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
+        None if further is None else FurtherColumns.from_json(further),
+    )
 
 
-def _boxed(front: Front, head: Box, encoded: Array, taps: bool) -> tuple[Array, Array | None, Array | None]:
+def _boxed(head: Box, encoded: Array, embedding: Array, *, taps: bool) -> tuple[Array, Array | None, Array | None]:
     """Return what a box serves and, if asked for, which head serves, and the share of units that are clipped."""
-    embedding = front.answers(None, encoded)
     served = head(encoded, embedding)
     return (served, head.cell_of(encoded), head.clipped_share(encoded, embedding)) if taps else (served, None, None)

@@ -21,8 +21,6 @@ from smle.tables import apply_domain_policy, column_names
 if TYPE_CHECKING:
     from torch import nn
 
-    from smle.training.options import History
-
 __all__ = ["FittedModel"]
 
 Array = npt.NDArray[np.float64]
@@ -32,8 +30,6 @@ class FittedModel:
     """A model in front and the certified head behind it, with rules and description: `deployed_` is what is served."""
 
     deployed_: ServedModel
-    history_: History
-    estimator_: Any
     n_features_in_: int
     out_of_domain: str
 
@@ -109,7 +105,7 @@ class FittedModel:
         return self.deployed_.usage(rows, rows.encoded, edges)
 
     def answered(self, X: Any, *, taps: bool = False) -> Answered:
-        """Return rows with what the model in front of a head of rules answers, and what is served; nobody is."""
+        """Like `predict`, but with what the model in front of a head of rules answers, and rows are not counted."""
         X = self._read(X)
         rows = self.deployed_.reader.read(X)
         apply_domain_policy(self.specification_, rows.encoded, "raise")
@@ -133,7 +129,8 @@ class FittedModel:
         """Return a torch module of a fitted network with the same weights, features (batch, d) -> outputs (batch, m).
 
         For those who work with torch; nothing here needs it. The module is a copy, in eval mode: what is done to it
-        changes neither this model nor its certificate. Last bits of its answers may differ.
+        changes neither this model nor its certificate. Last bits of its answers may differ. Where the network reads
+        further columns of the table, call `module(features, wide)`; `wide` (batch, D) holds all that it reads.
 
         Raises:
             ModelFormatError: If an estimator is inside.

@@ -38,6 +38,15 @@ class Backbone:
     inputs: list[Any] = field(default_factory=list)
     opsets: dict[str, int] = field(default_factory=lambda: {"": OPSET})
 
+    def behind(self, first: Backbone) -> Backbone:
+        """Return the nodes of both, those of the other in front."""
+        return Backbone(
+            [*first.nodes, *self.nodes],
+            [*first.initializers, *self.initializers],
+            [*first.inputs, *self.inputs],
+            self.opsets,
+        )
+
 
 def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:
     """Return the dense layers (weight (out, in), bias (out,)) of an MLP in float64, its scaling folded into them.
@@ -68,15 +77,15 @@ def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[
     return layers
 
 
-def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False) -> Backbone:
-    """Return the MLP of a model file, built by hand: Gemm and Relu.
+def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False, source: str = FEATURES) -> Backbone:
+    """Return the MLP of a model file, built by hand: Gemm and Relu. `source`: the value that it reads.
 
     Raises:
         ModelFormatError: If the weights are not those of an MLP.
     """
     onnx = require("onnx", "ONNX export")
     layers = layers_of(weights, scaled=scaled)
-    nodes, initializers, source = [], [], FEATURES
+    nodes, initializers = [], []
     for i, (W, b) in enumerate(layers):
         names = [f"{_PREFIX}{i}/{part}" for part in ("weight", "bias")]
         initializers += [
@@ -124,7 +133,9 @@ def backbone_model(record: ModelRecord) -> Any:
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9, producer_name="smle")
 
 
-def onnx_backbone(model: Any, *, features: str | None = "features", columns: Sequence[Input] = ()) -> Backbone:
+def onnx_backbone(
+    model: Any, *, features: str | None = "features", columns: Sequence[Input] = (), source: str = FEATURES
+) -> Backbone:
     """Return a model given as ONNX (or its path) that makes the embedding (batch, n), or the answer (batch, m).
 
     Args:
@@ -133,6 +144,7 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
         columns: For a model of tables the inputs of the rules. Its inputs of the same names are fed with these, as they
             are passed; a missing text, which is empty, becomes `MISSING`. Others are columns of its own. A single input
             that is wide is fed with the features.
+        source: What is fed in the place of the features.
 
     Raises:
         ModelFormatError: If it has data in other files, operators of other domains, or an input that reads texts where
@@ -156,14 +168,14 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
     for value in inputs:
         kind = value.type.tensor_type.elem_type
         if value.name == features:
-            scope[features] = copied.cast(FEATURES, kind, FLOAT)
+            scope[features] = copied.cast(source, kind, FLOAT)
         elif value.name in known:
             scope[value.name] = copied.column(known[value.name], kind)
-    source = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
+    answer = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
     if columns:  # the answer of a model, which the head reads as float32
-        copied.nodes.append(onnx.helper.make_node("Cast", [source], [EMBEDDING], to=FLOAT))
-    elif source != EMBEDDING:
-        copied.nodes.append(onnx.helper.make_node("Identity", [source], [EMBEDDING]))
+        copied.nodes.append(onnx.helper.make_node("Cast", [answer], [EMBEDDING], to=FLOAT))
+    elif answer != EMBEDDING:
+        copied.nodes.append(onnx.helper.make_node("Identity", [answer], [EMBEDDING]))
     own = [value for value in inputs if value.name != features and value.name not in known]
     return Backbone(copied.nodes, copied.initializers, own, opsets)
 

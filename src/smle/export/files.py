@@ -17,13 +17,15 @@ from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.gate import domain_arrays
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
+from smle.export.further import WIDE, wide_features
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.export.proposals import proposals_of
 from smle.extras import require
 from smle.files import replacing
 from smle.rules import Specification
+from smle.tables.further import FurtherColumns
 from smle_check.onnx.check import FORMAT
-from smle_check.onnx.program import Interface
+from smle_check.onnx.program import FEATURES, Interface
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
@@ -62,7 +64,13 @@ def write_onnx(
     if record.onnx is not None:
         part = onnx_backbone(record.onnx if backbone is None else backbone, columns=inputs_of(spec))
     else:
-        part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
+        further = record.description.get("architecture", {}).get("further")
+        source = FEATURES if further is None else WIDE
+        part = mlp_backbone(record.weights, source=source) if backbone is None else (
+            onnx_backbone(backbone, source=source)
+        )  # fmt: skip
+        if further is not None:
+            part = part.behind(wide_features(FurtherColumns.from_json(further)))
     write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
 
 

@@ -29,7 +29,7 @@ from smle.nn.head import (
     ungated,
 )
 from smle.nn.head_parameters import HeadParameters
-from smle.nn.operations import TABLE, affine_at
+from smle.nn.operations import TABLE, affine_at, clip
 from smle.nn.operator import ServedHead, box_digest, is_differentiated, serve
 from smle.nn.own_bounds import own_box
 from smle.nn.precision import Float32Only, float32_by_default
@@ -113,7 +113,7 @@ class BoxNetwork(Float32Only):
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.pinned = False
-        self.training_clip: Callable[..., Tensor] = torch.clamp
+        self.training_clip: Callable[..., Tensor] = clip
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self._quick = Quick.of(self.backbone)
         self.box = self._make_box(bounds, embedding, frame)

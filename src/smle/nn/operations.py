@@ -13,7 +13,7 @@ from torch import Tensor
 
 from smle_check.program import Gate, Op, Table
 
-__all__ = ["TABLE", "affine_at"]
+__all__ = ["TABLE", "affine_at", "clip"]
 
 Made = Callable[..., Tensor]
 
@@ -70,6 +70,11 @@ def _cell(op: Op, bits: None, signatures: Tensor) -> Made:
 
 
 TABLE: Table = {"clamp": _clamp, "single": _cast, "wide": _cast, "active": _active, "cell": _cell}
+
+
+def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return max(l, min(u, z)): l where l > u, as in the paper and as deployed; `torch.clamp` would give u."""
+    return torch.maximum(torch.minimum(z, upper), lower)
 
 
 def affine_at(

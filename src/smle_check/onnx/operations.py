@@ -254,11 +254,11 @@ class Box(Printer):
                 self.values[op.out] = Value(p.add("Clip", [z, low, high], "head/clipped"), False)
                 return
             low, high = (p.stored(str(end), self.tensor(end)) for end in ends)
-        # NaN becomes the lower end; where that is above the upper one, the result is the upper one.
-        raised = p.add(
-            "Where", [p.add("GreaterOrEqual", [z, low], "head/clipped/above"), z, low], "head/clipped/raised"
+        # NaN becomes the upper end; where the lower one is above it, the result is the lower one.
+        lowered = p.add(
+            "Where", [p.add("LessOrEqual", [z, high], "head/clipped/below"), z, high], "head/clipped/lowered"
         )
-        self.values[op.out] = Value(p.add("Min", [raised, high], "head/clipped"), False)
+        self.values[op.out] = Value(p.add("Max", [lowered, low], "head/clipped"), False)
 
     def affine_at(self, op: Op) -> None:
         """Outputs of all heads, and of the free one; `pick` chooses."""

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from smle.guarantees.answers.literals import Node, branch_and_bound
 from smle.guarantees.box.counterexample import Counterexample, Search, exclusion_counterexample, linear_counterexample
 from smle.guarantees.box.head_problem import HeadProblem, RegionObligations
-from smle.guarantees.proof.clause_lp import clause_optimum
+from smle.guarantees.proof.clause_lp import exact_clause_optimum
 from smle.guarantees.proof.frozen_heads import Head
-from smle.guarantees.proof.worst_case import HeadNumbers, rounding_margin
+from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, rounding_margin
 from smle.rules import Literals
 from smle.solvers import LinearProgram, QuadraticProgram, Solution, Status, solve
 
@@ -140,15 +140,17 @@ def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, 
     numbers = problem.numbers(head)
     plain = HeadNumbers.exact(numbers)
     best: tuple[Counterexample, int] | None = None
+    strongest = True
     for p, part in enumerate(problem.parts):
         for search in _searches(part, problem, numbers, plain):
             if search.found is None and search.status is not Status.OPTIMAL:
                 return search, p
+            strongest = strongest and search.strongest
             if search.found is not None and (best is None or search.found.strength > best[0].strength):
                 best = (search.found, p)
     if best is None:
         return Search(None, Status.OPTIMAL), 0
-    return Search(best[0], Status.OPTIMAL), best[1]
+    return Search(best[0], Status.OPTIMAL, strongest=strongest), best[1]
 
 
 def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumbers, plain: HeadNumbers) -> list[Search]:
@@ -161,14 +163,16 @@ def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumber
         searches.append(linear_counterexample(rows, plain, part.envelope, part.support))
     for literals in part.stated:
         if len(literals.h) > 1:
-            optimum = clause_optimum(literals, numbers, part.envelope, part.region)
+            optimum = exact_clause_optimum(literals, numbers, part.envelope, part.region)
             if optimum.x is None or optimum.z is None:
                 searches.append(Search(None, Status.ERROR, f"{optimum.solution.status}"))
             elif optimum.value >= 0:
-                searches.append(Search(Counterexample(optimum.x, optimum.z, optimum.value, ()), Status.OPTIMAL))
+                certain = optimum.exact and not isinstance(part.envelope, HiddenWidenedBox)
+                point = Counterexample(optimum.x, optimum.z, optimum.value, ())
+                searches.append(Search(point, Status.OPTIMAL, strongest=certain))
     if len(part.exclusions):
         shifted = replace(plain, b=numbers.b + numbers.errors)
-        searches.append(exclusion_counterexample(part.exclusions, shifted, problem.envelope, problem.whole))
+        searches.append(exclusion_counterexample(part.exclusions, shifted, part.envelope, part.region))
     return searches
 
 

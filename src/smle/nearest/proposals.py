@@ -3,21 +3,22 @@
 What is proposed is checked by the head before it is served (`smle_check.heads.candidates`), and the stored safe answer
 serves where nothing passes. Clauses that share no output are separate problems (blocks):
 
-* labels that only rules among labels tie together: `label_sets`;
+* labels that only rules among labels tie together: `labels`;
 * all others: the nearest points of the parts of what is allowed, in outputs divided by their scale: `alternatives`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.alternatives import KEPT, Block, Found
-from smle.programs.label_sets import Labels, Turned
-from smle.programs.nearest_points import upward
-from smle.rules import ClauseArrays
+from smle.nearest.alternatives import KEPT, Block, Found
+from smle.nearest.clauses import Clauses, tied_together
+from smle.nearest.labels import Labels, Turned
+from smle.nearest.nearest_points import upward
 from smle_check.heads.sums import WIDE
 
 __all__ = ["Proposals"]
@@ -25,6 +26,7 @@ __all__ = ["Proposals"]
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
+Pairs = npt.NDArray[np.int32]
 
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
@@ -44,7 +46,7 @@ class Proposals:
     """
 
     def __init__(
-        self, clauses: ClauseArrays, scale: Array, h_checked: Array | None = None, default: Array | None = None
+        self, clauses: Clauses, scale: Array, h_checked: Array | None = None, default: Array | None = None
     ) -> None:
         if h_checked is None:
             below = np.minimum(np.nextafter(clauses.h, -np.inf), clauses.h - TINY)
@@ -53,14 +55,14 @@ class Proposals:
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
         self._default = np.zeros(len(scale)) if default is None else default
         self.rules = clauses.parts
-        self.parts: list[Block | Labels] = [_made(clauses, h_checked, scale, columns) for columns in _together(clauses)]
-        self.reads_inputs = bool(clauses.s.any())
+        self.parts = _blocks(clauses, h_checked, scale)
+        self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
     def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
-        Columns of `active` are those of `ClauseArrays.parts`. A candidate without any hope is NaN.
+        Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN.
         """
         if self._is_quiet:  # to ask for silence costs a tenth of a small repair
             return self._first(active, X, t)
@@ -115,70 +117,91 @@ def _rounded(y: Array) -> Array:
     return result
 
 
-def _together(clauses: ClauseArrays) -> list[Numbers]:
-    """Return the outputs that clauses and exclusions tie together, group by group."""
-    m = clauses.g.shape[1]
-    literal, output = np.nonzero(clauses.g)
-    first = np.full(len(clauses.rule), m)
-    np.minimum.at(first, clauses.clause[literal], output)
-    ties = [np.stack([first[clauses.clause[literal]], output], axis=1)]
-    ties += [pairs.astype(np.intp) for _, pairs in clauses.exclusions]
-    tied = np.concatenate(ties)
-    group = np.arange(m)
-    while True:
-        least = np.minimum(group[tied[:, 0]], group[tied[:, 1]])
-        before = group.copy()
-        np.minimum.at(group, tied[:, 0], least)
-        np.minimum.at(group, tied[:, 1], least)
-        group = group[group]
-        if (group == before).all():
-            break
-    return [np.flatnonzero(group == g) for g in np.unique(group[tied])]
-
-
-def _made(clauses: ClauseArrays, h_checked: Array, scale: Array, columns: Numbers) -> Block | Labels:
-    """Return the part for a group of outputs."""
-    m, count = clauses.g.shape[1], len(clauses.rule)
-    own = np.zeros(m, dtype=bool)
-    own[columns] = True
-    literals = np.flatnonzero(clauses.g[:, own].any(axis=1))
-    numbers = np.unique(clauses.clause[literals])
-    lists = [(count + e, pairs[own[pairs[:, 0]]]) for e, (_, pairs) in enumerate(clauses.exclusions)]
-    lists = [(part, pairs) for part, pairs in lists if len(pairs)]
-    # Distinct literals: rules often repeat them, and a label has two.
-    rows = np.concatenate([clauses.g[literals], clauses.s[literals], h_checked[literals, None]], axis=1)
-    tied = np.unique(np.concatenate([pairs.reshape(-1) for _, pairs in lists])) if lists else np.empty(0, dtype=np.intp)
-    off = np.zeros((len(tied), rows.shape[1]))
-    off[np.arange(len(tied)), tied] = 1.0
-    off[:, -1] = -TINY
-    distinct, first, place = np.unique(np.concatenate([rows, off]), axis=0, return_index=True, return_inverse=True)
-    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]  # as stated
-    listed = [place[: len(literals)][clauses.clause[literals] == c] for c in numbers]
-    parts = [*numbers.tolist()]
-    of_label = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))
-    pairs_fit = sum(len(pairs) for _, pairs in lists) <= _MOST_PAIRS
-    if pairs_fit:
-        for part, pairs in lists:
-            listed += [np.array([of_label[a], of_label[b]]) for a, b in pairs.tolist()]
-            parts += [part] * len(pairs)
-    g, s, h = distinct[:, :m], distinct[:, m:-1], distinct[:, -1]
-    block = Block(g, s, h, listed, np.array(parts, dtype=np.intp), scale, clauses.labels) if listed else None
-    signs = [sign for i in literals.tolist() if (sign := clauses.sign(i)) is not None]
-    if not clauses.labels[columns].all() or len(signs) < len(literals):
-        assert block is not None
-        return block
-    position = np.full(m, -1)
-    position[columns] = np.arange(len(columns))
-    words: dict[int, list[tuple[int, bool]]] = {c: [] for c in numbers.tolist()}
-    for (label, on), c in zip(signs, clauses.clause[literals].tolist(), strict=True):
-        words[c].append((int(position[label]), on))
-    least, most = np.zeros(len(columns)), np.full(len(columns), -TINY)
-    for (label, on), bound in zip(signs, h_checked[literals], strict=True):
-        at = position[label]
-        if on:
-            least[at] = max(least[at], -bound)
+def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | Labels]:
+    """Return a block for each group of outputs that clauses and exclusions tie together."""
+    m, count = len(clauses.labels), len(clauses.rule)
+    ends = np.searchsorted(clauses.clause, np.arange(count + 1))
+    ties = [{i for form in clauses.outputs[a:b] for i in form} for a, b in pairwise(ends.tolist())]
+    groups = tied_together(ties, [pairs for _, pairs in clauses.exclusions], m)
+    group = np.full(m, -1)
+    for number, columns in enumerate(groups):
+        group[columns] = number
+    own: list[list[int]] = [[] for _ in groups]
+    for c, tie in enumerate(ties):
+        if tie:
+            own[group[next(iter(tie))]].append(c)
+    made: list[Block | Labels] = []
+    for number, columns in enumerate(groups):
+        lists = [(count + e, pairs[group[pairs[:, 0]] == number]) for e, (_, pairs) in enumerate(clauses.exclusions)]
+        stated = [(c, [i for i in range(ends[c], ends[c + 1]) if clauses.outputs[i]]) for c in own[number]]
+        listed = [(part, pairs) for part, pairs in lists if len(pairs)]
+        signs = {i: clauses.sign(i) for _, literals in stated for i in literals}
+        if clauses.labels[columns].all() and None not in signs.values():
+            made.append(_labels(clauses, columns, stated, signs, listed, h_checked))
         else:
-            most[at] = min(most[at], bound)
-    shifted = [position[pairs].astype(np.int32) for _, pairs in lists]
-    own_parts = np.array([*numbers.tolist(), *(part for part, _ in lists)], dtype=np.intp)
-    return Labels(columns, list(words.values()), shifted, own_parts, upward(least), -upward(-most), block)
+            made.append(_numbers(clauses, columns, stated, listed, h_checked, scale))
+    return made
+
+
+Stated = Sequence[tuple[int, Sequence[int]]]  # the number of each clause, and its literals
+Listed = Sequence[tuple[int, Pairs]]  # the part of each list of exclusions, and its pairs
+
+
+def _labels(
+    clauses: Clauses,
+    columns: Numbers,
+    stated: Stated,
+    signs: Mapping[int, tuple[int, bool] | None],
+    lists: Listed,
+    h_checked: Array,
+) -> Labels:
+    position = {int(column): i for i, column in enumerate(columns)}
+    least, most = np.zeros(len(columns)), np.full(len(columns), -TINY)
+    words = []
+    for _, literals in stated:
+        clause = []
+        for i in literals:
+            label, on = signs[i]  # type: ignore[misc]
+            at = position[label]
+            clause.append((at, on))
+            if on:
+                least[at] = max(least[at], -h_checked[i])
+            else:
+                most[at] = min(most[at], h_checked[i])
+        words.append(clause)
+    pairs = [np.searchsorted(columns, own).astype(np.int32) for _, own in lists]
+    parts = np.array([*(c for c, _ in stated), *(part for part, _ in lists)], dtype=np.intp)
+    rules = clauses.parts[parts]
+    gates = np.where(clauses.always[rules], -1, rules)
+    return Labels(columns, words, pairs, parts, gates, upward(least), -upward(-most))
+
+
+def _numbers(
+    clauses: Clauses, columns: Numbers, stated: Stated, lists: Listed, h_checked: Array, scale: Array
+) -> Block:
+    literals = [i for _, own in stated for i in own]
+    pairs = np.concatenate([np.empty((0, 2), dtype=np.int32), *(own for _, own in lists)])
+    if len(pairs) > _MOST_PAIRS:
+        pairs, lists = pairs[:0], ()
+    tied = np.unique(pairs)
+    k, position = len(columns), {int(column): i for i, column in enumerate(columns)}
+    rows = np.zeros((len(literals) + len(tied), k + clauses.width + 1))
+    for row, i in enumerate(literals):
+        for output, value in clauses.outputs[i].items():
+            rows[row, position[output]] = value
+        for column, value in clauses.inputs[i].items():
+            rows[row, k + column] = value
+        rows[row, -1] = h_checked[i]
+    rows[np.arange(len(literals), len(rows)), np.searchsorted(columns, tied)] = 1.0
+    rows[len(literals) :, -1] = -TINY
+    # Distinct literals: rules often repeat them, and a label has two.
+    distinct, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]  # as stated
+    row_of = dict(zip(literals, place.tolist(), strict=False))
+    off = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))
+    listed = [[row_of[i] for i in own] for _, own in stated]
+    listed += [[off[a], off[b]] for _, own in lists for a, b in own.tolist()]
+    parts = [*(c for c, _ in stated), *(part for part, own in lists for _ in own)]
+    g, s, h = distinct[:, :k], distinct[:, k:-1], distinct[:, -1]
+    likely = bool(clauses.labels[columns].all())
+    return Block(columns, g, s, h, listed, np.array(parts, dtype=np.intp), scale[columns], likely=likely)

@@ -7,11 +7,11 @@ import pytest
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from smle.programs import label_branches, label_diagrams
-from smle.programs.label_branches import Branches
-from smle.programs.label_closures import Closure
-from smle.programs.label_diagrams import Diagram
-from smle.programs.label_search import LabelSearch, prices_of
+from smle.nearest import label_branches, label_diagrams
+from smle.nearest.label_branches import Branches
+from smle.nearest.label_closures import Closure
+from smle.nearest.label_diagrams import Diagram
+from smle.nearest.label_search import LabelSearch, prices_of
 
 Clauses = list[list[tuple[int, bool]]]
 
@@ -41,6 +41,15 @@ def at_most(count: int, labels: range) -> Clauses:
     return [[(i, False) for i in some] for some in combinations(labels, count + 1)]
 
 
+def tree(rng: np.random.Generator, k: int) -> tuple[Clauses, list[tuple[int, int]]]:
+    """Labels that imply their parent and one of their children, of which at most one is on."""
+    place, parent = rng.permutation(k).tolist(), [(i - 1) // 3 for i in range(k)]
+    children = [[place[i] for i in range(1, k) if parent[i] == p] for p in range(k)]
+    clauses = [[(place[i], False), (place[parent[i]], True)] for i in range(1, k)]
+    clauses += [[(place[p], False), *((i, True) for i in own)] for p, own in enumerate(children) if own]
+    return clauses, [pair for own in children for pair in combinations(own, 2)]
+
+
 SETTLED = [[(0, True)], [(0, False), (1, True)], [(2, False), (1, False)], [(4, True), (5, True)]]
 COUNTED = [*at_most(3, range(8)), [(8, False), (9, True), (0, True)], [(10, True), (11, True)]]
 CASES = {
@@ -51,6 +60,12 @@ CASES = {
     "forest": lambda rng: (40, hierarchy(rng, 40, 1), []),
     "graph": lambda rng: (40, hierarchy(rng, 40, 3), []),
     "circles": lambda rng: (8, [[(i, False), ((i + 1) % 4, True)] for i in range(4)] + [[(5, False), (0, True)]], []),
+    "circles and ties": lambda rng: (
+        6,
+        [[(0, False), (1, True)], [(1, False), (0, True)], [(2, False), (0, True)], [(2, False), (3, True)]],
+        [],
+    ),
+    "tree of exclusions": lambda rng: (60, *tree(rng, 60)),
     "pairs": lambda rng: (30, [], [(i, k) for i, k in combinations(range(30), 2) if rng.random() < 0.3]),
 }
 LOGITS = {
@@ -101,7 +116,7 @@ def test_branches_and_diagrams_cost_the_same(case: str) -> None:
     k, clauses, pairs = CASES[case](rng)
     logits = np.concatenate([LOGITS[kind](rng, (10, k)) for kind in LOGITS])
     on, prices = logits >= 0, prices_of(logits)
-    diagram = label_diagrams.diagram_of(k, [*clauses, *([(i, False), (j, False)] for i, j in pairs)])
+    diagram = label_diagrams.diagram_of(k, clauses, np.array(pairs, dtype=np.intp).reshape(-1, 2))
     assert diagram is not None
     sets, allowed, cut = Branches(k, clauses, np.array(pairs, dtype=np.intp).reshape(-1, 2)).nearest(on, prices)
     assert allowed.all()
@@ -114,8 +129,8 @@ def test_a_way_for_each_kind_of_rules() -> None:
     rng = np.random.default_rng(0)
     ways = {}
     for case, made in CASES.items():
-        ways[case] = {type(part.way) for part in LabelSearch(*made(rng))._parts}
-    assert ways["clauses"] == ways["counts"] == {Diagram}
+        ways[case] = {type(part.way) for part in LabelSearch(*made(rng)).parts}
+    assert ways["clauses"] == ways["counts"] == ways["tree of exclusions"] == {Diagram}
     assert ways["forest"] == ways["graph"] == ways["circles"] == {Closure}
 
 
@@ -132,7 +147,7 @@ def test_last_bits_decide_nothing() -> None:
 
 def test_of_equal_sets_the_first_labels_stay() -> None:
     search = LabelSearch(3, [[(0, True), (1, True), (2, True)]])
-    order = search._parts[0].way.order.tolist()
+    order = search.parts[0].way.order.tolist()
     (on,) = search.nearest(np.full((1, 3), -1.0)).on
     assert np.flatnonzero(on).tolist() == [order[-1]]
     branches = Branches(3, [[(0, True), (1, True), (2, True)]], np.empty((0, 2), dtype=np.intp))
@@ -162,7 +177,7 @@ def test_contradictions_are_seen(clauses: Clauses, pairs: list[tuple[int, int]])
 
 
 def test_a_search_that_is_cut_short_says_so_and_obeys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_diagrams, "_SIZES", (5,))
+    monkeypatch.setattr(label_diagrams, "_SIZES", ((5, 0),))
     rng = np.random.default_rng(2)
     clauses = random_clauses(rng, 40, 110)
     search, logits = LabelSearch(40, clauses), rng.normal(size=(8, 40))
@@ -195,3 +210,42 @@ def test_many_labels_that_imply_others() -> None:
     )
     relaxed = milp(-row, constraints=LinearConstraint(matrix, 0, np.inf), bounds=Bounds(0, 1))  # its corners are whole
     assert np.abs(row)[on != (row >= 0)].sum() <= (relaxed.fun + np.maximum(row, 0).sum()) * (1 + 1e-6)
+
+
+def test_thousands_of_labels_in_a_tree_of_exclusions() -> None:
+    rng = np.random.default_rng(0)
+    clauses, pairs = tree(rng, 1200)
+    search, logits = LabelSearch(1200, clauses, pairs), rng.normal(size=(2, 1200))
+    assert search.ends
+    found = search.nearest(logits)
+    for row, on in zip(logits, found.on, strict=True):
+        assert not broken(on, clauses, pairs)
+        assert np.abs(row)[on != (row >= 0)].sum() <= optimum(row, clauses, pairs) * (1 + 1e-6)
+
+
+def test_hundreds_of_thousands_of_exclusions() -> None:
+    rng = np.random.default_rng(0)
+    one = LabelSearch(600, [], list(combinations(range(600), 2)))  # at most one of them
+    logits = rng.normal(size=(20, 600))
+    np.testing.assert_array_equal(one.nearest(logits).on, np.eye(600, dtype=bool)[logits.argmax(axis=1)])
+    pairs = rng.integers(0, 600, (150_000, 2))
+    some = LabelSearch(600, [], pairs[pairs[:, 0] != pairs[:, 1]])
+    found = some.nearest(logits)
+    assert found.allowed.all()
+    assert found.cut.all()  # so many are on: kept from the top
+    few = some.nearest(logits - 2)
+    assert not few.cut.any()
+    for on in (found.on, few.on):
+        assert not (on[:, pairs[:, 0]] & on[:, pairs[:, 1]] & (pairs[:, 0] != pairs[:, 1])).any()
+
+
+def test_huge_and_tiny_logits_together_are_cut_exactly() -> None:
+    """What flows does not fit into int32: it is found unit by unit."""
+    rng = np.random.default_rng(3)
+    clauses = hierarchy(rng, 60, 3)
+    logits = rng.normal(size=(20, 60)) * 10.0 ** rng.uniform(-4, 6, (20, 60))
+    search = LabelSearch(60, clauses)
+    found, prices = search.nearest(logits), prices_of(logits)
+    for row, on, price in zip(logits, found.on, prices, strict=True):
+        least = round(optimum(np.where(row >= 0, 1.0, -1.0) * price, clauses, []))
+        assert abs(int(price[on != (row >= 0)].sum()) - least) <= 1e-9 * least

@@ -1,7 +1,8 @@
 """The nearest points that satisfy clauses over some outputs: a search over literals for many points at once.
 
 The nearest point under the literals chosen so far bounds the distance from below, and the clause that it breaks most is
-branched on. Points go through the levels of the search together; each keeps the most promising nodes of a level.
+branched on. Points go through the levels of the search together; each keeps the most promising nodes of a level. How
+many does not depend on the other points, and where there were more it is known that the search was cut short.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.nearest_points import TINY, Box, Polyhedron
+from smle.nearest.nearest_points import TINY, Box, Polyhedron
 
 __all__ = ["AT", "KEPT", "Block", "Found"]
 
@@ -24,8 +25,8 @@ Numbers = npt.NDArray[np.intp]
 
 KEPT = 3  # points for each row
 _PIECES = 4  # up to so many choices of a literal per clause are all tried at once
-_BEAM, _WIDE_BEAM = 16, 256  # nodes of a level for each row: many rows, few
-_NODES, _CLIPPED_NODES = 4_000, 20_000  # of a level, if rows are few; those that clips solve are quick
+_BEAM, _WIDE_BEAM = 16, 256  # nodes of a level for each row: at first, and where these were too few
+_NODES = 4_000  # of a level, for all rows that are searched widely together
 _LEVELS = 60
 _ROOM = 2.0**-21
 AT = 2.0**-30  # of the largest output in its unit: numbers that are meant to be the same
@@ -36,10 +37,14 @@ class Found:
     """What was found for n points: up to `KEPT` allowed points each, nearest first.
 
     `place` (n, ranks) says where they are among the nodes, -1 where there are fewer; None: each has its own node.
+    `cut` (n,): whether the search for a nearer point was cut short; None: for no row.
     """
 
-    def __init__(self, block: Block, b: Array, active: Mask, nodes: _Nodes, place: Numbers | None = None) -> None:
+    def __init__(
+        self, block: Block, b: Array, active: Mask, nodes: _Nodes, place: Numbers | None = None, cut: Mask | None = None
+    ) -> None:
         self._block, self._b, self._active, self._nodes, self._place = block, b, active, nodes, place
+        self.cut = cut
 
     def first(self) -> Array:
         """Return the nearest points, NaN where none was found. Shape (n, k).
@@ -84,8 +89,8 @@ class _Nodes(NamedTuple):
 class Block:
     """Clauses that share outputs with each other and with no other clause.
 
-    Shapes: g (J, m), s (J, d), h (J,): distinct literals; `clauses`: rows of each; `parts`: the column of each in the
-    mask of what binds; scale (m,); `labels` (m,).
+    Shapes: g (J, k) over `outputs` (k,), s (J, d), h (J,): distinct literals; `clauses`: rows of each; `parts`: the
+    column of each in the mask of what binds; scale (k,). `likely`: distances are counted in log-likelihood.
 
     Attributes:
         pins: Rows that leave one output a single number (two of them), that output, the number.
@@ -94,14 +99,21 @@ class Block:
     """
 
     def __init__(
-        self, g: Array, s: Array, h: Array, clauses: Sequence[Sequence[int]], parts: Numbers, scale: Array, labels: Mask
+        self,
+        outputs: Numbers,
+        g: Array,
+        s: Array,
+        h: Array,
+        clauses: Sequence[Sequence[int]],
+        parts: Numbers,
+        scale: Array,
+        *,
+        likely: bool = False,
     ) -> None:
-        self.outputs = np.flatnonzero(g.any(axis=0))
+        self.outputs, own = outputs, g
         self._columns = _slice(self.outputs)
         self.parts, self._parts = parts, _slice(parts)
-        own = g[:, self.outputs]
         single = (own != 0).sum(axis=1) == 1
-        scale = scale[self.outputs]
         self.is_box = bool(single.all())
         scaled = own if self.is_box else own * scale
         norm = np.abs(own).sum(axis=1) if self.is_box else np.sqrt((scaled**2).sum(axis=1))
@@ -114,7 +126,7 @@ class Block:
         self.N = scaled / norm[:, None]  # over outputs divided by their unit
         self._over = own / norm[:, None]  # the same over outputs: an excess is a distance in units
         self.weight = scale**-2.0
-        self.is_likely = bool(self.is_box and labels[self.outputs].all())  # logits: cost in log-likelihood
+        self.is_likely = self.is_box and likely  # logits: cost in log-likelihood
         self._sizes = np.abs(self.N.T)
         self._more = self.weight[np.abs(own).argmax(axis=1)] if self.is_box else np.ones(len(own))
         self._inputs = np.flatnonzero(s.any(axis=0))
@@ -181,17 +193,22 @@ class Block:
         # A little room is asked for at first: literals that contradict each other nearly agree without.
         room = _ROOM * (1.0 + np.abs(b) + np.minimum(np.abs(p / self.unit), _FAR) @ self._sizes)
         tight = b - room * self.unpinned
-        nodes, place = self._parts_of(p, tight, active, imposed)
+        nodes, place, cut = self._parts_of(p, tight, active, imposed)
         missing = np.flatnonzero(place[:, 0] < 0)
         if len(missing):
-            more, found = self._parts_of(p[missing], b[missing], active[missing], imposed[missing])
+            more, found, short = self._parts_of(p[missing], b[missing], active[missing], imposed[missing])
+            if cut is not None and short is not None:
+                cut[missing] |= short
             place[missing] = -1
             place[missing, : found.shape[1]] = np.where(found < 0, -1, found + len(nodes.z))
             nodes = _Nodes(*(np.concatenate(both) for both in zip(nodes, more, strict=True)))
-        return Found(self, b, active, nodes, place)
+        return Found(self, b, active, nodes, place, cut)
 
-    def _parts_of(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers]:
-        """Return nearest points of the parts of what is allowed, and the places of the nearest of them (n, ranks)."""
+    def _parts_of(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask | None]:
+        """Return nearest points of the parts of what is allowed, and the places of the nearest of them (n, ranks).
+
+        Last, which searches for nearer ones were cut short (n,); None: none.
+        """
         n, P = len(p), self._pieces
         if P > _PIECES:
             return self._search(p, b, active, imposed)
@@ -200,7 +217,7 @@ class Block:
         cost = self._cost(z, np.repeat(p, P, axis=0))
         cost[short < 0] = np.inf
         order = cost.reshape(n, P).argsort(axis=1, kind="stable")[:, :KEPT] + P * np.arange(n)[:, None]
-        return _Nodes(z, imposed, state), np.where(short[order] < 0, -1, order)
+        return _Nodes(z, imposed, state), np.where(short[order] < 0, -1, order), None
 
     def moved_in(self, nodes: _Nodes, b: Array, active: Mask | None = None) -> Array:
         """Return points in the outputs' own units, moved inward by what a cast to float32 may do.
@@ -229,10 +246,25 @@ class Block:
         move = np.abs(z - p)
         return np.asarray(move.sum(axis=1) if self.is_likely else move**2 @ self.weight)
 
-    def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers]:
+    def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask]:
+        """Search all rows narrowly, and those once more widely for which that was too narrow."""
+        nodes, place, cut = self._levels(p, b, active, imposed, _BEAM)
+        rows, most = np.flatnonzero(cut), _NODES // _WIDE_BEAM
+        for part in (rows[i : i + most] for i in range(0, len(rows), most)):
+            more, found, cut[part] = self._levels(p[part], b[part], active[part], imposed[part], _WIDE_BEAM)
+            costs = [
+                np.where(first < 0, np.inf, self._cost(own.z[first], p[part]))
+                for own, first in ((nodes, place[part, 0]), (more, found[:, 0]))
+            ]
+            better = costs[1] <= costs[0]
+            place[part[better]] = np.where(found < 0, -1, found + len(nodes.z))[better]
+            nodes = _Nodes(*(np.concatenate(both) for both in zip(nodes, more, strict=True)))
+        return nodes, place, cut
+
+    def _levels(self, p: Array, b: Array, active: Mask, imposed: Mask, beam: int) -> tuple[_Nodes, Numbers, Mask]:
+        """Search level by level with so many nodes for each row."""
         n = len(p)
-        row, best = np.arange(n), np.full(n, np.inf)
-        beam = min(max((_CLIPPED_NODES if self.is_box else _NODES) // max(n, 1), _BEAM), _WIDE_BEAM)
+        row, best, dropped = np.arange(n), np.full(n, np.inf), np.full(n, np.inf)
         leaves: list[tuple[Numbers, Array, _Nodes]] = []
         state: Any = None
         for _ in range(_LEVELS):
@@ -258,14 +290,17 @@ class Block:
             literal = self._members[self._starts[worst[parent]] + offset]
             more = excess[parent, literal]
             bound = cost[parent] + (more if self.is_likely else more**2 * self._more[literal])
-            kept = _promising(row[parent], bound, best, beam)
+            kept, left = _promising(row[parent], bound, best, beam)
+            np.minimum.at(dropped, row[parent[left]], bound[left])
             parent, literal = parent[kept], literal[kept]
             row, imposed, state = row[parent], nodes.imposed[parent], nodes.state[parent]
             imposed[np.arange(len(row)), literal] = True
+        else:
+            dropped[row] = -np.inf
         if not leaves:
             nothing = np.zeros(b.shape, dtype=bool)
             z, _, state = self._rows.nearest(p, b, nothing)
-            return _Nodes(z, nothing, state), np.full((n, KEPT), -1)
+            return _Nodes(z, nothing, state), np.full((n, KEPT), -1), dropped < best
         row, cost = (np.concatenate([leaf[i] for leaf in leaves]) for i in (0, 1))
         nodes = _Nodes(*(np.concatenate(part) for part in zip(*(leaf[2] for leaf in leaves), strict=True)))
         order = np.lexsort((cost, row))
@@ -273,7 +308,7 @@ class Block:
         order, rank = order[rank < KEPT], rank[rank < KEPT]
         place = np.full((n, KEPT), -1)
         place[row[order], rank] = order
-        return nodes, place
+        return nodes, place, dropped < best
 
 
 def _pins(g: Array, h: Array, constant: Mask) -> list[tuple[tuple[int, int], int, float]]:
@@ -285,12 +320,12 @@ def _pins(g: Array, h: Array, constant: Mask) -> list[tuple[tuple[int, int], int
     return [((upper[key], lower[key]), *key) for key in sorted(both)]
 
 
-def _promising(row: Numbers, bound: Array, best: Array, beam: int) -> Numbers:
-    """Return the nodes that may be better than what is known, at most `beam` for each row."""
+def _promising(row: Numbers, bound: Array, best: Array, beam: int) -> tuple[Numbers, Numbers]:
+    """Return the nodes that may be better than what is known, at most `beam` for each row, and those left out."""
     order = np.lexsort((bound, row))
     order = order[bound[order] < best[row[order]]]
-    first = np.searchsorted(row[order], row[order], side="left")
-    return np.asarray(order[np.arange(len(order)) - first < beam])
+    rank = np.arange(len(order)) - np.searchsorted(row[order], row[order], side="left")
+    return order[rank < beam], order[rank >= beam]
 
 
 def _slice(columns: Numbers) -> Numbers | slice:

@@ -5,7 +5,7 @@ in units of 2^-20, and are at least one unit, so that last bits of logits decide
 together are searched apart from others:
 
 * implications alone ("not a, or b"): a closure, for any number of labels (`label_closures`);
-* a decision diagram, if one of some 10,000 nodes is found (`label_diagrams`);
+* a decision diagram, if one of 30,000 nodes and 10 more for each label is found (`label_diagrams`);
 * else branch and bound, which is cut short after so many steps (`label_branches`).
 
 The first two always end. The rules alone say which it is, so that a row gets the same labels in every batch.
@@ -14,18 +14,18 @@ The first two always end. The rules alone say which it is, so that a row gets th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from smle.programs.label_branches import Branches
-from smle.programs.label_closures import Closure, closure_of
-from smle.programs.label_diagrams import Diagram, diagram_of
+from smle.nearest.label_branches import Branches
+from smle.nearest.label_closures import Closure, closure_of
+from smle.nearest.label_diagrams import Diagram, diagram_of
 
-__all__ = ["LabelSearch", "NearestSets", "prices_of"]
+__all__ = ["DIGITS", "SPLIT", "Clause", "LabelSearch", "NearestSets", "Tied", "most_of", "prices_of"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -33,8 +33,10 @@ Costs = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.intp]
 Clause = Sequence[tuple[int, bool]]
 
-_DIGITS = 20
-_MOST_PAIRS = 20_000  # exclusions that are read as clauses of a diagram
+DIGITS = 20
+SPLIT = 2.0**33 + 1  # a product with it splits off the first 20 of 53 digits
+_MOST_PAIRS = 1_000_000  # exclusions of a diagram
+_DENSE = 0.05  # share of pairs that exclude, from which on all are stored
 
 
 class NearestSets(NamedTuple):
@@ -45,17 +47,22 @@ class NearestSets(NamedTuple):
     cut: Mask
 
 
+def most_of(k: int) -> float:
+    """Return the most that one of k labels may cost: what all of them cost together has 60 digits."""
+    return float(min(2.0**50, 2.0 ** (60 - k.bit_length())))
+
+
 def prices_of(logits: Array) -> Costs:
     """Return what turning each label costs (n, k), in units of 2^-20: rounded to 20 binary digits, and at least 1.
 
-    The most is 2^50, or less where there are so many labels that sums would overflow.
+    The most is 2^50, or less where there are so many labels that sums would overflow. Every step is one that an ONNX
+    graph can take, and comes to the same bits there.
     """
-    most = min(2.0**50, 2.0 ** (60 - logits.shape[1].bit_length()))
     with np.errstate(over="ignore", invalid="ignore"):
-        units = np.fmin(np.ldexp(np.abs(logits), _DIGITS), most)
-    digits, power = np.frexp(units)
-    rounded = np.where(power > _DIGITS, np.ldexp(np.rint(np.ldexp(digits, _DIGITS)), power - _DIGITS), np.rint(units))
-    return np.asarray(np.maximum(rounded, 1.0).astype(np.int64))
+        units = np.fmin(np.abs(logits) * 2.0**DIGITS, most_of(logits.shape[1]))
+    wide = units * SPLIT
+    rounded = np.where(units >= 2.0**DIGITS, wide - (wide - units), np.maximum(np.rint(units), 1.0))
+    return np.asarray(rounded.astype(np.int64))
 
 
 class LabelSearch:
@@ -65,19 +72,24 @@ class LabelSearch:
         k: How many labels there are.
         clauses: Lists of (label, on): one of them has to be so.
         pairs: Labels that are never on together, (p, 2).
+
+    Attributes:
+        fixed: Which labels the clauses settle by themselves: 1 on, -1 off, 0 neither, (k,).
+        parts: Labels that are tied together, each with its way.
+        is_possible: Whether there may be an allowed set.
     """
 
     def __init__(self, k: int, clauses: Sequence[Clause], pairs: npt.ArrayLike = ()) -> None:
         self._k = k
-        self._fixed, left, apart = _settled(k, clauses, np.asarray(pairs, dtype=np.intp).reshape(-1, 2))
-        self._parts = [] if left is None else [_Part(*part) for part in _together(k, left, apart)]
-        empty = any(isinstance(part.way, Diagram) and not part.way.size for part in self._parts)
+        self.fixed, left, apart = _settled(k, clauses, np.asarray(pairs, dtype=np.intp).reshape(-1, 2))
+        self.parts = [] if left is None else [Tied(*part) for part in _together(k, left, apart)]
+        empty = any(isinstance(part.way, Diagram) and not part.way.size for part in self.parts)
         self.is_possible = left is not None and not empty
 
     @property
     def ends(self) -> bool:
         """Whether every search ends: none is by branch and bound."""
-        return not any(isinstance(part.way, Branches) for part in self._parts)
+        return not any(isinstance(part.way, Branches) for part in self.parts)
 
     def nearest(self, logits: Array) -> NearestSets:
         """Return the allowed sets that cost the least; a row that is allowed stays as it is."""
@@ -85,10 +97,10 @@ class LabelSearch:
         on = np.asarray(logits >= 0)
         if not self.is_possible:
             return NearestSets(on, np.zeros(n, dtype=bool), np.zeros(n, dtype=bool))
-        on = np.where(self._fixed == 0, on, self._fixed > 0)
+        on = np.where(self.fixed == 0, on, self.fixed > 0)
         prices = prices_of(logits)
         allowed, cut = np.ones(n, dtype=bool), np.zeros(n, dtype=bool)
-        for part in self._parts:
+        for part in self.parts:
             rows = np.flatnonzero(part.breaks(on))
             if len(rows):
                 at = np.ix_(rows, part.labels)
@@ -96,24 +108,28 @@ class LabelSearch:
         return NearestSets(on, allowed, cut)
 
 
-class _Part:
-    """Labels that clauses tie together, and how their nearest sets are found."""
+class Tied:
+    """Labels (l,) that clauses and pairs tie together, numbered among them, and how their nearest sets are found."""
 
     def __init__(self, labels: Numbers, clauses: Sequence[Clause], pairs: Numbers) -> None:
-        self.labels, self._pairs = labels, pairs
+        self.labels = labels
         place = {int(label): i for i, label in enumerate(labels)}
         own: list[Clause] = [[(place[label], on) for label, on in clause] for clause in clauses]
         within = np.searchsorted(labels, pairs)
-        every = own
-        if len(pairs) <= _MOST_PAIRS:
-            every = [*own, *([(a, False), (b, False)] for a, b in within.tolist())]
         found: Closure | Diagram | Branches | None = None if len(pairs) else closure_of(len(labels), own)
-        if found is None and len(every) == len(own) + len(pairs):
-            found = diagram_of(len(labels), every)
+        if found is None and len(pairs) <= _MOST_PAIRS:
+            found = diagram_of(len(labels), own, within)
         self.way = Branches(len(labels), own, within) if found is None else found
+        self.clauses, self.pairs = own, within
         self._label = np.array([label for clause in clauses for label, _ in clause], dtype=np.intp)
         self._wanted = np.array([on for clause in clauses for _, on in clause], dtype=bool)
         self._starts = np.cumsum([0, *(len(clause) for clause in clauses)])[:-1]
+        self._apart: Any = None  # which labels exclude which, if there are any (k, k)
+        if len(pairs):
+            ones = np.ones(len(pairs), dtype=np.float32)
+            self._apart = sparse.csr_matrix((ones, (within[:, 0], within[:, 1])), (len(labels),) * 2)
+            if len(pairs) > _DENSE * len(labels) ** 2:
+                self._apart = self._apart.toarray()
 
     def breaks(self, on: Mask) -> Mask:
         """Return which sets of all labels break a clause or an exclusion (n,)."""
@@ -121,8 +137,9 @@ class _Part:
         if len(self._label):
             met = np.logical_or.reduceat(on[:, self._label] == self._wanted, self._starts, axis=1)
             bad |= ~met.all(axis=1)
-        if len(self._pairs):
-            bad |= (on[:, self._pairs[:, 0]] & on[:, self._pairs[:, 1]]).any(axis=1)
+        if self._apart is not None:
+            own = on[:, self.labels].T
+            bad |= ((self._apart @ own.astype(np.float32) > 0) & own).any(axis=0)
         return bad
 
     def nearest(self, on: Mask, prices: Costs, allowed: Mask, cut: Mask) -> tuple[Mask, Mask, Mask]:
@@ -141,27 +158,37 @@ def _settled(
     None in the place of clauses: they contradict each other.
     """
     state = np.zeros(k, dtype=np.int8)
-    left: list[Clause] = [clause for clause in (sorted(set(own)) for own in clauses) if not _is_sure(clause)]
-    while True:
-        known = state.tolist()
-        shorter: list[Clause] = []
-        for clause in left:
-            if not any(known[label] == (1 if on else -1) for label, on in clause):
-                shorter.append([(label, on) for label, on in clause if not known[label]])
-        both = state[pairs] if len(pairs) else np.zeros((0, 2), dtype=np.int8)
-        if not all(shorter) or (both > 0).all(axis=1).any():
-            return state, None, pairs
-        single = [clause[0] for clause in shorter if len(clause) == 1]
-        reached = np.flatnonzero((both > 0).any(axis=1))
-        wanted = {(int(pairs[i, 1 if both[i, 0] > 0 else 0]), False) for i in reached}
-        wanted.update(single)
-        pairs, left = pairs[(both == 0).all(axis=1)], shorter
-        if not wanted:
-            return state, left, pairs
-        for label, on in sorted(wanted):
-            if state[label] and (state[label] > 0) != on:
+    plain = [clause for clause in (sorted(set(own)) for own in clauses) if not _is_sure(clause)]
+    asked: dict[tuple[int, bool], list[int]] = {}  # the clauses that lose a literal if a label is so
+    for c, clause in enumerate(plain):
+        for label, on in clause:
+            asked.setdefault((label, not on), []).append(c)
+    apart = sparse.csr_matrix((np.ones(len(pairs), dtype=bool), (pairs[:, 0], pairs[:, 1])), (k, k))
+    apart = (apart + apart.T).tocsr()
+    left = [len(clause) for clause in plain]
+    waiting = [clause[0] for clause in plain if len(clause) == 1]
+    waiting += [(int(label), False) for label in np.unique(pairs[pairs[:, 0] == pairs[:, 1]])]
+    for label, on in waiting:  # which grows
+        if state[label]:
+            if (state[label] > 0) != on:
                 return state, None, pairs
-            state[label] = 1 if on else -1
+            continue
+        state[label] = 1 if on else -1
+        for c in asked.get((label, on), ()):
+            left[c] -= 1
+            if left[c] == 1:
+                waiting += [(other, side) for other, side in plain[c] if not state[other]]
+            elif not left[c]:
+                return state, None, pairs
+        if on:
+            waiting += [(int(other), False) for other in apart.indices[apart.indptr[label] : apart.indptr[label + 1]]]
+    known = state.tolist()
+    open_: list[Clause] = [
+        [(label, on) for label, on in clause if not known[label]]
+        for clause in plain
+        if not any(known[label] == (1 if on else -1) for label, on in clause)
+    ]
+    return state, open_, pairs[(state[pairs] == 0).all(axis=1)]
 
 
 def _is_sure(clause: Clause) -> bool:
