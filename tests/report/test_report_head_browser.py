@@ -92,7 +92,8 @@ def test_the_page_computes_what_the_deployed_program_computes_bit_by_bit(page, n
     rows = json.dumps([[x, answer] for x, answer in zip(X.tolist(), t.tolist(), strict=True)])
     script = f"(() => {{ const head = makeHead({json.dumps(data)}); return {rows}.map(([x, t]) => {{"
     script += " const c = head.clipped(x, t), s = head.serve(x, t);"
-    script += " return { y: c.y, ok: c.ok, bits: c.bits, safe: head.safe(c.x, c.bits), served: s.y, way: s.way, sure: s.sure }; }); })()"
+    script += " return { y: c.y, ok: c.ok, bits: c.bits, safe: head.safe(c.x, c.bits), served: s.y, way: s.way,"
+    script += " sure: s.sure }; }); })()"
     if not isinstance(program, Candidates):
         script = script.replace("head.safe(c.x, c.bits)", "[]")
     found = page.run(script)
@@ -149,7 +150,7 @@ def test_where_the_page_finds_nothing_it_does_not_call_the_safe_answer_served(pa
     )
     certificate = certify_rules(spec)
     X, t = np.zeros((200, 1)), rng.normal(0, 1, (200, 16)).astype(np.float32)
-    served, by = program_of(certificate).explained(X, t)
+    _, by = program_of(certificate).explained(X, t)
     data, _ = rules_head(certificate)
     script = f"(() => {{ const head = makeHead({json.dumps(data)});"
     script += f" return {json.dumps(t.tolist())}.map((t) => {{ const s = head.serve([0], t);"
