@@ -132,7 +132,7 @@ def test_export_compares_the_labels_of_a_sample(tmp_path):
     for i, name in enumerate(names):
         table[name] = (rng.random(120) < 0.3 + 0.4 * np.sin(i + 6 * table["x"]) ** 2).astype(int)
     table.to_csv(tmp_path / "labels.csv", index=False)
-    result = run("train", tmp_path / "labels.csv", tmp_path / "labels.yaml", "-o", tmp_path / "model", "--model",
+    result = run("train", tmp_path / "labels.csv", tmp_path / "labels.yaml", "-o", tmp_path / "model", "--estimator",
                  "random-forest")  # fmt: skip
     assert result.exit_code == 0, result.output
     result = run("export", tmp_path / "model", "-o", tmp_path / "m.onnx", "--data", tmp_path / "labels.csv")

@@ -188,7 +188,7 @@ def _view(
 
 _HEAD_NOTE = (
     "The head runs in your browser, operation by operation as deployed. Where its check refuses an answer, the page "
-    "looks for the nearest allowed one in its own way; what is deployed may differ from that in small digits."
+    "looks for an allowed one in its own way, and says so: what is deployed searches more widely."
 )
 
 
