@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY64, FORMATS, TINY, U
-from smle_check.guard import guard_tensors, packed
+from smle_check.guard import guard_tensors, packed, packed_rows
 from smle_check.heads.clips import (
     Clip,
     Limit,
@@ -92,15 +92,10 @@ def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
     """Return the numbers of the check that section 13 prescribes."""
     count, m, d = len(checked.literals), len(spec.outputs), len(spec.inputs)
     sums = [sum_of(spec, literal) for literal in checked.literals]
-
-    def matrix(forms: list[Form], columns: int) -> Tensor:
-        numbers = [form.get(k, Fraction(0)) for form in forms for k in range(columns)]
-        return packed(numbers, BINARY64, len(forms), columns)
-
     return {
-        "check.outputs": matrix([s.outputs for s in sums], m),
-        "check.sizes": matrix([s.sizes for s in sums], m),
-        "check.inputs": matrix([s.inputs for s in sums[: checked.moving]], d),
+        "check.outputs": packed_rows([s.outputs for s in sums], m),
+        "check.sizes": packed_rows([s.sizes for s in sums], m),
+        "check.inputs": packed_rows([s.inputs for s in sums[: checked.moving]], d),
         "check.thresholds": packed([s.threshold for s in sums], BINARY64, count),
     }
 
