@@ -474,7 +474,7 @@ def test_what_a_safe_answer_makes_of_a_literal():
     assert [(safe.way(i, 1), safe.way(i, -1)) for i in range(2)] == [(r, r) for r in margins]
     assert all(r > 0 for r in margins)
     g, s, h = {0: Fraction(2), 1: Fraction(-3)}, {0: Fraction(11), 2: Fraction(1)}, Fraction(13)
-    form, constant = safe.form(Literal(g, s, h, False))
+    form, constant = safe.form(Literal(g, s, h, False), None)
     assert form == {0: 2 * Fraction(1, 2) + 3 * 5 + 11, 1: Fraction(6), 2: Fraction(1)}
     assert constant == 2 * 7 - Fraction(3, 4) - h + 2 * margins[0] + 3 * margins[1]
 

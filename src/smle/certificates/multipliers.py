@@ -11,7 +11,7 @@ from smle_check.floats import FORMATS, Binary
 from smle_check.heads.known import Boxes, Facts, Form, Known
 from smle_check.kernel import residual_of
 
-__all__ = ["best_multipliers", "largest"]
+__all__ = ["best_multipliers", "has_rows", "largest"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
 Row = tuple[Form, Fraction]
@@ -46,6 +46,11 @@ def best_multipliers(
             reach = abs(constant) + sum((abs(v) * facts.spec.sizes[k] for k, v in form.items()), ZERO)
             weights = {r: mu * (int(2 * reach / -least) + 1) for r, mu in weights.items()}
         yield [[r, str(mu)] for r, mu in weights.items()], found if isinstance(found, ExactOptimal) else None
+
+
+def has_rows(facts: Facts, stated: int | None, seen: int | None) -> bool:
+    """Whether there are rows over several inputs: others are part of what is known, and need no multipliers."""
+    return any(len(facts.row(r, True, FORMATS[0])[0]) > 1 for r in facts.rows(stated, seen))
 
 
 def largest(boxes: Boxes, known: Known, fmt: Binary, form: Form, rows: Sequence[Row]) -> ExactOptimal | ExactInfeasible:

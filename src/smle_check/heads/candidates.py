@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY64, TINY, U
-from smle_check.guard import guard_tensors, packed
+from smle_check.floats import BINARY64, FORMATS, TINY, U
+from smle_check.guard import guard_tensors, packed, packed_rows
 from smle_check.heads.clips import (
     Clip,
     Limit,
@@ -35,6 +35,7 @@ from smle_check.reading import Rejected, Tensor, fields, index, require, values
 from smle_check.specification import Literal, Specification
 
 MAX_LEAVES, MAX_DEPTH, MAX_CHECKED = 1_000, 64, 200_000
+SHORT = 8  # slopes that are looked at as they are
 PER_PROOF = 50  # steps for each clip, and each literal of a clause in a region, of a leaf
 
 
@@ -91,15 +92,10 @@ def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
     """Return the numbers of the check that section 13 prescribes."""
     count, m, d = len(checked.literals), len(spec.outputs), len(spec.inputs)
     sums = [sum_of(spec, literal) for literal in checked.literals]
-
-    def matrix(forms: list[Form], columns: int) -> Tensor:
-        numbers = [form.get(k, Fraction(0)) for form in forms for k in range(columns)]
-        return packed(numbers, BINARY64, len(forms), columns)
-
     return {
-        "check.outputs": matrix([s.outputs for s in sums], m),
-        "check.sizes": matrix([s.sizes for s in sums], m),
-        "check.inputs": matrix([s.inputs for s in sums[: checked.moving]], d),
+        "check.outputs": packed_rows([s.outputs for s in sums], m),
+        "check.sizes": packed_rows([s.sizes for s in sums], m),
+        "check.inputs": packed_rows([s.inputs for s in sums[: checked.moving]], d),
         "check.thresholds": packed([s.threshold for s in sums], BINARY64, count),
     }
 
@@ -155,6 +151,7 @@ class Safe:
         self.facts, self.spec, self.clips, self.stored, self.moves = facts, facts.spec, clips, stored, moves
         self.rounded = [rounding(self.spec, *answer) for answer in stored]
         self.sides, self.ways = by_side(clips), dict[tuple[int, int], Fraction]()
+        self.others: dict[tuple[int, int], Form] = {}
 
     def way(self, i: int, side: int) -> Fraction:
         """Return how far what is served of output i may be from what is stored: above it (side 1) or below."""
@@ -171,26 +168,40 @@ class Safe:
         limit: Limit = clip.limit
         if limit.region in self.facts.leaf.off:  # where its bit is off it does nothing
             return most
-        slope, offset = self.stored[limit.output]
+        slope, offset = self.slope(limit.output, limit.region), self.stored[limit.output][1]
         for form, constant in move_forms(clip, slope, offset, self.rounded[limit.output]):
             if form or constant > least:
                 found = self.facts.most(form, constant, None, limit.region, self.moves.get(j, []))
                 most = max(most, found if found is not None else Fraction(0))
         return most
 
-    def form(self, literal: Literal) -> tuple[Form, Fraction]:
-        """Return an affine function of x that bounds g.y + s.x - h for the served safe answer."""
+    def slope(self, i: int, region: int | None) -> Form:
+        """Return the slope of a stored answer; of a long table what a region leaves of it."""
+        slope, boxes = self.stored[i][0], self.facts.boxes
+        if region is None or len(slope) <= SHORT:
+            return slope
+        known = [boxes.of(region, fmt).members for fmt in FORMATS]
+        for g in known[0]:
+            left = [members.get(g) for members in known]
+            if all(members is not None and members.among for members in left):
+                names = {k for members in left if members is not None for k in members.names}
+                if (i, g) not in self.others:
+                    self.others[i, g] = {k: v for k, v in slope.items() if boxes.group.get(k) != g}
+                return self.others[i, g] | {k: slope[k] for k in names if k in slope}
+        return slope
+
+    def form(self, literal: Literal, region: int | None) -> tuple[Form, Fraction]:
+        """Return an affine function of x that bounds g.y + s.x - h for the served safe answer in a region."""
         form, constant = dict(literal.x), -literal.bound
         for i, g in literal.y.items():
-            slope, offset = self.stored[i]
-            constant += g * offset + abs(g) * self.way(i, 1 if g > 0 else -1)
-            for k, v in slope.items():
+            constant += g * self.stored[i][1] + abs(g) * self.way(i, 1 if g > 0 else -1)
+            for k, v in self.slope(i, region).items():
                 form[k] = form.get(k, Fraction(0)) + g * v
         return form, constant
 
     def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
         """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
-        return self.facts.most(*self.form(literal), region, None, mu)
+        return self.facts.most(*self.form(literal, region), region, None, mu)
 
     def clause(self, clause: list[Literal], region: int, proof: list[Any] | None) -> None:
         """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without.
@@ -210,7 +221,7 @@ class Safe:
 
     def by_member(self, clause: list[Literal], region: int) -> bool:
         """Whether a clause holds in a region for each member of a group, with any of its literals each."""
-        forms = [(*self.form(without_zeros(literal)), literal.strict) for literal in clause]
+        forms = [(*self.form(without_zeros(literal), region), literal.strict) for literal in clause]
         groups = {self.facts.boxes.group.get(k) for form, _, _ in forms for k in form} - {None}
         for g in sorted(g for g in groups if g is not None):
             self.spec.work.plan(10 * len(forms) * len(self.spec.groups[g]), "safe answers by members")
