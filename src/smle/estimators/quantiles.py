@@ -42,9 +42,9 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
     estimator are sorted, and answers that break a rule moved to the nearest allowed ones. Rules that already name the
     quantiles may say more, for example about the width of the interval.
 
-    `predict` returns the quantiles (rows, quantiles). An estimator is fitted once for each quantile: any with a parameter `quantile` or `alpha`, of scikit-learn, LightGBM
-    or XGBoost, or a pipeline that ends with one. A `NetworkRegressor` learns all at once, with the pinball loss: its
-    `loss` and `quantile` are set here.
+    `predict` returns the quantiles (rows, quantiles). An estimator is fitted once for each: any with a parameter
+    `quantile` or `alpha`, of scikit-learn, LightGBM or XGBoost, or a pipeline that ends with one. A `NetworkRegressor`
+    learns all at once, with the pinball loss: its `loss` and `quantile` are set here.
 
     Its parameters are listed in docs/training.md, and by `help`.
 
