@@ -4,7 +4,10 @@ import numpy as np
 import pandas as pd
 import polars
 import pytest
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from smle import (
     NetworkClassifier,
@@ -14,6 +17,7 @@ from smle import (
     SafeRegressor,
     SMLERegressor,
     Specification,
+    correct,
     load,
     project,
 )  # fmt: skip
@@ -139,7 +143,27 @@ def test_columns_are_read_in_one_way(houses: pd.DataFrame) -> None:
             FurtherColumns.from_json(wrong)
 
 
-def test_a_pipeline_may_end_with_a_network(houses: pd.DataFrame) -> None:
+def test_networks_in_pipelines_searches_and_wrappers_are_estimators_like_any_other(houses, tmp_path) -> None:
     X, y = houses.drop(columns="price"), houses["price"]
-    alone = make_pipeline("passthrough", NetworkRegressor(**QUICK)).fit(X, y)
-    assert alone.score(X, y) > 0.8
+    assert make_pipeline("passthrough", NetworkRegressor(**QUICK)).fit(X, y).score(X, y) > 0.8  # without rules
+    network, numbers = NetworkRegressor(**{**QUICK, "max_epochs": 5}), X[["size", "rooms"]]
+    for name, inner, rows in (
+        ("pipeline", make_pipeline(StandardScaler(), network), numbers),
+        ("units", TransformedTargetRegressor(network, transformer=StandardScaler()), numbers),
+        ("search", GridSearchCV(network, {"embedding": [4, 8]}, cv=2), X),
+    ):
+        model = SafeRegressor(RULES, inner, compare=False).fit(rows, y)
+        model.save(tmp_path / name)
+        assert np.array_equal(load(tmp_path / name).predict(rows), model.predict(rows))
+        assert model.predict(rows)[rows["size"] <= 5].max() <= 8
+    chosen = np.where(y > 15, "dear", np.where(y > 8, "fair", "cheap"))
+    choice = "choices: {price: [fair, dear, cheap]}\nrules: [{name: small, when: size <= 1, then: price != dear}]"
+    rules = f"inputs: {{size: [0, 10]}}\n{choice}"
+    for inner in (NetworkClassifier(**QUICK), make_pipeline(StandardScaler(), NetworkClassifier(**QUICK))):
+        model = SafeClassifier(rules, inner, compare=False).fit(numbers, chosen)
+        assert model.score(numbers, chosen) > (chosen == "fair").mean() + 0.1
+        assert (model.classes_ == ["cheap", "dear", "fair"]).all()
+    fitted = NetworkRegressor(**QUICK).fit(numbers, y)
+    corrected = correct(fitted, Specification.from_yaml(RULES), numbers)
+    assert corrected.predict(numbers)[numbers["size"] <= 5].max() <= 8
+    corrected.save(tmp_path / "corrected")

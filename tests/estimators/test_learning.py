@@ -25,8 +25,8 @@ from smle import (
 )
 from smle.errors import DataError, ModelFormatError, RuleError
 from smle.estimators.calibration import temperature
+from smle.estimators.class_tasks import task_of
 from smle.estimators.quantiles import at_quantile, quantile_rules
-from smle.estimators.tasks import task_of
 from smle.export import load_onnx
 
 QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False}

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, SMLERegressor, Specification, load
 from smle.errors import DataError
-from smle.estimators.tasks import task_of
+from smle.estimators.class_tasks import task_of
 
 QUICK = {"learning_rate": 0.01, "max_epochs": 20, "hidden_layer_sizes": (16,), "embedding": 8}
 

@@ -17,7 +17,7 @@ from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table
 from smle.estimators.scores import compare_held_out
-from smle.estimators.tasks import Held, Rows, Task
+from smle.estimators.tasks import Held, Task, TrainingRows
 from smle.guarantees import require_units
 from smle.monitor import Usage
 from smle.parameters import flag, named, plain_parameters, require_parameters, stated, stored_parameters
@@ -100,7 +100,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             )
         return Specification.of(self.spec)
 
-    def _read_rows(self, spec: Specification, task: Task, X: Any, y: Any, *, least: int = 2) -> Rows:
+    def _read_rows(self, spec: Specification, task: Task, X: Any, y: Any, *, least: int = 2) -> TrainingRows:
         """Return tables as rules and loss read them."""
         X = plain_table(X, spec)
         encoded, targets = encode_inputs(spec, X), task.encode(y)
@@ -110,9 +110,9 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"Expected at least {least} rows to train on. Got {len(encoded)} sample(s).")
         require_in_domain(spec, encoded, "training rows")
         require_units(spec, encoded, targets)
-        return Rows(X, frame_of(X, spec), task, encoded, targets)
+        return TrainingRows(X, frame_of(X, spec), task, encoded, targets)
 
-    def _serve(self, served: ServedModel, rows: Rows, task: Task, **facts: Any) -> None:
+    def _serve(self, served: ServedModel, rows: TrainingRows, task: Task, **facts: Any) -> None:
         """Take over a model that was fitted to these rows, and describe it; `task` says how its answers are read."""
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
@@ -125,7 +125,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         served.describe({**described, **task.facts(), "parameters": plain_parameters(self)})
         self._task = task
 
-    def _compared(self, rows: Rows, weight: Array | None, held: Held | None, seed: int) -> None:
+    def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
         """Note how the model does beside a quick plain one on the rows held out, if that is asked for."""
         if rows.spec.rules and self.compare and rows.task.is_scored and held is not None:
             self.set_scores(compare_held_out(self, rows, weight, held=held.rows, seed=seed))

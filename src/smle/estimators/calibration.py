@@ -13,7 +13,8 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
 from smle.certificates.document import arrays_of, tensors_of
-from smle.estimators.tasks import Held, Labels, Options
+from smle.estimators.class_tasks import Labels, Options
+from smle.estimators.tasks import Held
 from smle.export.stored import StoredModel
 from smle.extras import require
 from smle.parameters import by_name

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
-from smle.estimators.task import Sides, Task
+from smle.estimators.tasks import Numbers, Sides, Task
 from smle.parameters import by_name
 from smle.programs import Settled
 from smle.rules import Choice, Specification
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["Labels", "Options"]
+__all__ = ["Labels", "Options", "task_of"]
 
 Array = npt.NDArray[np.float64]
 _PRIOR = 4.0  # typical logits are kept within this distance of zero
@@ -257,3 +257,15 @@ class Options(Task):
     def sides(self, truth: Array) -> list[Sides | None]:
         """Return the options."""
         return [((self.sign * truth).argmax(axis=1), tuple(self.choice.options))]
+
+
+def task_of(spec: Specification) -> Task:
+    """Return what a specification predicts.
+
+    Raises:
+        DataError: If outputs are of several kinds.
+    """
+    kinds: dict[str, type[Task]] = {"numbers": Numbers, "labels": Labels, "choice": Options}
+    if spec.output_kind not in kinds:
+        raise DataError("Expected outputs of one kind: numbers, labels or one choice. Got several.")
+    return kinds[spec.output_kind](spec)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin
-from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from smle.errors import DataError
 from smle.estimators.calibration import rescaled, thresholds_of
+from smle.estimators.class_tasks import Labels, Options
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkClassifier
-from smle.estimators.tasks import Held, Labels, Options, Rows
+from smle.estimators.tasks import Held, TrainingRows
 from smle.parameters import dict_of, documented, named, share, stated
 from smle.rules import Specification
 from smle.tables import encode_numbers
@@ -130,7 +130,7 @@ class SafeClassifier(ClassAnswers, MetaEstimator):
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn whether several labels are fine."""
         tags = super().__sklearn_tags__()
-        inner = get_tags(self.network() if self.estimator is None else self.estimator).classifier_tags
+        inner = self._inner_tags().classifier_tags
         tags.classifier_tags.multi_label = inner is None or inner.multi_label
         return tags
 
@@ -140,7 +140,7 @@ class SafeClassifier(ClassAnswers, MetaEstimator):
         found = getattr(self._task, "thresholds", None)
         return None if found is None else dict(zip(self.specification_.targets, found.tolist(), strict=True))
 
-    def _finished(self, front: Any, task: Any, rows: Rows, held: Held | None) -> Any:
+    def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
         """Shift the logits by the thresholds, in front of the head."""
         if self.thresholds is None:
             return front

@@ -77,11 +77,11 @@ def _numbers(X: Any, finite: Any, spec: Specification | None = None) -> npt.NDAr
     raw = raw_values(X)
     if spec is not None and len(spec.inputs) == raw.shape[1]:
         Reader(spec).read(raw)
-        return checked
-    for place, values in enumerate(raw.T):
-        _, faults = read_numbers(str(place), values, truth=True, noun="Column")
-        if faults:
-            raise DataError(faults[0].message)
+    else:
+        for place, values in enumerate(raw.T):
+            _, faults = read_numbers(str(place), values, truth=True, noun="Column")
+            if faults:
+                raise DataError(faults[0].message)
     return checked
 
 

@@ -12,11 +12,13 @@ from sklearn.utils import check_random_state
 from smle.corrected import ServedModel
 from smle.errors import NotCertifiedError
 from smle.estimators.base import SafeEstimator
+from smle.estimators.class_tasks import Labels, Options
 from smle.estimators.classifier import ClassAnswers
 from smle.estimators.description import short_history
 from smle.estimators.inputs import counting_rows
+from smle.estimators.networks import number_task
 from smle.estimators.regressor import NumberAnswers
-from smle.estimators.tasks import Labels, Numbers, Options, Task
+from smle.estimators.tasks import Numbers, Quantiles, Task
 from smle.guarantees import conflicts_explained
 from smle.parameters import (
     ClassificationParameters,
@@ -34,8 +36,6 @@ from smle.tables.further import FurtherColumns
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from smle.training.options import History
-
 __all__ = ["LearnedBox", "SMLEClassifier", "SMLERegressor"]
 
 
@@ -44,12 +44,8 @@ def _is_enforcement(value: Any) -> bool:
     return value == "pdcg" or (training is not None and isinstance(value, training.Enforcement))
 
 
-class _Fitted:
-    history_: History
-
-
 @dataclass(eq=False, repr=False)
-class LearnedBox(_Fitted, SafeEstimator, NetworkParameters):
+class LearnedBox(SafeEstimator, NetworkParameters):
     """A network with a box that is learned under the rules. See `SMLERegressor` and `SMLEClassifier`."""
 
     _: KW_ONLY
@@ -149,11 +145,10 @@ class SMLERegressor(NumberAnswers, RegressionParameters, LearnedBox):
 
     def _loss_task(self, spec: Specification, y: Any) -> Numbers:
         self._plain_task(spec)
-        if not isinstance(self.quantile, float | int | np.number):
+        task = number_task(self, spec, y)
+        if isinstance(task, Quantiles):
             raise ValueError(f"Expected quantile to be one number here. Got {self.quantile!r}.")
-        if self.loss != "quantile" and self.quantile != RegressionParameters.quantile:
-            raise ValueError(f"Expected loss='quantile' with quantile={self.quantile!r}. Got loss={self.loss!r}.")
-        return Numbers(spec, y, loss=self.loss, quantile=float(self.quantile))
+        return task
 
 
 @documented

@@ -21,7 +21,7 @@ from smle.estimators.base import SafeEstimator
 from smle.estimators.description import short_history
 from smle.estimators.inner import fit_inner, routed_arguments, title_of
 from smle.estimators.networks import Lesson, NetworkEstimator
-from smle.estimators.tasks import Held, Rows, Task
+from smle.estimators.tasks import Held, TrainingRows
 from smle.guarantees import conflicts_explained
 from smle.parameters import or_none, plain_parameters, stated, stored_parameters
 from smle.programs import Perceptron
@@ -68,7 +68,7 @@ class MetaEstimator(SafeEstimator):
 
     # --- what kinds of outputs add
 
-    def _finished(self, front: Any, task: Any, rows: Rows, held: Held | None) -> Any:
+    def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
         """Return the model in front of the head as it is to be served; `held` are the rows held out, if there are."""
         return front
 
@@ -103,9 +103,11 @@ class MetaEstimator(SafeEstimator):
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn what the estimator reads."""
         tags = super().__sklearn_tags__()
-        inner = self.network() if self.estimator is None else self.estimator
-        tags.input_tags = replace(get_tags(inner).input_tags, sparse=False)
+        tags.input_tags = replace(self._inner_tags().input_tags, sparse=False)
         return tags
+
+    def _inner_tags(self) -> Any:
+        return get_tags(self.network() if self.estimator is None else self.estimator)
 
     def get_metadata_routing(self) -> Any:
         """Return how arguments of `fit` are routed to the estimator."""
@@ -189,18 +191,18 @@ class MetaEstimator(SafeEstimator):
         rows = self._read_rows(spec, inner._task_of(spec, y) if is_network else task, X, y, least=1 if once else 2)
         # First: rules that cannot be proved are better known before an hour of training.
         certificate = None if known is None else known.certificate_
-        certificate = certificate or _certified(rows)
+        if certificate is None:
+            certificate = _certified(rows)
         started = time.monotonic()
         if is_network:
             front, held, facts = _network_front(inner, rows, routed, once=once)
         else:
-            front, held, facts = _stored_front(inner, rows, task, routed, once=once)
+            front, held, facts = _stored_front(inner, rows, routed, once=once)
         facts = {"history": {"seconds": round(time.monotonic() - started, 3)}, "seed": None, **facts}
         served = ServedModel(self._finished(front, task, rows, held), spec, certificate)
         self.estimator_ = facts.pop("fitted")
         self._serve(served, rows, task, **facts)
-        if is_network:
-            self._compared(rows, routed.get("sample_weight"), held, facts["seed"])
+        self._compared(rows, routed.get("sample_weight"), held, facts["seed"])
 
     # --- from what is stored
 
@@ -216,7 +218,7 @@ class MetaEstimator(SafeEstimator):
         self.estimator_ = clone(inner)._adopt(task, spec, self._learned(served.front), columns, named=True)
 
 
-def _certified(rows: Rows) -> Certificate | None:
+def _certified(rows: TrainingRows) -> Certificate | None:
     """Return the certificate of the head; None: there are no rules."""
     if not rows.spec.rules:
         return None
@@ -228,7 +230,7 @@ def _certified(rows: Rows) -> Certificate | None:
 
 
 def _network_front(
-    inner: NetworkEstimator, rows: Rows, routed: dict[str, Any], *, once: bool
+    inner: NetworkEstimator, rows: TrainingRows, routed: dict[str, Any], *, once: bool
 ) -> tuple[Perceptron, Held | None, dict[str, Any]]:
     """Train a network on the inputs of the rules and all further columns; return it with facts for model.json."""
     unknown = set(routed) - {"sample_weight"}
@@ -255,21 +257,21 @@ def _network_front(
 
 
 def _stored_front(
-    inner: Any, rows: Rows, task: Task, routed: dict[str, Any], *, once: bool
-) -> tuple[Any, None, dict[str, Any]]:
+    inner: Any, rows: TrainingRows, routed: dict[str, Any], *, once: bool
+) -> tuple[Any, Held | None, dict[str, Any]]:
     """Fit any other estimator; return its stored form with facts for model.json."""
-    targets = task.for_estimator(rows.targets)
+    targets, classes = rows.task.for_estimator(rows.targets), None
     if once:
-        several = getattr(task, "classes", None)
-        classes = (
-            None if several is None else several[0] if isinstance(several, list) and targets.ndim == 1 else several
-        )
-        fitted = inner.partial_fit(rows.frame, targets, **routed, **({} if several is None else {"classes": classes}))
-        classes = None
+        several = getattr(rows.task, "classes", None)
+        known = several[0] if isinstance(several, list) and targets.ndim == 1 else several
+        fitted = inner.partial_fit(rows.frame, targets, **routed, **({} if known is None else {"classes": known}))
     else:
         fitted, classes = fit_inner(inner, rows.frame, targets, routed)
+    best = getattr(fitted, "best_estimator_", None)
+    if isinstance(best, NetworkEstimator):  # what a search found is trained once more, to be stored as numbers
+        task = best._task_of(rows.spec).restored(rows.task.facts())
+        front, held, facts = _network_front(clone(best), rows._replace(task=task), routed, once=False)
+        return front, held, {**facts, "fitted": fitted}
     stored = stored_form(fitted, rows.spec, rows.frame, rows.encoded, classes=classes)
-    columns = list(stored.columns or ())
-    return stored, None, {
-        "architecture": {"backbone": "onnx", "estimator": title_of(fitted), "columns": columns}, "fitted": fitted,
-    }  # fmt: skip
+    architecture = {"backbone": "onnx", "estimator": title_of(fitted), "columns": list(stored.columns or ())}
+    return stored, None, {"architecture": architecture, "fitted": fitted}

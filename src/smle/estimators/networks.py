@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from smle.errors import DataError
 from smle.estimators.calibration import rescaled, temperature
+from smle.estimators.class_tasks import Labels, Options
 from smle.estimators.inputs import counting_rows, named_table
-from smle.estimators.number_tasks import quantile_names
-from smle.estimators.tasks import Held, Labels, Numbers, Options, Quantiles, Task
+from smle.estimators.tasks import Held, Numbers, Quantiles, Task, quantile_names
 from smle.parameters import (
     ClassificationParameters,
     NetworkParameters,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from smle.training.options import History
 
-__all__ = ["Lesson", "NetworkClassifier", "NetworkEstimator", "NetworkRegressor"]
+__all__ = ["Lesson", "NetworkClassifier", "NetworkEstimator", "NetworkRegressor", "number_task"]
 
 Array = npt.NDArray[np.float64]
 
@@ -60,7 +60,7 @@ class Lesson:
     named: bool
 
 
-class _Fitted:
+class _Attributes:
     network_: Perceptron
     history_: History
     held_out_: Held | None
@@ -69,7 +69,7 @@ class _Fitted:
 
 
 @dataclass(eq=False, repr=False)
-class NetworkEstimator(_Fitted, NetworkParameters, BaseEstimator):  # type: ignore[misc]
+class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):  # type: ignore[misc]
     """A perceptron of a table. See `NetworkRegressor` and `NetworkClassifier`."""
 
     _: KW_ONLY
@@ -244,20 +244,30 @@ class NetworkRegressor(RegressorMixin, RegressionParameters, NetworkEstimator): 
         if spec.output_kind != "numbers":
             raise DataError(f"{type(self).__name__} predicts numbers. Expected `outputs`. Got labels or choices.")
         require_parameters(self, self.get_params(deep=False))
-        if self.loss != "quantile" and self.quantile != RegressionParameters.quantile:
-            raise ValueError(f"Expected loss='quantile' with quantile={self.quantile!r}. Got loss={self.loss!r}.")
-        if isinstance(self.quantile, float | int | np.number):
-            return Numbers(spec, y, loss=self.loss, quantile=float(self.quantile))
-        return Quantiles(spec, self.quantile)
+        return number_task(self, spec, y)
 
     def _outputs_of(self, y: Any) -> Specification:
         if y is None:
             raise DataError(f"This {type(self).__name__} requires y to be passed, but the target y is None.")
         shape = np.asarray(y).shape
         names = column_names(y) or [f"y{i}" for i in range(1 if len(shape) == 1 else shape[1])]
-        if not isinstance(self.quantile, float | int | np.number):
+        if isinstance(self.quantile, tuple | list):
             names = quantile_names(names[0], np.asarray(self.quantile))
         return Specification((), tuple(Number(name) for name in names), ())
+
+
+def number_task(parameters: RegressionParameters, spec: Specification, y: Any) -> Numbers:
+    """Return the numbers, or the quantiles, that a network learns.
+
+    Raises:
+        ValueError: If a quantile is given beside another loss.
+    """
+    loss, quantile = parameters.loss, parameters.quantile
+    if loss != "quantile" and quantile != RegressionParameters.quantile:
+        raise ValueError(f"Expected loss='quantile' with quantile={quantile!r}. Got loss={loss!r}.")
+    if isinstance(quantile, tuple | list):
+        return Quantiles(spec, tuple(quantile))
+    return Numbers(spec, y, loss=loss, quantile=float(quantile))
 
 
 @documented

@@ -16,7 +16,7 @@ from torch import nn
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.estimators.inputs import spread
-from smle.estimators.task import Held, Task
+from smle.estimators.tasks import Held, Task
 from smle.nn.backbones import MLP, Standardize
 from smle.nn.network import Answers
 from smle.nn.precision import float32_by_default

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.metrics import d2_pinball_score
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline
@@ -18,8 +18,8 @@ from smle.errors import DataError
 from smle.estimators.calibration import sorted_answers
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkEstimator, NetworkRegressor
-from smle.estimators.number_tasks import Quantiles, quantile_names, target_of
-from smle.estimators.tasks import Held, Rows
+from smle.estimators.regressor import NumberAnswers
+from smle.estimators.tasks import Held, Quantiles, TrainingRows, quantile_names, target_of
 from smle.export.stored import StoredModel
 from smle.parameters import documented, list_of, share, stated
 from smle.rules import Number, Rule, Specification
@@ -34,7 +34,7 @@ _ORDER = "quantiles in order"
 
 @documented
 @dataclass(eq=False, repr=False)
-class SafeQuantileRegressor(RegressorMixin, MetaEstimator):  # type: ignore[misc]
+class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
     r"""Quantiles of one number, by a network or any quantile estimator, that never cross and obey rules.
 
     The rules are about one output, such as `demand`. They are stated for each quantile, `demand_q5`, `demand_q50` and
@@ -42,9 +42,9 @@ class SafeQuantileRegressor(RegressorMixin, MetaEstimator):  # type: ignore[misc
     estimator are sorted, and answers that break a rule moved to the nearest allowed ones. Rules that already name the
     quantiles may say more, for example about the width of the interval.
 
-    An estimator is fitted once for each quantile: any with a parameter `quantile` or `alpha`, of scikit-learn, LightGBM
-    or XGBoost, or a pipeline that ends with one. A `NetworkRegressor` learns all at once, with the pinball loss: its
-    `loss` and `quantile` are set here.
+    `predict` returns the quantiles (rows, quantiles). An estimator is fitted once for each: any with a parameter
+    `quantile` or `alpha`, of scikit-learn, LightGBM or XGBoost, or a pipeline that ends with one. A `NetworkRegressor`
+    learns all at once, with the pinball loss: its `loss` and `quantile` are set here.
 
     Its parameters are listed in docs/training.md, and by `help`.
 
@@ -68,19 +68,6 @@ class SafeQuantileRegressor(RegressorMixin, MetaEstimator):  # type: ignore[misc
 
     network = NetworkRegressor
 
-    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None) -> Any:
-        """Return the quantiles (rows, quantiles), as float64 numbers that hold the certified float32 values exactly.
-
-        Args:
-            X: Table with the rules' input columns, and whatever else the model inside reads.
-            return_info: Also return a dict: `active_rules` (names per row), `in_domain`, and how each was served.
-            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
-                was told.
-        """
-        found = self._outputs(X, out_of_domain, taps=return_info)
-        result = found.served.astype(np.float64)
-        return (result, found.information(self.specification_)) if return_info else result
-
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of the pinball loss of constant quantiles that is explained, mean of the quantiles."""
         answers, truth = self.predict(X), np.asarray(y, dtype=np.float64).ravel()
@@ -96,7 +83,7 @@ class SafeQuantileRegressor(RegressorMixin, MetaEstimator):  # type: ignore[misc
     def _plain_task(self, spec: Specification, y: Any = None) -> Quantiles:
         return Quantiles(spec, self.quantiles)
 
-    def _finished(self, front: Any, task: Any, rows: Rows, held: Held | None) -> Any:
+    def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
         """Sort the quantiles of an estimator: no loss is larger than before, which cannot be said of nearest ones."""
         return sorted_answers(front, len(self.quantiles)) if isinstance(front, StoredModel) else front
 

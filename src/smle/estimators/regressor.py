@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import get_tags
 
 from smle.errors import DataError
 from smle.estimators.meta import MetaEstimator
@@ -71,6 +70,5 @@ class SafeRegressor(NumberAnswers, MetaEstimator):
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn whether several outputs are fine."""
         tags = super().__sklearn_tags__()
-        inner = self.network() if self.estimator is None else self.estimator
-        tags.target_tags.multi_output = get_tags(inner).target_tags.multi_output
+        tags.target_tags.multi_output = self._inner_tags().target_tags.multi_output
         return tags

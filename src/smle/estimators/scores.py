@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.baselines import QuickModel
-from smle.estimators.tasks import Rows, Task, task_of
+from smle.estimators.class_tasks import task_of
+from smle.estimators.tasks import Task, TrainingRows
 from smle.guarantees import broken, nearest_outputs, to_scores
 from smle.rules import Specification
 from smle.tables import encode_inputs
@@ -248,7 +249,7 @@ def compare_models(
 
 
 def compare_held_out(
-    safe: SafeEstimator, rows: Rows, weight: Array | None, *, held: npt.NDArray[np.int64], seed: int
+    safe: SafeEstimator, rows: TrainingRows, weight: Array | None, *, held: npt.NDArray[np.int64], seed: int
 ) -> dict[str, Any]:
     """Return what `compare_models` returns, for the rows that `fit` held out and a quick plain model.
 

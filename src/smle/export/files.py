@@ -17,9 +17,9 @@ from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.gate import domain_arrays
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
-from smle.export.further import WIDE, wide_features
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.export.proposals import proposals_of
+from smle.export.wide import WIDE, wide_features
 from smle.extras import require
 from smle.files import replacing
 from smle.rules import Specification
