@@ -166,9 +166,11 @@ def test_rules_diff_refuses_what_does_not_mean_the_same(tmp_path):
     )
     refused = run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml", "--json")
     assert refused.exit_code == 2
-    assert "'advice' picks the largest score in the old file and the smallest in the new one" in refused.stderr
-    assert refused.stdout == ""
-    assert len(refused.stderr.strip().splitlines()) == 1
+    reason = json.loads(refused.stdout)["reason"]
+    assert "'advice' picks the largest score in the old file and the smallest in the new one" in reason
+    assert refused.stderr == ""
+    refused = run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml")
+    assert refused.stderr == f"error: {reason}\n"
 
 
 CHOICES = """

@@ -45,6 +45,7 @@ def test_chunks_make_no_difference(braking_folder, braking_table, data, tmp_path
     result = run("predict", braking_folder, source, "-o", tmp_path / f"p.{kind}", "--json", "--require-certificate")
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert json.loads(result.stdout) == {
+        "columns_not_read": [],
         "rows": 1500,
         "output": str(tmp_path / f"p.{kind}"),
         "rows_outside_the_domain": 0,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +52,7 @@ def verify(
 
     Example: smle verify model.onnx --json
     """
-    with reported(), _reasons_as_json(as_json):
+    with reported(as_json):
         require_model(model, onnx=True)
         if is_onnx(model):
             _verify_onnx(model, statements, as_json)
@@ -61,28 +60,17 @@ def verify(
             _verify_folder(model, statements, as_json)
 
 
-@contextmanager
-def _reasons_as_json(wanted: bool) -> Iterator[None]:
-    try:
-        yield
-    except (CertificateError, NotCertifiedError) as error:
-        if wanted:
-            verdict = "rejected" if isinstance(error, CertificateError) else "undecided"
-            print_json({"verdict": verdict, "reason": str(error)})
-        raise
-
-
 def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
     proved, spec, statement = _verified(model)
     if as_json:
         print_json({"verdict": "proved", "proved": proved_json(proved), **statement})
         return
+    say(_HOLDS, style="bold")
     if statements:
         print_statements(proved)
     else:
         print_proved(proved, spec)
     _show_statement(statement)
-    say(_HOLDS)
 
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
@@ -101,6 +89,7 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
         more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}
         print_json({"verdict": "proved", "proved": proved_json(result.proved), **more})
         return
+    say(_HOLDS, style="bold")
     if statements:
         print_statements(result.proved)
     elif spec is not None:
@@ -115,7 +104,6 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     for line in result.asserted:
         say(f"Asserted by the exporter, not needed by the proof: {line}")
     _show_statement(statement)
-    say(_HOLDS)
 
 
 def _show_statement(statement: dict[str, Any]) -> None:
@@ -184,7 +172,7 @@ def export(
 
     Example: smle export model/ -o model.onnx --data sample.csv
     """
-    with reported():
+    with reported(as_json):
         from smle.errors import ModelFormatError
 
         require_model(model)

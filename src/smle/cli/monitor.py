@@ -11,7 +11,6 @@ import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, print_json, print_rows, reported, say, warn
 from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
-from smle.rules import NumericInput
 from smle_check.names import visible
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def monitor(
 
     Example: smle monitor model/ last-week.csv --json
     """
-    with reported():
+    with reported(as_json):
         require_model(model, table=data, usage="smle monitor {model} {table}")
         require_table(data)
         from smle.monitor import Usage, compare
@@ -150,6 +149,8 @@ def _show(training: Usage, now: Usage, found: Comparison, spec: Specification) -
 
 def _line(change: Change, spec: Specification) -> tuple[str, ...]:
     """Return a line of what moved: shares, medians of a number, or the category that moved most."""
+    from smle.rules import NumericInput
+
     title = _title(change.kind, change.name)
     p = "below 1e-6" if (change.p or 0) < 1e-6 else f"{change.p:.2g}"
     item = next((i for i in spec.inputs if i.name == change.name), None)

@@ -29,7 +29,7 @@ from smle.cli.app import (
     say,
     warn,
 )  # fmt: skip
-from smle.cli.places import Overwrite, require_table
+from smle.cli.places import Overwrite, not_read, not_read_text, require_table
 from smle.cli.settings import TrainSettings, checked_parameters
 from smle.errors import AccuracyWarning, DataError
 from smle_check.digits import margin_text
@@ -101,7 +101,7 @@ def train(
     Example: smle train data.csv rules.yaml -o model/ --checkpoint run.checkpoint --resume
     """
     given = {"estimator": estimator, "seed": seed, "test_share": test_share}
-    with reported(interrupted=_how_to_continue(checkpoint)):
+    with reported(as_json, interrupted=lambda: _how_to_continue(checkpoint)):
         settings = TrainSettings.read(config, assigned or (), given)
         run = _Run(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
         run.fit(data, rules, output)
@@ -114,6 +114,8 @@ def train(
 def _how_to_continue(checkpoint: Path | None) -> str:
     if checkpoint is None:
         return "no model was written. With --checkpoint FILE an interrupted run can be continued."
+    if not checkpoint.exists():
+        return "no model was written, and no checkpoint yet. The same command starts again."
     words = ["smle", *sys.argv[1:]]
     if "--resume" not in words:
         words.append("--resume")
@@ -300,6 +302,9 @@ class _Run:
         if history.get("final_epochs"):
             how += f", then on all of them (final epochs: {history['final_epochs']})"
         say(f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.")
+        unread = not_read(self.model, self.test.columns)
+        if unread:
+            say(f"Note: {not_read_text(unread)}")
         if "head" in training:
             ways = training["head"]["ways"]
             near = f"{ways['near']} by a search that was cut short, " if ways["near"] else ""

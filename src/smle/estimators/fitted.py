@@ -63,6 +63,13 @@ class FittedModel:
         """Columns that an estimator inside reads as text."""
         return self.deployed_.front.texts
 
+    @property
+    def columns_read(self) -> frozenset[str]:
+        """Columns of a table that the rules name or an estimator inside reads."""
+        return frozenset(item.name for item in self.specification_.inputs) | frozenset(
+            self.deployed_.front.columns or ()
+        )
+
     # --- using
 
     def _read(self, X: Any) -> Any:

@@ -86,6 +86,11 @@ class OnnxModel:
         """Columns beside the inputs of the rules that the model inside reads as text."""
         return tuple(name for name, kind in self._further.items() if kind == TEXT)
 
+    @property
+    def columns_read(self) -> frozenset[str]:
+        """Columns of a table that the rules name or the model inside reads."""
+        return frozenset(item.name for item in self.specification_.inputs) | frozenset(self._further)
+
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
         """Return a table with one column per output of the rules: numbers, labels as 0/1, chosen options.
 

@@ -147,7 +147,7 @@ def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
     """
     if column_names(table) is None:
         raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
-    require_columns(table, list(kinds))
+    require_columns(table, list(kinds), "what the model was trained on (more than the rules name)")
     labels = {str(label): label for label in table.columns}
     feed = {}
     for name, kind in kinds.items():

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from smle.guarantees import Diagnosis, RuleCost, score_text
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
-from smle.report.sentences import rule_view
+from smle.report.sentences import about_view, rule_view
 from smle.report.tables import Table
 from smle.report.wording import count_text, domain_text, exact_text, listed, number, short
 from smle.rules import Categorical, Label, Specification, share_text
@@ -68,6 +68,7 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
         "untested": [item.text for item in found.untested],
         "subtitle": f"{count_text(len(spec.rules), 'rule')}, {count_text(len(spec.inputs), 'input')}, "
         f"{count_text(len(spec.outputs), 'output')}",
+        "about": about_view(spec.about),
         "rules": [_rule(found, index) for index in range(min(len(spec.rules), _RULES))],
         "rules_left_out": max(0, len(spec.rules) - _RULES),
         "constants": [(visible(key), exact_text(value)) for key, value in spec.constants],

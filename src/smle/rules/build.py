@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from smle.errors import RuleError
+from smle.rules.about import ABOUT, About, about_of
 from smle.rules.affine import number
 from smle.rules.compiler import compile_rule
 from smle.rules.dates import day_of, is_date
 from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node, exact_number, shown
 from smle.rules.instead import did_you_mean
+from smle.rules.lines import located
 from smle.rules.operators import Condition, Term, node_of
 from smle.rules.parser import Functions, parse, parse_rule
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 from smle.rules.vocabulary import Vocabulary
 from smle_check.names import twins
 
-__all__ = ["build", "check_keys", "located", "to_fraction"]
-
-
-@contextmanager
-def located(value: object) -> Iterator[None]:
-    """Prefix errors about a value from a file with its line."""
-    try:
-        yield
-    except RuleError as error:
-        line = getattr(value, "line", None)
-        if line is None or str(error).startswith("Line "):
-            raise
-        raise RuleError(f"Line {line}: {error}") from None
+__all__ = ["build", "check_keys", "to_fraction"]
 
 
 def to_fraction(value: object, what: str) -> Fraction:
@@ -76,7 +65,15 @@ def check_keys(mapping: Mapping[str, Any], known: Sequence[str], what: str) -> N
 
 
 def build(
-    *, inputs: Any, outputs: Any, labels: Any, choices: Any, constants: Any, rules: Any, functions: Functions | None
+    *,
+    inputs: Any,
+    outputs: Any,
+    labels: Any,
+    choices: Any,
+    constants: Any,
+    rules: Any,
+    functions: Functions | None,
+    about: Mapping[str, Any] | None = None,
 ) -> Specification:
     """Do the work of `Specification.build`."""
     made_inputs = _inputs(inputs)
@@ -87,10 +84,21 @@ def build(
     stated = (inputs, outputs, labels, choices or {}, constants or {})
     with located(_clashing(name for part in stated if isinstance(part, Iterable) for name in part)):
         spec = Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
+    members = {name for item in (*made_inputs, *made_outputs) for name in getattr(item, "categories", ())}
+    members |= {name for item in made_outputs for name in getattr(item, "options", ())}
+    with located(_clashing([*members, *(constants or {})])):
+        names = Vocabulary(spec)
     try:
-        return replace(spec, rules=tuple(_rules(rules, Vocabulary(spec), _own_functions(functions))))
+        made = tuple(_rules(rules, names, _own_functions(functions)))
+        with located(_clashing(getattr(item, "name", None) for item in rules)):
+            return replace(spec, rules=made, about=_about(about or {}))
     except RecursionError:  # a caller far down the stack leaves little room
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
+
+
+def _about(stated: Mapping[str, Any]) -> About:
+    check_keys(stated, ABOUT, "about")
+    return about_of(stated, "Rules")
 
 
 def _clashing(names: Iterable[object]) -> str | None:
@@ -278,7 +286,7 @@ def compile_text(item: RuleText, names: Vocabulary, functions: Functions) -> Rul
         made_when = None if when is None else _read(when, name, "when", functions)[1]
         made_then = then if isinstance(then, NeverTogether) else _read(then, name, "then", functions)[1]
     try:
-        return compile_rule(name, made_when, made_then, names)
+        return replace(compile_rule(name, made_when, made_then, names), about=item.about)
     except RuleError as error:
         with located(when if str(error).startswith(f"Rule '{name}', when: ") else then):
             raise

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import RuleError
+from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Polytope
@@ -164,6 +165,7 @@ class Rule:
     when: str | None
     then: str
     trees: tuple[Node | None, Node | None] = field(default=(None, None), compare=False, repr=False)
+    about: About = NOTHING
 
     def __str__(self) -> str:
         return f"{self.name}: {'always' if self.when is None else f'when {self.when}, then'} {self.then}"
@@ -176,6 +178,7 @@ class RuleText:
     name: str
     when: Any
     then: Any
+    about: About = NOTHING
 
 
 def _slices(items: Sequence[_Named]) -> list[slice]:
@@ -200,6 +203,7 @@ class Specification:
     outputs: tuple[Number | Label | Choice, ...]
     rules: tuple[Rule, ...]
     constants: tuple[tuple[str, Fraction], ...] = ()
+    about: About = NOTHING
 
     def __post_init__(self) -> None:
         self._refuse_shared_names()
@@ -358,6 +362,7 @@ class Specification:
         constants: Mapping[str, Any] | None = None,
         rules: Mapping[str, Any] | Iterable[Any] = (),
         functions: Mapping[str, Callable[..., Any]] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> Specification:
         """State a specification in Python; the parts are those of a rules file.
 
@@ -370,6 +375,7 @@ class Specification:
             rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
             functions: Functions of your own for rule texts, by name. They receive numbers, terms and conditions and
                 return one of these. The rule keeps what they return, and does not depend on them.
+            about: `description`, `source`, `owner` and `since` of all rules together.
 
         Raises:
             RuleError: If a part cannot be read; the message names it.
@@ -384,6 +390,7 @@ class Specification:
             constants=constants,
             rules=rules,
             functions=functions,
+            about=about,
         )
 
     @classmethod

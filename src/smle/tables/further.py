@@ -77,7 +77,7 @@ class FurtherColumns:
         """
         if column_names(table) is None:
             raise DataError(f"Expected a table with the columns {', '.join(self.names)}. Got {type(table).__name__}.")
-        require_columns(table, list(self.names))
+        require_columns(table, list(self.names), "what the model was trained on (more than the rules name)")
         parts: list[npt.NDArray[Any]] = []
         absent = {}
         for name, usual in self.numbers.items():

@@ -151,7 +151,7 @@ class Reader:
     def _columns(self, rows: ReadTable) -> list[Any]:
         names = self._names
         if rows.columns is not None:
-            require_names(rows.columns, names, "inputs")
+            require_names(rows.columns, names, "the inputs of the rules")
             return [rows.column(name) for name in names]
         array = raw_values(rows.table)
         if array.ndim != 2 or array.shape[1] != len(names):

@@ -118,13 +118,13 @@ def require_distinct(names: list[str], *, where: str = "The table") -> None:
     raise DataError(f"{where} has several columns named {listed}. Rename or drop all but one.")
 
 
-def require_columns(table: Any, wanted: list[str]) -> None:
-    """Raise DataError if a table lacks columns of the rules, or has several of one name."""
-    require_names(column_names(table) or [], wanted, "inputs and outputs")
+def require_columns(table: Any, wanted: list[str], what: str = "the inputs and outputs of the rules") -> None:
+    """Raise DataError if a table lacks columns, or has several of one name; `what` says whose columns they are."""
+    require_names(column_names(table) or [], wanted, what)
 
 
 def require_names(names: list[str], wanted: list[str], what: str) -> None:
-    """Raise DataError if columns of the rules are not among names, or several times."""
+    """Raise DataError if columns are not among names, or several times; `what` says whose columns they are."""
     require_distinct([name for name in names if name in wanted])
     missing = [name for name in wanted if name not in names]
     if not missing:
@@ -140,7 +140,7 @@ def require_names(names: list[str], wanted: list[str], what: str) -> None:
         close = difflib.get_close_matches(name, names, n=1)
         hints.append(f"'{name}'" + (f" (did you mean '{close[0]}'?)" if close else ""))
     raise DataError(
-        f"Expected the {what} of the rules as columns. Missing: {', '.join(hints)}. "
+        f"Expected {what} as columns. Missing: {', '.join(hints)}. "
         f"The table has: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
     )
 

@@ -25,7 +25,7 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     y, targets = as_table(y), list(spec.targets)
     names = column_names(y)
     if names is not None:
-        require_names(names, targets, "outputs")
+        require_names(names, targets, "the outputs of the rules")
         columns = [raw_values(column_of(y, name)) for name in targets]
     else:
         array = raw_values(y)
@@ -101,7 +101,7 @@ def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
     y = as_table(y)
     names = column_names(y)
     if names is not None:
-        require_names(names, [choice.name], "outputs")
+        require_names(names, [choice.name], "the outputs of the rules")
         y = column_of(y, choice.name)
     return raw_values(y).reshape(-1)
 
