@@ -15,6 +15,7 @@ import pytest
 from smle import NetworkRegressor, SafeRegressor, load
 from smle.estimators import without_rules
 from smle.tables import files as table_files
+from smle.tables.files import read_table
 from support.commands import run
 from support.processes import environment
 
@@ -33,7 +34,7 @@ def chunks_of(rows, monkeypatch):
 
 
 def _read(path):
-    return pd.read_csv(path, float_precision=None) if path.suffix == ".csv" else pd.read_parquet(path)
+    return read_table(path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

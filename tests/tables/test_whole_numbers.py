@@ -150,7 +150,7 @@ def test_fractions_floats_and_exponents_are_read_as_the_nearest_floats(value):
 def test_finite_numbers_beyond_all_floats_are_refused(value):
     spec = Specification.from_yaml("{inputs: {a: [-1e30, 1e30]}, outputs: [y], rules: []}\n")
     with pytest.raises(DataError, match=r"cannot be read exactly|too large for a float"):
-        encode_inputs(spec, pd.DataFrame({"a": [value]}))
+        encode_inputs(spec, {"a": [value]})
     assert encode_inputs(spec, pd.DataFrame({"a": ["inf"]})).item() == np.inf
 
 

@@ -46,7 +46,7 @@ class ReadTable:
         self._raw: dict[str, Array] = {}
 
     def __len__(self) -> int:
-        return len(self.encoded)
+        return len(self.table)
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._raw:
@@ -89,7 +89,7 @@ class Reader:
 
     def opened(self, table: Any) -> ReadTable:
         """Return a table of which nothing was read yet, or one that was opened before."""
-        return table if isinstance(table, ReadTable) else ReadTable(table, self._dates)
+        return table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
 
     def read(self, table: Any) -> ReadTable:
         """Return the rows of a table.
@@ -109,7 +109,7 @@ class Reader:
         Raises:
             DataError: If columns are missing, or an array has another shape.
         """
-        rows = self.opened(as_table(table))
+        rows = self.opened(table)
         columns = self._columns(rows)
         read = [reader.read(column) for reader, column in zip(self._readers, columns, strict=True)]
         if rows.columns is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,8 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
     for name, values in columns.items():
         listed = isinstance(values, list | tuple)
         kinds = set(map(type, values)) if listed else set()
-        # Whole numbers beside missing ones or fractions would be rounded, and truth values become numbers.
-        plain = not listed or (len(kinds) == 1 and kinds <= {float, int, bool, str})
+        # Whole numbers that are large, or beside gaps or fractions, would be rounded; truth values become numbers.
+        plain = not listed or (len(kinds) == 1 and kinds <= {float, bool, str}) or _fit(values, kinds)
         made[name] = values if plain else as_objects(values, (len(values),))
     try:
         return pd.DataFrame(made)
@@ -84,9 +84,14 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
         ) from None
 
 
+def _fit(values: Sequence[Any], kinds: set[type]) -> bool:
+    """Whether all values are whole numbers that pandas takes for such."""
+    return kinds == {int} and all(-(2**63) <= value < 2**63 for value in values)
+
+
 def column_names(table: Any) -> list[str] | None:
     """Return the column names of a table of `as_table`, or None for plain arrays."""
-    columns = getattr(table, "columns", None)
+    columns = None if type(table).__name__ == "LazyFrame" else getattr(table, "columns", None)
     return None if columns is None else [str(name) for name in columns]
 
 
