@@ -85,7 +85,7 @@ def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure
     for axes, field, label in zip(
         panels,
         ("seconds_per_example", "seconds_per_row_batch"),
-        ("one example at a time, as in the paper", "the whole test set as one batch"),
+        ("one example at a time (ours)", "the whole test set as one batch, as in the paper"),
         strict=True,
     ):
 

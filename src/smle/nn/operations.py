@@ -72,7 +72,7 @@ TABLE: Table = {"clamp": _clamp, "single": _cast, "wide": _cast, "active": _acti
 
 
 def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return max(l, min(u, z)): l where l > u, as in the paper and as deployed. (`torch.clamp` would give u.)"""
+    """Return max(l, min(u, z)): l where l > u, as in the paper and as deployed, where `torch.clamp` gives u."""
     return torch.maximum(torch.minimum(z, upper), lower)
 
 
