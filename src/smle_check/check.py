@@ -24,6 +24,7 @@ from smle_check.reading import (
 from smle_check.specification import Specification
 from smle_check.statement import STATEMENT, VERSION
 from smle_check.words import Proved, described, failed_text
+from smle_check.work import Work
 
 FORMAT = "smle-certificate"
 FIELDS = "statement binds program specification gate proof"
@@ -69,7 +70,8 @@ def check_certificate(
     require(isinstance(program, dict) and isinstance(program.get("head"), str), "program: expected a kind of head")
     require(program["head"] in HEADS, f"program: unknown kind of head {program['head'][:20]!r}")
 
-    spec = Specification(document["specification"], block)
+    size = len(certificate) + len(block) + sum(len(tensor.data) for tensor in tensors.values())
+    spec = Specification(document["specification"], block, Work(size))
     require(bool(spec.rules), "specification: no rules, so nothing is claimed")
     gated = gated_regions(document["gate"], spec)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}

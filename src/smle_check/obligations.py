@@ -1,6 +1,7 @@
 """The box head: every head, every rule that binds there, every clause (section 7)."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, root_box
 from smle_check.heads.network import Relaxed, hidden_layers
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, number, read_block, require, values
-from smle_check.specification import Literal, Specification, exclusion
+from smle_check.specification import PER_PAIR, Exclusions, Literal, Specification, exclusion
+from smle_check.work import Work
 
 MAX_HEADS = 100_000
 MAX_CUTS = 256  # on units, on the way to one case
@@ -68,7 +70,8 @@ def clause_margin(
     weights = [number(w, "lambda") for w in items(proof[0], "lambda")]
     require(len(weights) == len(clause), "one lambda per literal")
     require(min(weights) >= 0 and sum(weights) > 0, "lambda must be >= 0 and not all 0")
-    mu = multipliers_of(proof[1], set(place.rows), "mu")
+    head.spec.work.use(weights, "lambda")
+    mu = multipliers_of(proof[1], set(place.rows), "mu", head.spec.work)
     rows = [place.rows[r] for r in mu]
     bound = head.clause_bound(clause, weights, rows, list(mu.values()), tops, place.box)
     tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
@@ -78,7 +81,7 @@ def clause_margin(
     return -bound / sum(weights)
 
 
-def pair_weights(proof: Any, pairs: list[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
+def pair_weights(proof: Any, pairs: Sequence[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
     """Read the two weights of every pair: one by one, or as those of its labels, with exceptions."""
     what = "exclusions proof"
     if isinstance(proof, dict) and "offset" in proof:
@@ -136,7 +139,7 @@ def region_lines(head: Head | Relaxed, data: Any, place: Place) -> dict[int, Lin
         offset, gap = head.bounds.gaps[unit]
         ends = []
         for sign, part in ((-1, entry[2]), (1, entry[3])):
-            mu = multipliers_of(part, set(place.rows), "gaps")
+            mu = multipliers_of(part, set(place.rows), "gaps", head.spec.work)
             form = {k: sign * s for k, s in enumerate(gap)}
             highest = bounded(form, [place.rows[r] for r in mu], list(mu.values()), *place.box)
             ends.append(offset + sign * highest)
@@ -165,7 +168,7 @@ def cases_margin(
             stack += [here.cut(head, unit, True), here.cut(head, unit, False)]
         elif "empty" in node:
             (proof,) = fields(node, "empty", "case")
-            require_empty(proof, here, "a case")
+            require_empty(proof, here, "a case", head.spec.work)
         else:
             *slopes, weights, mu = fields(node, what, "case")
             one = head.over(here.box, *slopes) if isinstance(head, Relaxed) else head
@@ -175,9 +178,9 @@ def cases_margin(
     return min(margins, default=Fraction(0))
 
 
-def require_empty(proof: Any, place: Place, what: str) -> None:
+def require_empty(proof: Any, place: Place, what: str, work: Work) -> None:
     """Require multipliers that prove that there are no such inputs."""
-    mu = multipliers_of(proof, set(place.rows), what)
+    mu = multipliers_of(proof, set(place.rows), what, work)
     bound = bounded({}, [place.rows[r] for r in mu], list(mu.values()), *place.box)
     require(bound < 0, f"{what} is not proved empty")
 
@@ -197,7 +200,7 @@ class HeadProof(NamedTuple):
         require(holds, "the fallback output breaks it")
         return margin
 
-    def exclusions(self, pairs: list[tuple[int, int]], proof: Any, place: Place, lines: dict[int, Line]) -> Fraction:
+    def exclusions(self, pairs: Exclusions, proof: Any, place: Place, lines: dict[int, Line]) -> Fraction:
         """Prove the exclusions of a rule, some case by case, the others by weights; return the least margin."""
         weights, cases = fields(proof, "weights cases", "exclusions proof")
         trees: dict[int, list[Any]] = {}
@@ -207,11 +210,12 @@ class HeadProof(NamedTuple):
             require(position not in trees, "exclusions proof: a pair given twice")
             trees[position] = items(entry[1], "cases")
         margins = [cases_margin(self.head, exclusion(pairs[p]), nodes, place, lines) for p, nodes in trees.items()]
-        others = [pair for p, pair in enumerate(pairs) if p not in trees]
+        others = [pair for p, pair in enumerate(pairs) if p not in trees] if trees else pairs
         require((weights is None) == (not others), "exclusions proof: one proof per pair")
         if others:
             if not isinstance(self.head, Head):
                 raise Rejected("exclusions proof: expected cases for every pair")
+            self.spec.work.plan(len(others) * (PER_PAIR + self.head.bounds.width // 4), "exclusions")
             given = pair_weights(weights, others, len(self.spec.outputs), self.block)
             margins.append(self.head.exclusion_margin(others, given, lines))
         y = self.fallback
@@ -237,7 +241,7 @@ def check_head(
         if empty in proofs:
             used.add(empty)
             whole = place._replace(box=(spec.low, spec.high))
-            require_empty(proofs[empty], whole, f"head {head_index}, region {region}:")
+            require_empty(proofs[empty], whole, f"head {head_index}, region {region}:", spec.work)
             continue
         lines = proof.head.bounds.tops if isinstance(proof.head, Head) else {}
         if gaps in proofs:

@@ -21,6 +21,7 @@ from studies.bench.soundness_attacks import BATCHES, Attack, Attacker, Batch, ch
 from studies.bench.soundness_programs import HeadProgram, Order, Path
 from studies.bench.soundness_runtimes import wrong_rows
 from studies.bench.soundness_subjects import Subject
+from studies.bench.torch_attacks import torch_modes
 
 __all__ = ["ATTACKS", "Opponent"]
 
@@ -267,6 +268,7 @@ ATTACKS: dict[str, tuple[Attack[Opponent], float]] = {
     "orders of summation, fused or not": (Opponent.orders, 0.05),
     "batch sizes and threads": (Opponent.few_rows, 0.02),
     "flush to zero": (Opponent.flushed, 0.03),
+    "torch, in every mode": (torch_modes, 0.02),
     "onnxruntime, levels, batches, threads": (Opponent.onnxruntime, 0.06),
     "versions of onnxruntime, flush modes, exact zeros": (Opponent.versions, 0.02),
     "backbones with the wrong number of rows": (_rows, 0.001),

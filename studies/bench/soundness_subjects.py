@@ -15,7 +15,7 @@ from torch import nn
 from smle.assurance import CertifiedNetwork, certify, project
 from smle.certificates.document import Certificate
 from smle.errors import NotCertifiedError
-from smle.estimators import SafeClassifier, SafeRegressor
+from smle.estimators import SMLEClassifier, SMLERegressor
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.nn.backbones import MLP
@@ -197,16 +197,16 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     X, Y = data_for(spec, 400 if quick else 2000)
     options: dict[str, Any] = {
         "hidden_layer_sizes": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30,
-        "refit_heads": not quick, "random_state": 0, "verbose": False, "compare": False, "enforcement": "pdcg",
+        "refit_heads": not quick, "random_state": 0, "verbose": False, "compare": False,
     }  # fmt: skip
     first = spec.outputs[0]
     model: Any
     if isinstance(first, Choice):
-        model = SafeClassifier(spec, **options).fit(X, np.array(first.options, dtype=object)[Y.argmax(axis=1)])
+        model = SMLEClassifier(spec, **options).fit(X, np.array(first.options, dtype=object)[Y.argmax(axis=1)])
     elif isinstance(first, Label):
-        model = SafeClassifier(spec, **options).fit(X, (Y > 0).astype(int))
+        model = SMLEClassifier(spec, **options).fit(X, (Y > 0).astype(int))
     else:
-        model = SafeRegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
+        model = SMLERegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
     return Subject(name, "trained", spec, model.deployed_.cells, model.to_torch(), model.certificate_)
 
 

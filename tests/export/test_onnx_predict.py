@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from smle import SafeClassifier, Specification, certify, load
+from smle import NetworkClassifier, SafeClassifier, Specification, certify, load
 from smle.assurance import project
 from smle.cli import app
 from smle.errors import CertificateError, DataError, MissingDependencyError, ModelFormatError
@@ -138,7 +138,9 @@ rules: [{name: r, when: x >= 0.5, then: grade != 3}]
 """)
     table = pd.DataFrame({"x": np.linspace(0, 1, 60)})
     grades = (3 - 2 * table["x"]).round().astype(int)
-    model = SafeClassifier(spec, hidden_layer_sizes=(8,), embedding=4, max_epochs=3, compare=False, random_state=0)
+    model = SafeClassifier(
+        spec, NetworkClassifier(hidden_layer_sizes=(8,), embedding=4, max_epochs=3), compare=False, random_state=0
+    )
     model.fit(table, grades)
     model.to_onnx(tmp_path / "m.onnx")
     found = load_onnx(tmp_path / "m.onnx").predict(table)["grade"]

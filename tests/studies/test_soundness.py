@@ -41,7 +41,7 @@ def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_shou
     models, attacks, ways, runtimes, unsafe = result.tables
     assert models.rows[-1][2] >= 150_000
     assert all(row[3] == 0 for row in models.rows)
-    assert len(attacks.rows) == 13
+    assert len(attacks.rows) == 14
     assert all(row[1] > 0 for row in attacks.rows)
     ((_, answered, refused, crashed),) = runtimes.rows
     assert answered > 0 < refused

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.export.gates import Gates
-from smle.programs.alternatives import Block
+from smle.nearest.alternatives import Block
 from smle.solvers import LinearProgram, Status, solve
 
 __all__ = ["Piece", "pieces_of"]

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate
 from smle.export.writer import Writer
+from smle.nearest.alternatives import Block
 from smle.programs import Candidates
-from smle.programs.alternatives import Block
 from smle_check.heads.clips import limits_of
 from smle_check.onnx.candidates import Table
 from smle_check.onnx.graph import FLOAT

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from smle.export.faces import Piece, pieces_of
 from smle.export.gates import Gates
 from smle.export.writer import Writer
-from smle.programs.alternatives import AT, Block
+from smle.nearest.alternatives import AT, Block
 from smle_check.onnx.graph import DOUBLE, FLOAT
 
 __all__ = ["number_points"]
@@ -264,7 +264,7 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
     start = w.add("Min", [value, limit])
     inverse = np.linalg.inv(np.eye(k) + _RHO * N.T @ N)
 
-    def step(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+    def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
         _, slack, dual = names
         pulled = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
         point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, pulled])])
@@ -272,7 +272,7 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
         mixed = inner.add("Add", [mixed, inner.add("Mul", [slack, w.number(1 - _RELAXED)])])
         summed = inner.add("Add", [mixed, dual])
         following = inner.add("Min", [summed, limit])
-        return [point, following, inner.add("Sub", [summed, following])], None
+        return [point, following, inner.add("Sub", [summed, following])], None, []
 
     zero = w.add("Sub", [start, start])
     around = w.add("Add", [z, w.constant(np.zeros((P, k, 1)))])
@@ -281,7 +281,7 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
     excess = w.add("Mul", [w.add("Sub", [value, aim]), tight])
     gram = N @ N.T
 
-    def descent(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+    def descent(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
         """Conjugate gradients: multipliers at which the tight rows are so."""
         multipliers, rest, way = names
         curved = inner.add("Mul", [inner.add("MatMul", [w.constant(gram), way]), tight])
@@ -295,7 +295,7 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
         following = inner.add("Sub", [rest, inner.add("Mul", [length, curved])])
         share = inner.add("Div", [dot(following, following), inner.add("Add", [before, small])])
         moved = inner.add("Add", [multipliers, inner.add("Mul", [length, way])])
-        return [moved, following, inner.add("Add", [following, inner.add("Mul", [share, way])])], None
+        return [moved, following, inner.add("Add", [following, inner.add("Mul", [share, way])])], None, []
 
     multipliers = w.loop(min(J, k) + 2, [zero, excess, excess], descent)[0]
     exact = w.add("Sub", [z, w.add("MatMul", [w.constant(N.T), multipliers])])

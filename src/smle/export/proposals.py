@@ -1,6 +1,6 @@
 """Proposals in an ONNX graph: answers near those of the model that obey the rules. Nothing here is proved.
 
-The head checks what is proposed, so that a mistake here costs accuracy and no more. As in `smle.programs.proposals`,
+The head checks what is proposed, so that a mistake here costs accuracy and no more. As in `smle.nearest.proposals`,
 outputs that no rule ties together are separate problems.
 """
 
@@ -12,9 +12,9 @@ from smle.export.gates import Gates
 from smle.export.labels import label_points
 from smle.export.nearest import number_points
 from smle.export.writer import Writer
+from smle.nearest.alternatives import KEPT
+from smle.nearest.labels import Labels
 from smle.programs import Candidates
-from smle.programs.alternatives import KEPT
-from smle.programs.label_sets import Labels
 from smle_check.onnx.graph import DOUBLE, FLOAT
 from smle_check.onnx.program import FURTHER, PROPOSAL
 

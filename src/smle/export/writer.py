@@ -22,6 +22,7 @@ class Writer:
     def __init__(self, prefix: str = _PREFIX, inside: Writer | None = None) -> None:
         self._onnx = require("onnx", "ONNX export")
         self.nodes: list[Any] = []
+        self.step = ""
         self._prefix = prefix
         self._constants: str = inside._constants if inside else prefix
         self.initializers: list[Any] = inside.initializers if inside else []
@@ -81,17 +82,33 @@ class Writer:
 
         return put
 
-    def loop(self, steps: int, carried: Sequence[str], body: Any) -> list[str]:
-        """Run a body so many times: it returns the next values, and whether to go on (None: always)."""
+    def loop(
+        self,
+        steps: int,
+        carried: Sequence[str],
+        body: Callable[[Writer, list[str]], tuple[list[str], str | None, list[str]]],
+        *,
+        carries: Sequence[int] | None = None,
+        scans: Sequence[int] = (),
+    ) -> list[str]:
+        """Run a body so many times. Return the last values that it carries, then what it noted at each step, stacked.
+
+        The body returns the next values, whether to go on (None: always), and what it notes. `carries`: kinds of the
+        values, numbers if nothing is said; `scans`: kinds of the notes. `Writer.step` of its writer has the number of
+        the step.
+        """
         helper = self._onnx.helper
         inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/", self)
+        inner.step = f"{inner._prefix}step"
         names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
-        following, going = body(inner, names)
+        kinds = [DOUBLE] * len(carried) if carries is None else carries
+        following, going, noted = body(inner, names)
         going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
         value = helper.make_tensor_value_info
-        values = [value(f"{inner._prefix}step", INT64, []), value(f"{inner._prefix}going", BOOL, [])]
-        values += [value(name, DOUBLE, None) for name in names]
-        outputs = [value(going, BOOL, []), *(value(name, DOUBLE, None) for name in following)]
+        values = [value(inner.step, INT64, []), value(f"{inner._prefix}going", BOOL, [])]
+        values += [value(name, kind, None) for name, kind in zip(names, kinds, strict=True)]
+        ends = zip([*following, *noted], [*kinds, *scans], strict=True)
+        outputs = [value(going, BOOL, []), *(value(name, kind, None) for name, kind in ends)]
         graph = helper.make_graph(inner.nodes, "step", values, outputs)
-        start = self.constant(np.array(True))
-        return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], len(carried), body=graph)
+        start, count = self.constant(np.array(True)), len(carried) + len(scans)
+        return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], count, body=graph)

@@ -34,7 +34,7 @@ def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str,
     `medians`: where to start, by input column.
     """
     proof, spec = model.proof, model.specification_
-    network = model.front if isinstance(model.front, Perceptron) else None
+    network = model.front if isinstance(model.front, Perceptron) and model.front.further is None else None
     size = 0 if network is None else sum(values.size for values in arrays_of(network.tensors).values())
     data = {"inputs": _inputs(spec, medians), **_outputs(spec), "rules": _rules(spec)}
     if proof is not None and not isinstance(model.head, Box):

@@ -1,5 +1,6 @@
 """What must hold: statements only, no solving."""
 
+from smle.rules.about import ABOUT, NOTHING, About
 from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
@@ -25,7 +26,10 @@ from smle.rules.shown import clause_text, html_table, number_text, row_text, sha
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
 __all__ = [
+    "ABOUT",
     "CNF",
+    "NOTHING",
+    "About",
     "Categorical",
     "Choice",
     "Clause",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from smle.errors import RuleError
 from smle.rules.exclusions import SPELLED_OUT, NeverTogether, spelled_out, summary
 from smle.rules.expressions import COUNTS, And, Call, Name, Node, quote, to_text
-from smle.rules.formula import CNF, Clause, Literal, Polytope, Row
+from smle.rules.formula import CNF, Clause, Literal, Polytope, Row, is_float32
 from smle.rules.normalize import All, Formula, Some, counted, normal_form
 from smle.rules.specification import Rule
 from smle.rules.vocabulary import Vocabulary
@@ -250,6 +250,8 @@ def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[
 def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
     singles = {clause[0] for clause in terms if len(clause) == 1 and not clause[0].strict}
     for literal in singles:
+        if len(literal.outputs) == 1 and not literal.inputs and is_float32(literal.bound):
+            continue  # a single number that float32 holds
         other = literal.negated
         if replace(other, strict=False) in singles:
             targets = list(names.targets)

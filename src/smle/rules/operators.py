@@ -193,10 +193,12 @@ class Term(_Expression):
         return Condition(Compare((node_of(low), self.node, node_of(high)), ("<=", "<=")))
 
     def isin(self, options: Iterable[object]) -> Condition:
-        """Whether a categorical input or a choice is one of the options."""
+        """Whether a number is one of several, or a categorical input or a choice one of the options."""
         nodes = tuple(node_of(option) for option in options)
         if not nodes:
             raise RuleError(f"Expected at least one option in '{self}.isin(...)'. Got none.")
+        if len(nodes) == 2 and not any(isinstance(node, Name) for node in nodes):  # as a text, it may be a range
+            return Condition(disjunction([Compare((self.node, node), ("==",)) for node in nodes]))
         return Condition(Member(self.node, nodes))
 
 

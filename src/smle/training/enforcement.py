@@ -212,7 +212,8 @@ class PDCG(Enforcement):
         self._seconds += seconds
         message = (
             f"pdcg: projections of {heads} heads took {self._seconds:.0f} s in the first {self._steps + 1} steps. "
-            "enforcement='correct' obeys the same rules and needs none; PDCG(every=10) projects at every tenth step."
+            "SafeRegressor and SafeClassifier obey the same rules and need none; PDCG(every=10) projects at every "
+            "tenth step."
         )
         if self.time_limit is not None and self._seconds > self.time_limit:
             raise NotCertifiedError(f"{message} The time limit of {self.time_limit:g} s is exceeded.")

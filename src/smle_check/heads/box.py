@@ -1,6 +1,7 @@
 """Heads behind a box: worst case over the clipped embedding (section 6)."""
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
@@ -211,7 +212,7 @@ class Head:
         return constant + bounded(slope, rows, mu, *box)
 
     def exclusion_margin(
-        self, pairs: list[tuple[int, int]], weights: tuple[float, ...], tops: dict[int, Line]
+        self, pairs: Iterable[tuple[int, int]], weights: tuple[float, ...], tops: dict[int, Line]
     ) -> Fraction:
         """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin.
 

@@ -44,9 +44,9 @@ class Table:
     Literals come first, then labels that exclude others (their bit: y >= 0) and the gate's half-spaces. `stated` are
     the conditions of the program, on numbers that have been through the clip list.
 
-    Answers that no clip has seen (not `bounded`) may be NaN or infinite. No bit of such a column is set, and a bit that
-    is not set may speak for an answer (a label that is off, a rule that is). So `asked`, the conditions on answers and
-    on the first proposal, has the ends of the outputs, too, which fail there.
+    Answers that no clip has seen (not `bounded`) may be NaN or infinite: they are compared with 2^100 number by number,
+    before any sum, which reads 0 in their place. `asked`, the conditions on answers and on the first proposal, has
+    these bits, too, which come behind those of the rows.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Table:
             self.stated += [
                 some_of([], [on[h], on[k], *failing]) for h, k in spec.rules[rule].exclusions for failing in regions
             ]
-        ends = [] if bounded else [self.row({i: side}, float(WIDE)) for i in range(m) for side in (1.0, -1.0)]
-        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in ends)]
+        self.width = len(self.rows) + (0 if bounded else m)
+        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in range(len(self.rows), self.width))]
         self.sized = any(K)
         self.moves = any(any(row[2 * m :]) for row in self.rows)
 
@@ -129,7 +129,7 @@ class Checked(Limits):
         """Serve the answers where all pass, else see to those that do not."""
         p, q = self.program, self.value(op.args[0]).node
         y = self.settled(p.add("Cast", [q], "clips/single", to=FLOAT) if self.stages else q, "check")
-        bits = self.compared(y, self.widened() if self.table.moves else None, "check")
+        bits = self.compared(y, self.widened() if self.table.moves else None, "check", unseen=not self.stages)
         short = p.add("Relu", [self.short(bits, "check")], "check/unmet")
         total = p.add("ReduceSum", [short], "check/total", keepdims=0)
         fails = p.add("Cast", [total], "check/fails", to=BOOL)
@@ -150,9 +150,15 @@ class Checked(Limits):
         tiny = p.add("Less", [size, p.floats("check.tiny", [float(TINY)], ())], f"{name}/tiny")
         return p.add("Where", [tiny, p.floats("constants/none", [0], ()), y], f"{name}/settled")
 
-    def compared(self, y: str, wide: str | None, name: str) -> str:
-        """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32."""
-        p, table, m = self.program, self.table, self.table.m
+    def compared(self, y: str, wide: str | None, name: str, *, unseen: bool) -> str:
+        """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32.
+
+        Of outputs that no clip has `seen` there are further bits: that they are at most 2^100 in size, and not NaN.
+        """
+        p, table, m, sane = self.program, self.table, self.table.m, None
+        if unseen:
+            sane = p.add("LessOrEqual", [f"{name}/size", p.floats("check.wide", [float(WIDE)], ())], f"{name}/sane")
+            y = p.add("Where", [sane, y, p.floats("constants/none", [0], ())], f"{name}/finite")
         parts, used = [p.add("Cast", [y], f"{name}/wide", to=DOUBLE)], [*range(m)]
         if table.sized:
             parts, used = [*parts, p.add("Abs", parts, f"{name}/sizes")], [*range(2 * m)]
@@ -164,13 +170,15 @@ class Checked(Limits):
         rows = p.doubles("check.rows", entries, (len(table.rows), len(used)))
         sums = p.add("MatMul", [rows, values], f"{name}/sums")
         limits = p.doubles("check.thresholds", table.thresholds, (len(table.rows), 1))
-        return p.cast(p.add("LessOrEqual", [sums, limits], f"{name}/bits"))
+        bits = p.cast(p.add("LessOrEqual", [sums, limits], f"{name}/bits"))
+        return bits if sane is None else p.add("Concat", [bits, p.cast(sane)], f"{name}/known", axis=0)
 
     def short(self, bits: str, name: str, *, stated: bool = False) -> str:
         """Return by how much each condition is not met, at most 0 where it is: (conditions, n)."""
-        p, width = self.program, len(self.table.rows)
-        stated = stated or self.table.asked == self.table.stated
-        conditions, stored = (self.table.stated, "stated") if stated else (self.table.asked, "asked")
+        p, table = self.program, self.table
+        stated = stated or table.width == len(table.rows)
+        conditions, stored = (table.stated, "stated") if stated else (table.asked, "asked")
+        width = len(table.rows) if stated else table.width
         require(len(conditions) * width <= MOST, "onnx: too many clauses or exclusions for a graph")
         p.reserve(len(conditions) * width)
         entries = [-condition.weights.get(r, 0) for condition in conditions for r in range(width)]
@@ -199,7 +207,7 @@ class Checked(Limits):
         proposal = p.add("Reshape", [PROPOSAL, shape], "first/proposal", allowzero=1)
         # Without clips there is nothing that NaN would have to be replaced for: the check refuses it.
         served = self.clipped(proposal, chosen, 1, "first") if self.stages else self.settled(proposal, "first")
-        bits = self.compared(served, wide if self.table.moves else None, "first")
+        bits = self.compared(served, wide if self.table.moves else None, "first", unseen=not self.stages)
         short = self.short(bits, "first")
         worst = p.add("ReduceMax", [short], "first/worst", keepdims=0)
         fails = p.add("Greater", [worst, p.floats("constants/none", [0], ())], "first/fails")
@@ -224,7 +232,7 @@ class Checked(Limits):
         candidates = p.add("Concat", [answers, proposal, further, safe], "search/candidates", axis=1)
         served = self.clipped(candidates, chosen, all_, "search")
         tiled = p.add("Concat", [wide] * all_, "search/tiled", axis=1) if self.table.moves else None
-        bits = self.compared(served, tiled, "search")
+        bits = self.compared(served, tiled, "search", unseen=False)
         short = p.add("Relu", [self.short(bits, "search", stated=True)], "search/unmet")
         unmet = p.add("ReduceSum", [short, "constants/first"], "search/broken", keepdims=0)
         broken = p.add("Reshape", [unmet, p.integers("repair.table", [all_, -1], (2,))], "search/all")

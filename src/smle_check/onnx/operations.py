@@ -5,13 +5,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle_check.floats import BINARY32, below
-from smle_check.onnx.graph import DOUBLE, Constant
+from smle_check.onnx.graph import BOOL, DOUBLE, Constant
 from smle_check.onnx.program import FEATURES, Interface, Program, Value, floats_of, negated
 from smle_check.program import Gate, Op
 from smle_check.reading import Tensor
 
 NAN = b"\x00\x00\xc0\x7f"
-ONE_OF_TWO = b"\x01\x00"  # signatures of one region that is active or not
 Tensors = dict[str, Tensor]
 
 
@@ -140,6 +139,11 @@ def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> It
             yield oblique[r * d : (r + 1) * d], bounds[r]
 
 
+def is_one_of_two(signatures: Tensor) -> bool:
+    """Whether there is one gated region, with a head where it is active and another where it is not."""
+    return signatures.shape == (2, 1) and signatures.data == b"\x01\x00"
+
+
 def is_direct(interface: Interface, gate: Gate, tensors: Tensors) -> bool:
     """Whether named inputs are compared as they are: one region, of comparisons of numbers with limits in their range.
 
@@ -203,7 +207,7 @@ class Box(Printer):
     def cell(self, op: Op) -> None:
         """Bits of the gate -> number of the cell (batch, 1); for one region whether it is active."""
         p, bits, signatures = self.program, self.value(op.args[0]), self.tensor(op.args[1])
-        if signatures.data == ONE_OF_TWO:
+        if is_one_of_two(signatures):
             turned = p.add("Transpose", [bits.node], "gate/inside") if bits.across else bits.node
             self.values[op.out] = Value(turned, False)
             return
@@ -286,7 +290,7 @@ class Box(Printer):
         p, (y, free, place, m) = self.program, self.picked
         if place is None:
             return self.guarded(y, None if fallback is None else self.safe(fallback, 1))
-        if self.tensors["gate.signatures"].data == ONE_OF_TWO:
+        if is_one_of_two(self.tensors["gate.signatures"]):
             return self.one_of_two(place.node, fallback)
         if free is not None:
             y = p.add("Concat", [y, free], "head/all", axis=1)
@@ -319,9 +323,10 @@ class Box(Printer):
         """Put safe outputs where any of the m outputs is NaN; the NaN-safe clip (safe is None) needs no guard."""
         if safe is None:
             return y
-        p, total = self.program, y
-        if self.picked.m > 1:
-            # A sum with NaN in it is NaN. Should huge finite numbers cancel to NaN, the row becomes safe all the same.
+        p = self.program
+        found = p.add("IsNaN", [y], "head/nan")
+        if self.picked.m > 1:  # number by number: what a runtime makes of NaN in a maximum or a sum is not asked
             axes = p.integers("constants/second", [1], (1,))
-            total = p.add("ReduceSum", [y, axes], "head/total", keepdims=1)
-        return p.add("Where", [p.add("IsNaN", [total], "head/nan"), safe, y], "head/guarded")
+            found = p.add("ReduceMax", [p.cast(found), axes], "head/nan/any", keepdims=1)
+            found = p.add("Cast", [found], "head/broken", to=BOOL)
+        return p.add("Where", [found, safe, y], "head/guarded")

@@ -111,8 +111,8 @@ def _refuse(spec: Specification, cells: Cells, cell: int) -> NoReturn:
     listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
     raise NotCertifiedError(
         "A learned box needs one affine answer per cell, with room for rounding. None was found under the rules "
-        f"{listed} where they are active together.{_without_bits(spec, cells)} Use enforcement='correct', the default, "
-        "which needs no such answer; or relax a rule, or leave a wider band between limits."
+        f"{listed} where they are active together.{_without_bits(spec, cells)} Use SafeRegressor or "
+        "SafeClassifier, which need no such answer; or relax a rule, or leave a wider band between limits."
     )
 
 
