@@ -434,7 +434,7 @@ class _Literals:
 
         def slack(need: Need) -> float:
             hurt = [abs(v) * moved.get((i, 1 if v > 0 else -1), 0.0) for i, v in enumerate(need.row.g.tolist()) if v]
-            return need.slack(point) - sum(hurt)
+            return float(need.slack(point) - sum(hurt))
 
         slacks = [[(slack(need), need) for need in needs] for needs in self.open]
         worst = min(slacks, key=lambda own: max(slack for slack, _ in own), default=None)
