@@ -5,6 +5,7 @@ import pandas as pd
 import polars
 import pytest
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -64,6 +65,21 @@ def test_with_the_columns_of_the_rules_alone_nothing_changes(houses: pd.DataFram
     X, y = houses[["size"]], houses["price"]
     same = [safe().fit(rows, y).predict(rows) for rows in (X, X.to_numpy())]
     assert np.array_equal(*same)
+
+
+@pytest.mark.parametrize("inner", [NetworkRegressor(**{**QUICK, "max_epochs": 5}), HistGradientBoostingRegressor()])
+def test_targets_in_the_table_are_not_read(houses: pd.DataFrame, inner: object) -> None:
+    numbers = houses[["size", "rooms", "price"]]
+    for kind in (SafeRegressor, SafeQuantileRegressor):
+        model = kind(RULES, inner, compare=False).fit(numbers, numbers["price"])
+        assert "price" not in model.deployed_.front.columns
+        assert "price" not in model.feature_names_in_
+        assert model.score(numbers, numbers["price"]) < 0.9
+
+
+def test_a_table_without_anything_to_learn_from_is_refused() -> None:
+    with pytest.raises(DataError, match="Got none to learn from"):
+        NetworkRegressor().fit(pd.DataFrame({"id": [f"row {i}" for i in range(200)]}), np.arange(200.0))
 
 
 def test_every_door_answers_the_same(houses: pd.DataFrame, tmp_path) -> None:

@@ -7,8 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multioutput import MultiOutputClassifier
@@ -93,6 +95,46 @@ def test_a_search_reaches_the_network_inside(table):
     assert copied.get_params()["estimator__max_epochs"] == 3
     assert not hasattr(copied, "estimator_")
     assert not hasattr(model.estimator, "network_")
+
+
+def test_what_an_estimator_can_do_it_can_do_inside(table):
+    X, y = table
+    model, plain = SafeRegressor(RULES, SGDRegressor(random_state=0)), SGDRegressor(random_state=0)
+    for part in np.array_split(np.arange(60), 3):
+        model.partial_fit(X.iloc[part], y.iloc[part])
+        plain.partial_fit(X.iloc[part], y.iloc[part])
+        assert model.certificate_.check()
+    np.testing.assert_allclose(model.own_answers(X)[:, 0], plain.predict(X), atol=1e-5)
+    rules = (
+        "inputs: {x: [0, 1]}\nchoices: {side: [left, right]}\nrules: [{name: r, when: x <= 0.1, then: side == left}]"
+    )
+    sides = np.where(X["x"] > 0.5, "right", "left")
+    classifier = SafeClassifier(rules, SGDClassifier(loss="log_loss", random_state=0))
+    for part in np.array_split(np.arange(60), 3):  # the first has one side alone
+        classifier.partial_fit(X.iloc[part], sides[part])
+    assert classifier.classes_.tolist() == ["left", "right"]
+    grown = SafeRegressor(RULES, GradientBoostingRegressor(n_estimators=3, warm_start=True), random_state=0).fit(X, y)
+    first = grown.estimator_.estimators_[0, 0].predict(X.to_numpy())
+    grown.set_params(estimator__n_estimators=5, estimator__max_depth=1).fit(X, y)
+    depths = [tree.get_depth() for tree in grown.estimator_.estimators_.ravel()]
+    assert depths == [3, 3, 3, 1, 1]
+    assert np.array_equal(grown.estimator_.estimators_[0, 0].predict(X.to_numpy()), first)
+    forests = [SafeRegressor(RULES, RandomForestRegressor(3), random_state=seed).fit(X, y) for seed in (1, 1, 2)]
+    assert [forest.estimator_.random_state for forest in forests] == [1, 1, 2]
+    answers = [forest.predict(X) for forest in forests]
+    assert np.array_equal(answers[0], answers[1])
+    assert not np.array_equal(answers[0], answers[2])
+
+
+def test_weights_are_routed_to_the_network_by_default(table):
+    X, y = table
+    weight = np.where(np.arange(60) < 30, 1.0, 0.0)
+    network = NetworkRegressor(**QUICK)
+    plain = SafeRegressor(RULES, network, compare=False).fit(X, y, sample_weight=weight)
+    with config_context(enable_metadata_routing=True):
+        asking = SafeRegressor(RULES, network.set_fit_request(sample_weight=True), compare=False)
+        assert np.array_equal(asking.fit(X, y, sample_weight=weight).predict(X), plain.predict(X))
+        SafeRegressor(RULES).get_metadata_routing().route_params(caller="fit", params={"sample_weight": weight})
 
 
 def test_rows_outside_are_treated_as_the_estimator_was_told(table):

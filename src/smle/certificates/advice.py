@@ -31,13 +31,15 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
     """
     spec = Specification.of(specification)
     inputs, targets = None if X is None else encode_inputs(spec, X), None if y is None else _targets(spec, y)
-    found = diagnose_arrays(spec, inputs, targets)
-    if not spec.rules or any(finding.severe for finding in found.findings):
-        return found
+    refused: Exception | None = None
     try:
-        certify_rules(spec)
+        if spec.rules:
+            certify_rules(spec)
     except (ContradictionError, NotCertifiedError, RuleError) as error:
-        text = str(error)
+        refused = error
+    found = diagnose_arrays(spec, inputs, targets, proved=refused is None)
+    if refused is not None and not any(finding.severe for finding in found.findings):
+        error, text = refused, str(refused)
         kind = "contradiction" if isinstance(error, ContradictionError) else "not proved"
         refusal = Finding(kind, tuple(rule.name for rule in spec.rules if f"'{rule.name}'" in text), text)
         others = (finding for finding in found.findings if finding.kind != "one answer")

@@ -101,7 +101,7 @@ def _checked(
     try:
         safe = find_safe(boxes, clips, checked, typical=typical, scale=units)
     except NoSafeAnswer as failure:
-        raise refusal(spec, boxes, failure.leaf) from None
+        raise refusal(spec, boxes, failure) from None
     stored: dict[str, npt.NDArray[Any]] = {"check.scale": units, "safe.slope": safe.slope, "safe.offset": safe.offset}
     tensors = check_tensors(stated, checked) | tensors_of(stored)
     return safe.tree, {"safe": safe.proofs, "moved": safe.moved}, tensors
@@ -281,19 +281,19 @@ def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
     return sum((value * values[k] for k, value in form.items()), ZERO)
 
 
-def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
+def refusal(spec: Specification, boxes: Boxes, failure: NoSafeAnswer) -> Exception:
     """Say at which input no safe answer was found, why, and what to change."""
+    leaf = failure.leaf
+    if failure.rules and failure.x is not None:
+        return _contradiction(spec, failure.x, failure.rules)
     points = list(_points(boxes, leaf))
     is_border = not any(all(_applies(boxes.spec, g, x) for g in leaf.on) for x in points)
     if not points:  # nowhere as the conditions are stated, but the gate may see them hold
         points = list(_points(boxes, leaf, most=1, enlarged=True))
     for x, rules, kind in room_at(spec, points):
-        names = quoted([spec.rules[r].name for r in rules])
-        place = point_text(spec, x, rules)
         if kind == "contradiction":
-            return ContradictionError(
-                f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
-            )
+            return _contradiction(spec, x, rules)
+        names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
         if kind == "point":
             return NotCertifiedError(
                 f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
@@ -307,6 +307,13 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
     return NotCertifiedError(
         f"The rules seem to agree, but no stored answer was proved where {names} apply, {where}. Split a rule, or "
         "widen an alternative."
+    )
+
+
+def _contradiction(spec: Specification, x: tuple[Fraction, ...], rules: tuple[int, ...]) -> ContradictionError:
+    names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
+    return ContradictionError(
+        f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
     )
 
 

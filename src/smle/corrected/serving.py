@@ -328,10 +328,9 @@ def front_of(record: ModelRecord) -> Front:
     architecture = record.description.get("architecture")
     if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
         raise ModelFormatError("The model folder has no model.onnx.")
-    further = architecture.get("further") if isinstance(architecture, dict) else None
     return Perceptron(
         tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
-        None if further is None else FurtherColumns.from_json(further),
+        None if record.further is None else FurtherColumns.from_json(record.further),
     )
 
 

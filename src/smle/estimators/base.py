@@ -110,7 +110,9 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"Expected at least {least} rows to train on. Got {len(encoded)} sample(s).")
         require_in_domain(spec, encoded, "training rows")
         require_units(spec, encoded, targets)
-        return TrainingRows(X, frame_of(X, spec), task, encoded, targets)
+        frame = frame_of(X, spec)
+        hidden = [name for name in task.target_columns if name in frame.columns]  # nothing may learn from them
+        return TrainingRows(X, frame.drop(columns=hidden), task, encoded, targets)
 
     def _serve(self, served: ServedModel, rows: TrainingRows, task: Task, **facts: Any) -> None:
         """Take over a model that was fitted to these rows, and describe it; `task` says how its answers are read."""

@@ -80,7 +80,7 @@ class FittedModel:
         """
         if "deployed_" not in self.__dict__:  # the question of scikit-learn takes longer than a row
             check_is_fitted(self, "deployed_")
-        if getattr(X, "columns", None) is not None:
+        if type(X).__name__ == "DataFrame":  # the reader takes it as it is
             return X
         X = plain_table(X, self.specification_)
         if column_names(X) is None and X.shape[1] != self.n_features_in_:

@@ -28,7 +28,7 @@ from smle.parameters import (
 )
 from smle.programs import Perceptron
 from smle.rules import Choice, Label, Number, Specification
-from smle.tables import column_names, encode_inputs
+from smle.tables import as_table, column_names, encode_inputs
 from smle.tables.days import with_days
 from smle.tables.further import FurtherColumns
 
@@ -128,12 +128,13 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):  # type: 
         return self._learn(self._next_lesson(self.task_, X, y, sample_weight), start=self.network_, once=True)
 
     def _first_lesson(self, X: Any, y: Any, weight: Any, classes: Any = None) -> Lesson:
-        table = named_table(X)
+        X = as_table(X)
+        table, named = named_table(X), column_names(X) is not None
         task = self._task_of(self._outputs_of(y if classes is None else classes), y)
         further, names = FurtherColumns.of(table), tuple(column_names(table) or ())
-        return Lesson(
-            task, None, further, further.read(table), task.encode(y), weight, names, column_names(X) is not None
-        )
+        if not further.width:
+            raise DataError("Expected a column of numbers, or of text with at most 100 values. Got none to learn from.")
+        return Lesson(task, None, further, further.read(table), task.encode(y), weight, names, named)
 
     def _next_lesson(self, task: Task, X: Any, y: Any, weight: Any) -> Lesson:
         features, named = self._features(X), hasattr(self, "feature_names_in_")

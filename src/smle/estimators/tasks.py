@@ -59,6 +59,11 @@ class Task(ABC):
 
     # --- targets
 
+    @property
+    def target_columns(self) -> list[str]:
+        """The columns in which a table may hold the targets."""
+        return [item.name for item in self.spec.outputs]
+
     @abstractmethod
     def encode(self, y: Any) -> Array:
         """Return the targets that the loss compares with.
@@ -291,9 +296,14 @@ class Quantiles(Numbers):
         super().__init__(spec)
         self.levels = np.asarray(quantiles, dtype=np.float64)
 
+    @property
+    def target_columns(self) -> list[str]:
+        """The number itself."""
+        return [target_of(self.spec.outputs[0].name)]
+
     def encode(self, y: Any) -> Array:
         """Return the number itself, once for each quantile."""
-        number = Number(target_of(self.spec.outputs[0].name))
+        number = Number(self.target_columns[0])
         single = Specification(self.spec.inputs, (number,), (), self.spec.constants)
         return np.repeat(Numbers(single).encode(y), len(self.levels), axis=1)
 

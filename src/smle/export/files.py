@@ -64,13 +64,12 @@ def write_onnx(
     if record.onnx is not None:
         part = onnx_backbone(record.onnx if backbone is None else backbone, columns=inputs_of(spec))
     else:
-        further = record.description.get("architecture", {}).get("further")
-        source = FEATURES if further is None else WIDE
+        source = FEATURES if record.further is None else WIDE
         part = mlp_backbone(record.weights, source=source) if backbone is None else (
             onnx_backbone(backbone, source=source)
         )  # fmt: skip
-        if further is not None:
-            part = part.behind(wide_features(FurtherColumns.from_json(further)))
+        if record.further is not None:
+            part = part.behind(wide_features(FurtherColumns.from_json(record.further)))
     write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
 
 
