@@ -64,7 +64,7 @@ def test_a_head_that_is_off_by_little_is_found_and_can_be_reproduced(subjects):
     network = copy.deepcopy(subject.network)
     tensors = subject.program.tensors
     off = {**tensors, "heads.bias": tensors["heads.bias"] + np.float32(1e-4)}
-    network.head.program = Box(subject.program.ops, off)
+    network.head.served.program = Box(subject.program.ops, off)
     ledger, moved = Ledger(), replace(subject, network=network)
     attack_all(Opponent, ATTACKS, moved, 20_000, ledger)
     assert ledger.models[subject.name].violations > 0

@@ -33,6 +33,7 @@ __all__ = [
     "Finder",
     "Memory",
     "Pdcg",
+    "Projector",
     "memory_clauses",
     "memory_features",
     "memory_projection",
@@ -46,6 +47,9 @@ Row = tuple[int, Array, float]
 
 Finder = Callable[[Head, HeadProblem], tuple[Search, int]]
 """Returns the outcome of a search for a counterexample, and the part of the obligations that it breaks."""
+
+Projector = Callable[[Head, "Memory", HeadProblem], Solution]
+"""Returns the nearest parameters, as `Head.vector`, for which no point of the memory is a counterexample."""
 
 COSTS = ("squared", "absolute")
 
@@ -91,7 +95,7 @@ class Memory:
 
 def run_pdcg(
     head: Head, problem: HeadProblem, *, n_it: int, n_xs: int, tolerance: float = 1e-6, memory: Memory | None = None,
-    anchored: bool = False, cost: str = "squared", search: Finder | None = None,
+    anchored: bool = False, cost: str = "squared", search: Finder | None = None, projection: Projector | None = None,
 ) -> Pdcg:  # fmt: skip
     """Run Algorithm 1 on one head.
 
@@ -110,6 +114,8 @@ def run_pdcg(
         cost: What a projection minimizes: the `squared` distance of the paper, or the `absolute` one, which is linear.
         search: How to look for a counterexample; None: `strongest_counterexample`. Where it says that there is none,
             the run ends with success.
+        projection: How to project over the memory; None: `memory_projection`. With a search it is a grounding of your
+            own: any predicate over what a head reaches.
 
     """
     current, found = head, list[Counterexample]()
@@ -122,7 +128,10 @@ def run_pdcg(
         found.append(outcome.found)
         points.append(outcome.found.x, outcome.found.z, part)
         start = head if anchored else current
-        solution = memory_projection(start, points, problem, like=current, tolerance=tolerance, cost=cost)
+        if projection is not None:
+            solution = projection(start, points, problem)
+        else:
+            solution = memory_projection(start, points, problem, like=current, tolerance=tolerance, cost=cost)
         if solution.x is None:
             reason = f"the projection failed: {solution.status} ({solution.message})"
             return Pdcg(current, False, iteration, tuple(found), reason)
@@ -208,7 +217,8 @@ def memory_projection(
     """Return the nearest parameters that satisfy every clause at every point of the memory, as `Head.vector`.
 
     Single literals are rows of the root; a broken clause with several literals is branched on. Reaching the node
-    limit gives LIMIT, with the best parameters found so far. `like`: the head whose rounding errors count.
+    limit gives LIMIT, with the best parameters found so far; points that no head satisfies give INFEASIBLE. `like`: the
+    head whose rounding errors count.
     """
     features, theta = memory_features(points, head), head.vector().reshape(problem.outputs, -1)
     nearest = _Squared(theta, features) if cost == "squared" else _Absolute(theta, features)
@@ -222,7 +232,7 @@ def memory_projection(
         settled = {c: (i, g[j], float(right[j])) for c, j in chosen for i, g, right in (choices[c],)}
         found = nearest([*root, *settled.values()])
         if found.x is None:
-            failed = found
+            failed = found if failed.status is Status.INFEASIBLE else failed  # all branches have to be infeasible
             return None
         y = features @ found.x.reshape(theta.shape).T
         # Settled clauses have a literal among the rows: it holds up to the solver's tolerance.
@@ -267,7 +277,7 @@ class _Squared:
             block = (g[working] @ g.T) * gram[np.ix_(point[working], point)] * scale[working, None] * scale
             found = _dual(block[:, working], (excess * scale)[working] / size)
             if found.x is None:
-                return found
+                return self._unsolved(rows, found)
             nu = np.zeros(len(rows))
             nu[working] = np.maximum(found.x, 0.0) * size
             left = excess * scale - nu[working] @ block
@@ -278,9 +288,14 @@ class _Squared:
                 break
             working = np.union1d(working[nu[working] > 0], idle)
         if left.max() > 1e-7 * size:
-            return Solution(Status.NUMERICAL, message="the dual left rows violated")
+            return self._unsolved(rows, Solution(Status.NUMERICAL, message="the dual left rows violated"))
         moved = self.theta - (g * (nu * scale)[:, None]).T @ self.features[point]
         return Solution(Status.OPTIMAL, x=moved.reshape(-1), objective=0.5 * float(nu @ (excess * scale - left)))
+
+    def _unsolved(self, rows: Sequence[Row], found: Solution) -> Solution:
+        """Say INFEASIBLE where a linear program does: solvers of the dual, which is unbounded then, run into limits."""
+        asked = _Absolute(self.theta, self.features)(rows)
+        return asked if asked.status is Status.INFEASIBLE else found
 
 
 def _dual(K: Array, right: Array) -> Solution:
