@@ -12,7 +12,7 @@ from smle import NetworkClassifier, SafeClassifier, SMLERegressor, Specification
 from smle.demo import BRAKING_RULES
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators import project_model
-from smle.guarantees.answers.membership import broken
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 from support.commands import run
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from smle import SMLEClassifier, SMLERegressor
-from smle.guarantees.answers.membership import active
 from smle.report import write_report
+from smle.rules.membership import active
 from support.report_rules import HOSTILE
 from support.safe_networks import AtTheEnd
 

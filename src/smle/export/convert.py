@@ -18,8 +18,8 @@ from smle.export.categories import has_categories, with_encoded_categories
 from smle.export.converters import mended_converters, register_boosters, unified
 from smle.export.network_converter import register_networks
 from smle.export.scores import NumberScores, Scores
-from smle.export.writer import Writer
 from smle.extras import require
+from smle.nearest.onnx.writer import Writer
 from smle.tables.frames import MISSING, is_text
 from smle_check.onnx.graph import OPSET
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from smle.export.backbone import Backbone
-from smle.export.writer import Writer
 from smle.extras import require
+from smle.nearest.onnx.writer import Writer
 from smle.tables.further import FurtherColumns
 from smle_check.onnx.graph import FLOAT, STRING
 from smle_check.onnx.program import FEATURES

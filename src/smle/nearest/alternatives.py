@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.nearest_points import TINY, Box, Polyhedron
+from smle.nearest.polyhedra import TINY, Box, Polyhedron
 
 __all__ = ["AT", "KEPT", "Block", "Found"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from smle.nearest.alternatives import KEPT, Block, Found
 from smle.nearest.clauses import Clauses, tied_together
 from smle.nearest.labels import Labels, Turned
-from smle.nearest.nearest_points import upward
+from smle.nearest.polyhedra import upward
 from smle_check.heads.sums import WIDE
 
 __all__ = ["Proposals"]

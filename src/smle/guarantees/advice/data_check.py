@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from smle.guarantees.advice.costs import RuleCost, lost_scores, metric_of, rule_costs, score_text
 from smle.guarantees.advice.units import target_doubts
-from smle.guarantees.answers.membership import active, broken
-from smle.guarantees.answers.nearest import nearest_outputs, to_scores
+from smle.nearest.oracle import nearest_outputs, to_scores
 from smle.rules import NumericInput, Specification
+from smle.rules.membership import active, broken
 
 __all__ = ["DataCheck", "check_data"]
 

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees.answers.label_map import most_likely_labels
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.projection import safe_center
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells, binding_rules
+from smle.nearest.oracle_labels import most_likely_labels
 from smle.rules import CNF, Specification, label_columns
 from smle.rules.formula import unique_pairs
 

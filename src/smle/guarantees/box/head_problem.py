@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.answers.literals import choose_literals
 from smle.guarantees.box.robust import Layout, RobustRow
 from smle.guarantees.proof.cases import Cases, cases_of, cut_region, unit_pieces
 from smle.guarantees.proof.clause_lp import clause_optimum
@@ -21,6 +20,7 @@ from smle.guarantees.proof.verify import fallback_room, judge_clause, judge_lite
 from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
 from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
+from smle.nearest.literals import choose_literals
 from smle.rules import Clause, Literals, Specification, exclusion
 
 __all__ = ["HeadProblem", "RegionObligations"]

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.answers.literals import Node, branch_and_bound
 from smle.guarantees.box.counterexample import Counterexample, Search, exclusion_counterexample, linear_counterexample
 from smle.guarantees.box.head_problem import HeadProblem, RegionObligations
 from smle.guarantees.proof.clause_lp import exact_clause_optimum
 from smle.guarantees.proof.frozen_heads import Head
 from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, rounding_margin
+from smle.nearest.literals import Node, branch_and_bound
 from smle.rules import Literals
 from smle.solvers import LinearProgram, QuadraticProgram, Solution, Status, solve
 

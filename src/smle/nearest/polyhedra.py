@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TINY", "Box", "Polyhedron", "upward"]
+__all__ = ["TINY", "Box", "Polyhedron", "steps_of", "tight_multipliers", "upward"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -81,11 +81,8 @@ class Polyhedron:
                 if np.linalg.eigvalsh(self._gram[np.ix_(rows, rows)])[0] > _DEPENDENT:
                     self._number(frozenset(rows))
         count = len(self._members)
-        on, inverse = self._tight[:count], self._steps[:count]
-        tables = np.where(on[:, :, None] & on[:, None, :], inverse, 0.0)
-        others = np.where(on[:, :, None] & ~on[:, None, :], tables @ self._gram, 0.0)
-        tables = tables + others - np.where(on, 0.0, 1.0)[:, :, None] * np.eye(J)
-        self._all = np.ascontiguousarray(tables.transpose(2, 0, 1).reshape(J * count, J))  # rows, sets; from rows
+        tables = self._steps[:count] - np.where(self._tight[:count], 0.0, 1.0)[:, :, None] * np.eye(J)
+        self._all = np.ascontiguousarray(tables.transpose(1, 0, 2).reshape(J * count, J))  # rows, sets; from rows
 
     def nearest(
         self, p: Array, b: Array, imposed: Mask, state: Any = None, *, may_be_empty: bool = True
@@ -194,7 +191,7 @@ class Polyhedron:
         else:
             tight = u > 0
             tight[span, row] = False  # it may have risen a part of the way
-            w = -self._solve(self._gram[row], tight)
+            w = -tight_multipliers(self._gram, self._gram[row], tight)
         w[span, row] = 1.0
         return w
 
@@ -219,24 +216,10 @@ class Polyhedron:
             self._pulls = np.concatenate([self._pulls, np.zeros_like(self._pulls)], axis=2)
             self._next = np.concatenate([self._next, np.full_like(self._next, -1)])
         on = np.array(sorted(members), dtype=np.intp)
-        inverse = np.linalg.inv(self._gram[np.ix_(on, on)])
-        self._steps[number][:, on] = self._gram[:, on] @ inverse
-        self._steps[number][np.ix_(on, on)] = inverse
+        self._steps[number], inverse = steps_of(self._gram, on)
         self._pulls[on, :, number] = inverse @ self._moves[on]
         self._tight[number][on] = True
         return number
-
-    def _solve(self, v: Array, on: Mask) -> Array:
-        """Solve gram[on, on] u = v[on] for each point; u is 0 elsewhere. Shapes: (n, J)."""
-        most = int(on.sum(axis=1).max(initial=0))
-        order = np.argsort(~on, axis=1, kind="stable")[:, :most]
-        used = np.take_along_axis(on, order, axis=1)
-        systems = self._gram[order[:, :, None], order[:, None, :]]
-        systems = np.where(used[:, :, None] & used[:, None, :], systems, np.eye(most))
-        sides = np.where(used, np.take_along_axis(v, order, axis=1), 0.0)
-        u = np.zeros(v.shape)
-        np.put_along_axis(u, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
-        return u
 
     def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
         """Move points that were moved inward by what a cast to float32 may move them outward.
@@ -249,7 +232,7 @@ class Polyhedron:
         if self._prepared:
             z = z - self._pulled(over, state)  # which is 0 for rows that are not tight
         else:
-            z = z - self._solve(np.where(state > 0, over.T, 0.0), state > 0) @ self._moves
+            z = z - tight_multipliers(self._gram, over.T, state > 0) @ self._moves
         if not thorough:
             return z
         floor = room.T
@@ -261,11 +244,36 @@ class Polyhedron:
             if not len(rows):
                 break
             on |= broken[rows]
-            z[rows] -= self._solve(np.where(on, z[rows] @ self._turned - limit[rows], 0.0), on) @ self._moves
+            z[rows] -= tight_multipliers(self._gram, z[rows] @ self._turned - limit[rows], on) @ self._moves
             broken[rows] = imposed[rows] & (z[rows] @ self._turned - limit[rows] > 0.5 * floor[rows])
             keep = broken[rows].any(axis=1)
             rows, on = rows[keep], on[keep]
         return z
+
+
+def steps_of(gram: Array, tight: Numbers) -> tuple[Array, Array]:
+    """Return the table (J, J) of a set of tight rows, and the inverse of their products.
+
+    From what rows exceed it makes multipliers of the tight rows, and what these take off the others.
+    """
+    table: Array = np.zeros(gram.shape)
+    inverse: Array = np.asarray(np.linalg.inv(gram[np.ix_(tight, tight)]), dtype=np.float64)
+    table[:, tight] = gram[:, tight] @ inverse
+    table[np.ix_(tight, tight)] = inverse
+    return table, inverse
+
+
+def tight_multipliers(gram: Array, over: Array, on: Mask) -> Array:
+    """Solve gram[on, on] u = over[on] for each point; u is 0 elsewhere. Shapes: (J, J), (n, J), (n, J) -> (n, J)."""
+    most = int(on.sum(axis=1).max(initial=0))
+    order = np.argsort(~on, axis=1, kind="stable")[:, :most]
+    used = np.take_along_axis(on, order, axis=1)
+    systems = gram[order[:, :, None], order[:, None, :]]
+    systems = np.where(used[:, :, None] & used[:, None, :], systems, np.eye(most))
+    sides = np.where(used, np.take_along_axis(over, order, axis=1), 0.0)
+    u = np.zeros(over.shape)
+    np.put_along_axis(u, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
+    return u
 
 
 def _product(rows: Array, matrices: Array) -> Array:

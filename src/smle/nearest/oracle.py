@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError
-from smle.guarantees.answers.label_map import most_likely_labels
-from smle.guarantees.answers.membership import active, clause_holds
-from smle.guarantees.answers.polyhedra import Choices, nearest_in_union
+from smle.nearest.clauses import tied_together
+from smle.nearest.oracle_labels import most_likely_labels
+from smle.nearest.unions import Choices, nearest_in_union
 from smle.rules import Clause, Literals, Specification, exclusion, label_columns
+from smle.rules.membership import active, clause_holds
 from smle_check.floats import BINARY64, round_down
 
 __all__ = ["common_units", "nearest_outputs", "to_scores"]
@@ -130,7 +131,7 @@ class _Part:
         general += [clause for clause, signs in plain.items() if mixed[signs[0][0]]]
         general += [exclusion(int(h), int(k)) for h, k in np.unique(np.sort(stacked[touching], axis=1), axis=0)]
         rest = tuple(signs for signs in plain.values() if not mixed[signs[0][0]])
-        return cls(labels, stacked[~touching], rest, _blocks(general))
+        return cls(labels, stacked[~touching], rest, _blocks(general, len(labels)))
 
     def solve(self, X: npt.NDArray[np.floating[Any]], Y: Array, units: Array) -> Array:
         result = Y.copy()
@@ -175,21 +176,14 @@ def _tied(
             return mixed
 
 
-def _blocks(clauses: Sequence[Clause]) -> tuple[tuple[tuple[int, ...], tuple[Clause, ...]], ...]:
+def _blocks(clauses: Sequence[Clause], m: int) -> tuple[tuple[tuple[int, ...], tuple[Clause, ...]], ...]:
     """Group clauses that share outputs."""
-    groups: list[tuple[set[int], list[Clause]]] = []
-    for clause in clauses:
-        columns = {i for literal in clause.literals for i, _ in literal.outputs}
-        members = [clause]
-        rest = []
-        for other in groups:
-            if other[0] & columns:
-                columns |= other[0]
-                members = other[1] + members
-            else:
-                rest.append(other)
-        groups = [*rest, (columns, members)]
-    return tuple((tuple(sorted(columns)), tuple(members)) for columns, members in groups)
+    ties = [{i for literal in clause.literals for i, _ in literal.outputs} for clause in clauses]
+    found = []
+    for columns in tied_together(ties, [], m):
+        own = set(columns.tolist())
+        found.append((tuple(columns.tolist()), tuple(c for c, tie in zip(clauses, ties, strict=True) if tie & own)))
+    return tuple(found)
 
 
 def _solve_block(

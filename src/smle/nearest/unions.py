@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.answers.literals import Node, branch_and_bound
+from smle.nearest.literals import Node, branch_and_bound
+from smle.nearest.polyhedra import tight_multipliers
 from smle.solvers import QuadraticProgram, Status, solve
 
 __all__ = ["Choices", "nearest_in_polyhedron", "nearest_in_union"]
@@ -62,7 +63,7 @@ def _active_set(G: Array, H: Array, Y: Array, scale: Array) -> tuple[Array, Mask
         if not len(open_):
             break
         on = active[open_]
-        multipliers = _equality_multipliers(gram, on, excess[open_])
+        multipliers = tight_multipliers(gram, excess[open_], on)
         moved = Y[open_] - multipliers @ G
         left = moved @ G.T - H[open_]
         tolerance = _TOLERANCE * scale[open_][:, None]
@@ -79,19 +80,6 @@ def _active_set(G: Array, H: Array, Y: Array, scale: Array) -> tuple[Array, Mask
         on[span[adds], most[adds]] = True
         active[open_] = on
     return points, done
-
-
-def _equality_multipliers(gram: Array, on: Mask, excess: Array) -> Array:
-    """Solve gram[on, on] mu = excess[on] for each point; mu is 0 elsewhere. Shapes: (k, k), (n, k), (n, k)."""
-    most = int(on.sum(axis=1).max())
-    order = np.argsort(~on, axis=1, kind="stable")[:, :most]
-    used = np.take_along_axis(on, order, axis=1)
-    systems = gram[order[:, :, None], order[:, None, :]]
-    systems = np.where(used[:, :, None] & used[:, None, :], systems, np.eye(most))
-    sides = np.where(used, np.take_along_axis(excess, order, axis=1), 0.0)
-    multipliers = np.zeros_like(excess)
-    np.put_along_axis(multipliers, order, np.linalg.solve(systems, sides[:, :, None])[:, :, 0], axis=1)
-    return multipliers
 
 
 def _by_solver(G: Array, h: Array, y: Array) -> Array:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.export.gates import Gates
 from smle.nearest.alternatives import Block
+from smle.nearest.onnx.gates import Gates
 from smle.solvers import LinearProgram, Status, solve
 
 __all__ = ["Piece", "pieces_of"]

@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.document import Certificate
-from smle.export.writer import Writer
 from smle.nearest.alternatives import Block
-from smle.programs import Candidates
-from smle_check.heads.clips import limits_of
+from smle.nearest.onnx.writer import Writer
 from smle_check.onnx.candidates import Table
 from smle_check.onnx.graph import FLOAT
-from smle_check.onnx.program import Program
+from smle_check.specification import Specification
 
 __all__ = ["Gates"]
 
 Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.intp]
 _OFF = 2.0**50  # taken off the excess of a row that is not imposed, in units of the outputs
 
 
@@ -26,17 +24,16 @@ class Gates:
     """The gates of all rules, for the rows of a batch that a graph looks at.
 
     Attributes:
-        rules: The rule of each part of the rules, as in `ClauseArrays.parts`.
+        rules: The rule of each part of the rules, as in `Clauses.parts`.
         lower, upper: The domain.
         outputs: How many outputs there are.
     """
 
-    def __init__(self, w: Writer, certificate: Certificate, program: Candidates) -> None:
-        self._w, spec = w, program.specification
-        gated, limits = certificate.document["gate"]["regions"], bool(limits_of(spec))
-        table = Table(Program(), spec, gated, certificate.tensors, bounded=limits)
-        self.rules = program.proposals.rules
-        self.lower, self.upper = (program.stored[f"domain.{end}_float64"] for end in ("lower", "upper"))
+    def __init__(
+        self, w: Writer, spec: Specification, table: Table, rules: Numbers, domain: tuple[Array, Array]
+    ) -> None:
+        self._w, self.rules = w, rules
+        self.lower, self.upper = domain
         self.outputs = len(spec.outputs)
         self._rows = len(table.rows)
         self._members = [[table.regions[g] for g in rule.regions] for rule in spec.rules[: int(self.rules.max()) + 1]]

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.export.faces import Piece, pieces_of
-from smle.export.gates import Gates
-from smle.export.writer import Writer
 from smle.nearest.alternatives import AT, Block
+from smle.nearest.onnx.faces import Piece, pieces_of
+from smle.nearest.onnx.gates import Gates
+from smle.nearest.onnx.writer import Writer
+from smle.nearest.polyhedra import steps_of
 from smle_check.onnx.graph import DOUBLE, FLOAT
 
 __all__ = ["number_points"]
@@ -211,12 +212,10 @@ def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
     are >= 0.
     """
     J, k = N.shape
-    own, gram = list(tight), N @ N.T
-    inverse = np.linalg.inv(gram[np.ix_(own, own)])
-    table, pull = -np.eye(J), np.zeros((k, J))
-    table[:, own] += gram[:, own] @ inverse
-    table[own] = 0.0
-    table[np.ix_(own, own)] = inverse
+    own = np.array(tight, dtype=np.intp)
+    table, inverse = steps_of(N @ N.T, own)
+    table -= np.diag(np.where(np.isin(np.arange(J), own), 0.0, 1.0))
+    pull = np.zeros((k, J))
     pull[:, own] = N[own].T @ inverse
     return table, pull
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules import CNF, Clause, Literal, Polytope, Row, Rule, Specification, dot
+from smle.rules.formula import CNF, Clause, Literal, Polytope, Row, dot
+from smle.rules.specification import Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_down
 
 __all__ = ["active", "broken", "clause_holds", "excluded", "requirement_holds"]

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.export.gates import Gates
-from smle.export.writer import Writer
 from smle.nearest.label_diagrams import DEAD, Diagram, diagram_of
 from smle.nearest.label_search import DIGITS, SPLIT, LabelSearch, most_of
 from smle.nearest.labels import NEVER, Labels
+from smle.nearest.onnx.gates import Gates
+from smle.nearest.onnx.writer import Writer
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64
 
 __all__ = ["label_points"]
@@ -26,6 +26,7 @@ __all__ = ["label_points"]
 Array = npt.NDArray[Any]
 _OFF, _FAR = -1e15, 1e200  # the score of a label that is not to be kept; what a broken rule costs
 _ALL_LABELS, _ALL_SETS = 12, 4096  # labels whose sets are all listed; sets that are
+_TIES = 50  # labels of a set, whose order is one number
 _MOST_LABELS = 1_000  # of implications that are printed as a diagram
 
 
@@ -52,7 +53,7 @@ def _listed(labels: Labels) -> Array | None:
     k = len(labels.outputs)
     if k <= _ALL_LABELS:
         return np.array(list(product([True, False], repeat=k)))
-    if len(labels.switches):
+    if len(labels.switches) or k > _TIES:
         return None
     pairs = np.concatenate([np.empty((0, 2), dtype=np.int32), *labels.pairs])
     diagram = diagram_of(k, labels.words, pairs.astype(np.intp))
@@ -75,8 +76,29 @@ def _best_of(w: Writer, logits: str, labels: Labels, sets: Array, on: str | None
     if on is not None:
         lost = w.add("Cast", [w.add("MatMul", [w.constant(broken), on])], to=DOUBLE)
         score = w.add("Sub", [score, w.add("Mul", [lost, w.number(_FAR)])])
-    best = w.shaped(w.add("ArgMax", [score], axis=0, keepdims=0), -1)
+    most = w.reduced("ReduceMax", score, 0, keep=True)
+    turning, having = (w.column(weights) for weights in _ties(labels))
+    last = w.add("Add", [w.add("Where", [states, w.add("Neg", [turning]), turning]), having])
+    order = w.add("MatMul", [w.constant(sets.astype(np.float64)), last])
+    order = w.add("Where", [w.add("Equal", [score, most]), order, w.number(_FAR)])
+    best = w.shaped(w.add("ArgMin", [order], axis=0, keepdims=0), -1)
     return w.add("Transpose", [w.add("Gather", [w.constant(sets), best], axis=0)], perm=[1, 0])
+
+
+def _ties(labels: Labels) -> tuple[Array, Array]:
+    """Return what decides between sets that cost the same, as in `Labels`: weights of labels that are turned, or on."""
+    k = len(labels.outputs)
+    turning, having = np.zeros(k), np.zeros(k)
+    if len(labels.switches):
+        order = np.arange(k) if labels.switched is None else labels.switched.order
+        turning[order[order < k]] = 2.0 ** np.arange(k)[::-1]
+        return turning, having
+    for part in labels.search(np.ones(len(labels.parts), dtype=bool)).parts:
+        if isinstance(part.way, Diagram) and part.way.size:
+            turning[part.labels[part.way.order]] = 2.0 ** np.arange(len(part.labels))[::-1]
+        else:
+            having[part.labels] = 1.0
+    return turning, having
 
 
 def _states(w: Writer, logits: str, k: int) -> tuple[str, str]:
