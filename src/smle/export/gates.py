@@ -38,7 +38,7 @@ class Gates:
         self.rules = program.proposals.rules
         self.lower, self.upper = (program.stored[f"domain.{end}_float64"] for end in ("lower", "upper"))
         self.outputs = len(spec.outputs)
-        self._rows = len(table.rows)
+        self._rows = table.bits
         self._members = [[table.regions[g] for g in rule.regions] for rule in spec.rules[: int(self.rules.max()) + 1]]
         self._known: dict[str, str] = {}
 
