@@ -35,12 +35,12 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
     try:
         if spec.rules:
             certify_rules(spec)
-    except (ContradictionError, NotCertifiedError, RuleError) as error:
-        refused = error
+    except (ContradictionError, NotCertifiedError, RuleError) as reason:
+        refused = reason
     found = diagnose_arrays(spec, inputs, targets, proved=refused is None)
     if refused is not None and not any(finding.severe for finding in found.findings):
-        error, text = refused, str(refused)
-        kind = "contradiction" if isinstance(error, ContradictionError) else "not proved"
+        text = str(refused)
+        kind = "contradiction" if isinstance(refused, ContradictionError) else "not proved"
         refusal = Finding(kind, tuple(rule.name for rule in spec.rules if f"'{rule.name}'" in text), text)
         others = (finding for finding in found.findings if finding.kind != "one answer")
         cells = tuple(replace(cell, status="unknown") if cell.status == "fine" else cell for cell in found.cells)

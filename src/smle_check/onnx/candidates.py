@@ -16,7 +16,7 @@ from smle_check.heads.clips import limits_of
 from smle_check.heads.sums import WIDE
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import Limits
-from smle_check.onnx.operations import Tensors, active, half_spaces
+from smle_check.onnx.operations import FEW, Tensors, active, half_spaces, picked
 from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of
 from smle_check.program import Op, clip_list, gate_of
 from smle_check.reading import require
@@ -71,8 +71,13 @@ class Table:
         labels = {i for rule in checked.excluding for pair in spec.rules[rule].exclusions for i in pair}
         on = {i: self.row({i: -1.0}, 0.0) for i in sorted(labels)}
         first = len(self.rows)
-        for row, threshold in half_spaces(gate, tensors, range(len(gate.comparisons) + gate.oblique)):
-            self.row({2 * m + k: v for k, v in enumerate(row) if v}, threshold)
+        # Many comparisons are not summed: each picks its input, and their bits come behind those of the sums.
+        self.gate, self.tensors = gate, tensors
+        self.picks = len(gate.comparisons) if len(gate.comparisons) * d > FEW and not gate.oblique else 0
+        if not self.picks:
+            for row, threshold in half_spaces(gate, tensors, range(len(gate.comparisons) + gate.oblique)):
+                self.row({2 * m + k: v for k, v in enumerate(row) if v}, threshold)
+        self.bits = len(self.rows) + self.picks
         place = {region: [first + r for r in gate.members[i]] for i, region in enumerate(gated)}
         self.regions = place
         self.stated: list[Condition] = []
@@ -84,10 +89,11 @@ class Table:
             self.stated += [
                 some_of([], [on[h], on[k], *failing]) for h, k in spec.rules[rule].exclusions for failing in regions
             ]
-        self.width = len(self.rows) + (0 if bounded else m)
-        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in range(len(self.rows), self.width))]
+        self.width = self.bits + (0 if bounded else m)
+        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in range(self.bits, self.width))]
         self.sized = any(K)
-        self.moves = any(any(row[2 * m :]) for row in self.rows)
+        self.used = [k for k in range(d) if any(row[2 * m + k] for row in self.rows)]
+        self.moves = bool(self.used or self.picks)
 
     def row(self, entries: Mapping[int, float], threshold: float) -> int:
         """Add a row; return its number."""
@@ -162,23 +168,37 @@ class Checked(Limits):
         parts, used = [p.add("Cast", [y], f"{name}/wide", to=DOUBLE)], [*range(m)]
         if table.sized:
             parts, used = [*parts, p.add("Abs", parts, f"{name}/sizes")], [*range(2 * m)]
-        if wide is not None:
+        if wide is not None and not table.picks:
             parts, used = [*parts, wide], [*used, *range(2 * m, 2 * m + table.d)]
+        elif wide is not None and table.used:
+            columns = p.integers("check.columns", table.used, (len(table.used),))
+            parts = [*parts, p.add("Gather", [wide, columns], f"{name}/read", axis=0)]
+            used = [*used, *(2 * m + k for k in table.used)]
         p.reserve(2 * len(table.rows) * len(used))
         values = parts[0] if len(parts) == 1 else p.add("Concat", parts, f"{name}/values", axis=0)
         entries = [row[k] for row in table.rows for k in used]
         rows = p.doubles("check.rows", entries, (len(table.rows), len(used)))
         sums = p.add("MatMul", [rows, values], f"{name}/sums")
         limits = p.doubles("check.thresholds", table.thresholds, (len(table.rows), 1))
-        bits = p.cast(p.add("LessOrEqual", [sums, limits], f"{name}/bits"))
+        held = p.add("LessOrEqual", [sums, limits], f"{name}/held" if table.picks else f"{name}/bits")
+        if table.picks and wide is not None:
+            own = f"{name}/compared"
+            inside = p.add("LessOrEqual", [*self.picked(wide, own)], f"{own}/bits")
+            held = p.add("Concat", [held, inside], f"{name}/bits", axis=0)
+        bits = p.cast(held)
         return bits if sane is None else p.add("Concat", [bits, p.cast(sane)], f"{name}/known", axis=0)
+
+    def picked(self, wide: str, name: str) -> tuple[str, str]:
+        """Return the inputs of all comparisons, with their signs, and what they are compared with."""
+        table = self.table
+        return picked(self.program, wide, table.gate, table.tensors, range(table.picks), name, "check.compared")
 
     def short(self, bits: str, name: str, *, stated: bool = False) -> str:
         """Return by how much each condition is not met, at most 0 where it is: (conditions, n)."""
         p, table = self.program, self.table
-        stated = stated or table.width == len(table.rows)
+        stated = stated or table.width == table.bits
         conditions, stored = (table.stated, "stated") if stated else (table.asked, "asked")
-        width = len(table.rows) if stated else table.width
+        width = table.bits if stated else table.width
         require(len(conditions) * width <= MOST, "onnx: too many clauses or exclusions for a graph")
         p.reserve(len(conditions) * width)
         entries = [-condition.weights.get(r, 0) for condition in conditions for r in range(width)]

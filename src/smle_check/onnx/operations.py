@@ -10,6 +10,7 @@ from smle_check.onnx.program import FEATURES, Interface, Program, Value, floats_
 from smle_check.program import Gate, Op
 from smle_check.reading import Tensor
 
+FEW = 4096  # numbers of a matrix of comparisons; larger ones pick the input of each
 NAN = b"\x00\x00\xc0\x7f"
 Tensors = dict[str, Tensor]
 
@@ -100,11 +101,14 @@ def active(program: Program, wide: str, gate: Gate, tensors: Tensors, name: str)
     most = max(map(len, gate.members))
     listed = range(len(gate.comparisons) + gate.oblique)
     order = [own[0] if own else None for own in gate.members] if most == 1 else [*listed]
-    program.reserve(2 * len(order) * d)
-    found = list(half_spaces(gate, tensors, order))
-    rows = program.doubles(f"{name}.rows", [v for row, _ in found for v in row], (len(order), d))
-    limits = program.doubles(f"{name}.thresholds", [threshold for _, threshold in found], (len(order), 1))
-    sums = program.add("MatMul", [rows, wide], f"{name}/sums")
+    if len(order) * d > FEW and not gate.oblique:
+        sums, limits = picked(program, wide, gate, tensors, order, name, name)
+    else:
+        program.reserve(2 * len(order) * d)
+        found = list(half_spaces(gate, tensors, order))
+        rows = program.doubles(f"{name}.rows", [v for row, _ in found for v in row], (len(order), d))
+        limits = program.doubles(f"{name}.thresholds", [threshold for _, threshold in found], (len(order), 1))
+        sums = program.add("MatMul", [rows, wide], f"{name}/sums")
     if most == 1:  # one half-space, or none, for each region
         return program.add("LessOrEqual", [sums, limits], f"{name}/active")
     beyond = program.cast(program.add("Greater", [sums, limits], f"{name}/beyond"))
@@ -115,6 +119,31 @@ def active(program: Program, wide: str, gate: Gate, tensors: Tensors, name: str)
     return program.add("Equal", [count, program.floats("constants/none", [0], ())], f"{name}/active")
 
 
+def picked(
+    program: Program, wide: str, gate: Gate, tensors: Tensors, order: Sequence[int | None], name: str, stored: str
+) -> tuple[str, str]:
+    """Return one input for each comparison, with its sign, and what it is compared with: as many numbers as rows.
+
+    A number times 1 or -1 is exact. Where there is nothing to compare, an input times 0 is 0 <= 0: inputs are finite.
+    """
+    columns = [0 if r is None else gate.comparisons[r].column for r in order]
+    signs = [0.0 if r is None else -1.0 if gate.comparisons[r].negative else 1.0 for r in order]
+    found = thresholds_of(gate, tensors)
+    limits = program.doubles(f"{stored}.thresholds", [0.0 if r is None else found[r] for r in order], (len(order), 1))
+    values = program.add(
+        "Gather", [wide, program.integers(f"{stored}.columns", columns, (len(order),))], f"{name}/own", axis=0
+    )
+    turned = program.add("Mul", [values, program.doubles(f"{stored}.signs", signs, (len(order), 1))], f"{name}/sums")
+    return turned, limits
+
+
+def thresholds_of(gate: Gate, tensors: Tensors) -> list[float]:
+    """Return what the sums of comparisons are not above where these hold (see `half_spaces`)."""
+    constants = [Fraction(value) for value in floats_of(tensors["gate.constants_float32"])]
+    strict = [comparison.strict for comparison in gate.comparisons]
+    return [float((below(c, BINARY32) + c) / 2 if s else c) for c, s in zip(constants, strict, strict=True)]
+
+
 def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> Iterator[tuple[list[float], float]]:
     """Yield half-spaces of a gate as rows over the inputs and thresholds: they hold where the sum is not above it.
 
@@ -123,17 +152,16 @@ def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> It
     number below c. None stands for the whole domain, 0 <= 0.
     """
     d = tensors["gate.coefficients"].shape[1]
-    constants = floats_of(tensors["gate.constants_float32"])
+    limits = thresholds_of(gate, tensors)
     oblique, bounds = floats_of(tensors["gate.coefficients"]), floats_of(tensors["gate.thresholds"])
     for r in order:
         row = [0.0] * d
         if r is None:
             yield row, 0.0
         elif r < len(gate.comparisons):
-            column, negative, strict = gate.comparisons[r]
+            column, negative, _ = gate.comparisons[r]
             row[column] = -1.0 if negative else 1.0
-            c = Fraction(constants[r])
-            yield row, float((below(c, BINARY32) + c) / 2 if strict else c)
+            yield row, limits[r]
         else:
             r -= len(gate.comparisons)
             yield oblique[r * d : (r + 1) * d], bounds[r]

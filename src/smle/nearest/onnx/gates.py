@@ -35,7 +35,7 @@ class Gates:
         self._w, self.rules = w, rules
         self.lower, self.upper = domain
         self.outputs = len(spec.outputs)
-        self._rows = len(table.rows)
+        self._rows = table.bits
         self._members = [[table.regions[g] for g in rule.regions] for rule in spec.rules[: int(self.rules.max()) + 1]]
         self._known: dict[str, str] = {}
 
