@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import polars
 import pytest
+import torch
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import GridSearchCV
@@ -24,6 +25,7 @@ from smle import (
 )  # fmt: skip
 from smle.errors import DataError, ModelFormatError
 from smle.export import check_onnx, load_onnx
+from smle.tables import encode_inputs
 from smle.tables.further import FurtherColumns
 
 QUICK = {"hidden_layer_sizes": (16, 16), "embedding": 8, "max_epochs": 60, "random_state": 0}
@@ -107,6 +109,17 @@ def test_every_door_answers_the_same(houses: pd.DataFrame, tmp_path) -> None:
             again.predict(X[["size"]])
         with pytest.raises(DataError, match="expecting 4 features"):
             again.predict(X[["size"]].to_numpy())
+
+
+def test_a_torch_module_takes_all_that_the_network_reads(houses: pd.DataFrame) -> None:
+    X, y, few = houses.drop(columns="price"), houses["price"], {**QUICK, "max_epochs": 3}
+    box = SMLERegressor(RULES, **few, compare=False)
+    for model in (SafeRegressor(RULES, NetworkRegressor(**few), compare=False), box):
+        answers, encoded = model.fit(X, y).predict(X), encode_inputs(model.specification_, X)
+        wide = torch.tensor(model.deployed_.front.features(X, encoded), dtype=torch.float32)
+        with torch.no_grad():
+            found = model.to_torch()(torch.tensor(encoded), wide)[:, 0].numpy()
+        np.testing.assert_allclose(found, answers, atol=1e-4)
 
 
 def test_a_refit_of_projected_heads_reads_them_too(houses: pd.DataFrame) -> None:
