@@ -59,11 +59,11 @@ def contradiction(count: int) -> str:
     return f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(labels)}]\nrules:\n{listed}"
 
 
-def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+def seconds(call: Callable[..., Any], *given: Any) -> tuple[float, Any]:
     """Return how long a call takes of the processor's time, and what it returns; errors are returned, too."""
     start = time.process_time()
     try:
-        found = call()
+        found = call(*given)
     except ContradictionError as error:
         found = error
     return time.process_time() - start, found
@@ -84,13 +84,13 @@ def run(quick: bool = False) -> BenchResult:
     rows = []
     with one_thread():
         for title, text, diagnosed in cases:
-            reading, spec = seconds(lambda text=text: Specification.from_yaml(text))
-            proving, found = seconds(lambda spec=spec: certify_rules(spec))
+            reading, spec = seconds(Specification.from_yaml, text)
+            proving, found = seconds(certify_rules, spec)
             checking = "-"
             if isinstance(found, Certificate):
                 again = Certificate(found.text, found.block, found.tensors, found.files)
                 checking = f"{seconds(again.check)[0]:.2f}"
-            told = f"{seconds(lambda spec=spec: smle.diagnose(spec))[0]:.2f}" if diagnosed else "-"
+            told = f"{seconds(smle.diagnose, spec)[0]:.2f}" if diagnosed else "-"
             outcome = "proved" if isinstance(found, Certificate) else "refused"
             rows.append((title, f"{reading:.2f}", f"{proving:.2f}", checking, told, outcome))
     titles = ("rule set", "read (s)", "certify (s)", "check (s)", "diagnose (s)", "outcome")
