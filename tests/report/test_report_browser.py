@@ -72,7 +72,9 @@ def test_the_first_screen_shows_proof_and_accuracy(browser, pages, width, height
     if width > 1000:
         assert proved[1] <= accuracy[0]  # side by side
         assert abs(proved[2] - accuracy[2]) < 40
-    assert browser.run("document.querySelector('.concern').innerText") == model.description_["scores"]["concern"]
+    assert browser.run("document.querySelector('.concern').innerText") == model.description_["scores"][
+        "concern"
+    ].replace("R2", "R²")
     bad = browser.run("getComputedStyle(document.querySelector('.concern')).borderTopColor")
     assert bad == browser.run("getComputedStyle(document.querySelector('.accuracy .word')).color")
     assert browser.errors == []

@@ -4,11 +4,14 @@ import re
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
 
-from smle.report import svg
+from smle import SafeRegressor
+from smle.report import svg, write_report
 from smle.report.data_view import accuracy_view
 from smle.report.measured import measure
 from smle.report.recorded import history_of, scores_of, training_of
@@ -150,3 +153,15 @@ def test_drawings_have_finite_coordinates(values, chances):
     ):
         assert "nan" not in drawing
         assert "inf" not in drawing
+
+
+def test_the_page_says_which_rows_were_trained_on(tmp_path):
+    rules = "inputs: {x: [0, 100000]}\noutputs: [y]\nrules: [{name: cap, then: 0 <= y <= 60000}]\n"
+    table = pd.DataFrame({"x": np.linspace(0, 1000, 200)}).assign(y=lambda t: 3 * t["x"])
+    model = SafeRegressor(rules, estimator=Ridge(), compare=False).fit(table[["x"]], table["y"])
+    same = write_report(model, table, tmp_path / "same.html").path.read_text(encoding="utf-8")
+    assert "These are the rows that the model was trained on" in same
+    assert "y is between 0 and 60,000" in same  # as ranges are written: 0 to 100,000
+    other = write_report(model, table.tail(50), tmp_path / "other.html").path.read_text(encoding="utf-8")
+    assert "The model was trained on 200 rows; if some are among these" in other
+    assert '"seen": [' in same or '"seen":[' in same  # the explorer draws where data lie

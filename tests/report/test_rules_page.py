@@ -71,7 +71,7 @@ def test_every_rule_is_there_with_its_rows_and_its_cost(browser, pages, bank):
         said = {0: "no row breaks it", 1: "1 row breaks it"}.get(cost.broken, f"{cost.broken:,} rows break it")
         assert said in article
         assert ("costs nothing here" in article) == (not cost.lost)
-        assert all(f"R2 of {name}" in article for name in cost.lost)
+        assert all(f"R² of {name}" in article for name in cost.lost)
     drawn = browser.run("document.querySelectorAll('article svg.plot').length")
     assert drawn == 2 * sum(cost.broken > 0 for cost in found.data.costs)
     inputs = browser.run("document.getElementById('inputs').innerText")

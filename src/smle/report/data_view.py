@@ -11,7 +11,7 @@ from markupsafe import Markup
 from smle.guarantees import Cells, binding_rules
 from smle.report import svg
 from smle.report.measured import Measured
-from smle.report.recorded import Scores, metric_title, scores_of, training_of
+from smle.report.recorded import Scores, metric_title, scores_of, training_of, typeset
 from smle.report.tables import Cell, Table, named, numbers, share
 from smle.report.wording import count_text, listed, number, short
 from smle.rules import Choice, Label, Specification, share_text
@@ -49,12 +49,11 @@ def data_view(
 def accuracy_view(description: Mapping[str, Any], measured: Measured | None, *, rules: bool = True) -> dict[str, Any]:
     """Return what stands beside the verdict: scores of the safe model and of what it is compared with, and a warning.
 
-    What the given table says comes first, unless only the recorded scores know a plain model.
+    What was recorded on rows that were held out comes first: the given table may hold rows that were trained on.
     """
     recorded = scores_of(description.get("scores"), rules=rules)
-    found = recorded
-    if measured is not None and measured.scores.score:
-        found = measured.scores if "plain" in measured.scores.score or "plain" not in recorded.score else recorded
+    table = None if measured is None or not measured.scores.score else measured.scores
+    found = table if table is not None and not recorded.score else recorded
     columns: list[tuple[str, Mapping[str, float]]] = [(metric_title(found.metric), found.score)]
     rare = [item for item in found.outputs if "safe" in item.recall]
     scored = [item for item in found.outputs if "safe" in item.score]
@@ -66,6 +65,11 @@ def accuracy_view(description: Mapping[str, Any], measured: Measured | None, *, 
         columns.append((f"Worst: {short(worst.name, 24)}", worst.score))
     concern = (measured.scores.concern if measured is not None else "") or recorded.concern
     quick = " The plain model is a quick one: ridge regression and trees." if found.plain == "quick" else ""
+    where = [f"Measured on {found.place}, not proved.{quick}"] if found.score else []
+    if table is not None and found is recorded and "safe" in table.score:
+        where.append(f"On the given {table.place}: {metric_title(table.metric)} {table.score['safe']:.3f}.")
+    if measured is not None and table is not None:
+        where.append(measured.trained_text)
     return {
         "word": "Poor accuracy" if concern else "Accuracy",
         "poor": bool(concern),
@@ -75,9 +79,10 @@ def accuracy_view(description: Mapping[str, Any], measured: Measured | None, *, 
             for method, name in {"safe": "", **found.titles}.items()  # the model itself first
             if method in found.score
         ],
-        "where": f"Measured on {found.place}, not proved.{quick}" if found.score else "",
-        "concern": concern,
-        "cost": recorded.cost,
+        "where": " ".join(filter(None, where)),
+        "concern": typeset(concern),
+        "recorded_concern": concern,
+        "cost": typeset(recorded.cost),
     }
 
 
@@ -90,7 +95,9 @@ def _lead(recorded: Scores, measured: Measured | None) -> str:
     if measured.outside:
         columns = ", ".join(f"{name} {count:,}" for name, count in list(measured.outside.items())[:8])
         text += f" {measured.rows - measured.inside:,} rows lie outside the domain and were left out ({columns})."
-    if measured.targets is None:
+    if measured.targets is not None:
+        text = f"{text} {measured.trained_text}".rstrip()
+    else:
         text += " The table does not have all outputs, so accuracy was not measured."
     return text
 

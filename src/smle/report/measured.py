@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from smle.estimators.concerns import concern_about
 from smle.estimators.scores import ScoreTable, compare, encode_targets
 from smle.guarantees import active, broken, to_scores
 from smle.programs import Corrections
-from smle.report.recorded import Scores, scores_of
+from smle.report.recorded import Scores, mapping_of, scores_of
 from smle.rules import Literals, Specification
-from smle.tables import column_names, encode_inputs, in_domain
+from smle.tables import column_names, encode_inputs, in_domain, table_digest
 
 __all__ = ["Measured", "measure"]
 
@@ -36,6 +36,8 @@ class Measured:
     * `targets`, `outputs`: true and predicted values (inside, m); targets None where the table has none.
     * `head`, `own`: what a head of rules did, and what the model in front of it answers (inside, m).
     * `chances`: probabilities (inside, m), as `predict_proba` gives them; None for numbers.
+    * `ranges`: the least and the largest value of each input column.
+    * `trained`: how many rows the model was trained on; `is_training`: whether the table is just these.
     """
 
     rows: int
@@ -53,6 +55,18 @@ class Measured:
     head: Corrections | None = None
     own: Array | None = None
     chances: Array | None = None
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    trained: int | None = None
+    is_training: bool = False
+
+    @property
+    def trained_text(self) -> str:
+        """What to know of the table's score: whether the model was trained on its rows."""
+        if self.is_training:
+            return "These are the rows that the model was trained on: expect less on new ones."
+        if self.trained is None:
+            return ""
+        return f"The model was trained on {self.trained:,} rows; if some are among these, expect less on new ones."
 
 
 def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = None) -> Measured:
@@ -69,6 +83,9 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         raise DataError(f"None of the {len(X)} rows of the table lies in the domain of the rules.")
     outside = {spec.columns[i]: int((~inside[:, i]).sum()) for i in np.flatnonzero(~inside.all(axis=0))}
     targets = _targets(spec, table)
+    provenance = mapping_of(model.description_.get("provenance"))
+    trained = provenance.get("rows")
+    same = targets is not None and table_digest(X, targets) == provenance.get("data_sha256")
     rows = _rows(table, np.asarray(kept))
     X, targets = X[kept], None if targets is None else targets[kept]
     found = model.answered(rows, taps=True)
@@ -102,6 +119,9 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         head=head,
         own=own,
         chances=model.chances(found),
+        ranges={name: (float(X[:, i].min()), float(X[:, i].max())) for i, name in enumerate(spec.columns)},
+        trained=trained if isinstance(trained, int) else None,
+        is_training=same,
     )
 
 

@@ -7,6 +7,7 @@ afterwards, safe, and the best that obeying allows.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from smle.rules import share_text
 
 __all__ = [
     "History", "OutputScores", "ScoreRow", "Scores", "Training", "corrections_of", "history_of", "mapping_of",
-    "metric_title", "scores_of", "text_of", "training_of",
+    "metric_title", "scores_of", "text_of", "training_of", "typeset",
 ]  # fmt: skip
 
 _PLAIN = {"quick": "quick plain model", "estimator": "model alone"}
@@ -138,10 +139,11 @@ class History:
 
 @dataclass(frozen=True)
 class Training:
-    """The training rows: their share in each cell, and the middle of each input column."""
+    """The training rows: their share in each cell, the middle of each input column, and where most values lie."""
 
     cells: tuple[float, ...]
     medians: dict[str, float]
+    ranges: dict[str, tuple[float, float]]
 
 
 def scores_of(entry: Any, *, rules: bool = True) -> Scores:
@@ -183,6 +185,11 @@ def metric_title(name: str) -> str:
     return {"R2": "R²", "accuracy": "Accuracy"}.get(name, name)
 
 
+def typeset(text: str) -> str:
+    """Return a sentence with scores as pages write them."""
+    return re.sub(r"\bR2\b", "R²", text)
+
+
 def history_of(description: Mapping[str, Any]) -> History | None:
     """Return the training history, or None if none is recorded."""
     history = mapping_of(description.get("history"))
@@ -219,14 +226,15 @@ def training_of(description: Mapping[str, Any]) -> Training:
     training = mapping_of(description.get("training"))
     counts = _series(training.get("cells"))
     total = sum(counts)
-    medians = {}
+    medians, ranges = {}, {}
     for name, facts in mapping_of(training.get("columns")).items():
         edges, bins = _series(mapping_of(facts).get("edges")), _series(mapping_of(facts).get("bins"))
         if len(edges) == 1 and len(bins) == 2 and sum(bins) > 0:
             medians[str(name)] = bins[1] / sum(bins)  # a 0/1 column: its share of ones
         elif edges:
             medians[str(name)] = edges[len(edges) // 2]
-    return Training(tuple(count / total for count in counts) if total > 0 else (), medians)
+            ranges[str(name)] = (min(edges), max(edges))
+    return Training(tuple(count / total for count in counts) if total > 0 else (), medians, ranges)
 
 
 def text_of(value: Any) -> str:

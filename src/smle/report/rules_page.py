@@ -17,6 +17,7 @@ from markupsafe import Markup
 from smle.guarantees import Diagnosis, RuleCost, score_text
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
+from smle.report.recorded import typeset
 from smle.report.sentences import about_view, rule_view
 from smle.report.tables import Table
 from smle.report.wording import count_text, domain_text, exact_text, listed, number, short
@@ -64,7 +65,7 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
     matrix = _matrix(found)
     view = {
         "verdict": _verdict(found),
-        "findings": [(f.severe, f.text) for f in sorted(found.findings, key=lambda f: not f.severe)],
+        "findings": [(f.severe, typeset(f.text)) for f in sorted(found.findings, key=lambda f: not f.severe)],
         "untested": [item.text for item in found.untested],
         "subtitle": f"{count_text(len(spec.rules), 'rule')}, {count_text(len(spec.inputs), 'input')}, "
         f"{count_text(len(spec.outputs), 'output')}",
@@ -123,7 +124,7 @@ def _facts(found: Diagnosis) -> list[tuple[str, str, str]]:
         worst = min(data.price, key=lambda output: data.price[output])  # type: ignore[index]
         facts.append(
             (
-                f"Best possible {data.metrics[worst]}",
+                f"Best possible {typeset(data.metrics[worst])}",
                 _best(data.price[worst]),
                 f"of {visible(worst)}, for a model that obeys",
             )
@@ -138,7 +139,7 @@ def _rule(found: Diagnosis, index: int) -> dict[str, Any]:
     severe = any(f.severe for f in found.findings if rule.name in f.rules)
     row: dict[str, Any] = {
         **rule_view(rule, spec),
-        "badge": kinds[0] if kinds else "fine",
+        "badge": kinds[0] if kinds else "consistent",
         "badge_kind": "bad" if severe else "quiet" if kinds else "",
         "shares": [],
         "costs": [],
@@ -159,8 +160,10 @@ def _rule(found: Diagnosis, index: int) -> dict[str, Any]:
         text = "1 row breaks it" if cost.broken == 1 else f"{cost.broken:,} rows break it"
         bar = svg.share_bar(wrong, "bar warn", title=f"broken: {share_text(wrong)}")
         row["shares"].append((f"{text}, {share_text(wrong)} of those where it applies", bar))
+        if not kinds:
+            row |= {"badge": "data break it", "badge_kind": "quiet"}
         row["costs"] = [
-            f"−{score_text(lost)} {data.metrics[name]} of {visible(name)}"
+            f"costs {score_text(lost)} {typeset(data.metrics[name])} of {visible(name)}"
             for name, lost in sorted(cost.lost.items(), key=lambda item: -item[1])[:4]
         ]
         row["where"] = f"Cost: {cost.where}." if cost.where else ""
@@ -231,8 +234,9 @@ def _outputs(found: Diagnosis) -> Table | None:
     rows = []
     for name, value in list(data.price.items())[:60]:
         dearest = sorted((c for c in data.costs if name in c.lost), key=lambda c: -c.lost[name])[:4]
-        score = f"{data.metrics[name]} {_best(value)}"
-        bar = svg.share_bar(min(max(value, 0.0), 1.0), title=f"{data.metrics[name]} {value:.4f}")
+        metric = typeset(data.metrics[name])
+        score = f"{metric} {_best(value)}"
+        bar = svg.share_bar(min(max(value, 0.0), 1.0), title=f"{metric} {value:.4f}")
         rules = ", ".join(f"{visible(c.rule)} {score_text(c.lost[name])}" for c in dearest) or "none"
         rows.append((visible(name), score, bar, rules))
     columns = [("Output", ""), ("Best possible", "number"), ("", "share"), ("What each rule costs alone", "long")]

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from smle.errors import RuleError
-from smle.report.wording import exact_text, name_text
+from smle.report.wording import exact_text, grouped_text, name_text
 from smle.rules import About, Categorical, Choice, Rule, Specification, clause_text, row_text
 from smle.rules.affine import number as value_of
 from smle.rules.expressions import (
@@ -193,7 +193,11 @@ class _Speaker:
         return self._alone(operand)
 
     def _alone(self, node: Node) -> str:
-        """Return a number that stands alone, beside no other."""
+        """Return a number that stands alone, beside no other: with groups of three digits from 10,000 on."""
+        if isinstance(node, Num) and not isinstance(node, Percent):
+            return grouped_text(node.value)
+        if isinstance(node, Negative) and isinstance(node.operand, Num) and not isinstance(node.operand, Percent):
+            return grouped_text(-node.operand.value)
         return self._name(node.name, inside=False) if isinstance(node, Name) else self._at(node, _SUM)
 
     def _term(self, term: Node) -> str:

@@ -10,7 +10,17 @@ from smle.rules import Categorical, Specification, date_text, number_text
 from smle.rules.expressions import decimal_text, quote_name
 from smle_check.names import visible
 
-__all__ = ["count_text", "domain_text", "exact_text", "listed", "margin_text", "name_text", "number", "short"]
+__all__ = [
+    "count_text",
+    "domain_text",
+    "exact_text",
+    "grouped_text",
+    "listed",
+    "margin_text",
+    "name_text",
+    "number",
+    "short",
+]
 
 _SPOKEN = "above always and at below between exactly false implies in is least most not of one or then true when"
 _PHRASES = frozenset(_SPOKEN.split())  # words of sentences
@@ -27,6 +37,12 @@ def name_text(name: str) -> str:
 def exact_text(value: Fraction) -> str:
     """Return a rational as it is: a decimal if it has one, else numerator/denominator."""
     return (decimal_text(value) or str(value)).replace("-", "−")
+
+
+def grouped_text(value: Fraction) -> str:
+    """Return a rational as it is, with groups of three digits from 10,000 on."""
+    text = decimal_text(value)
+    return exact_text(value) if text is None or "e" in text else _typeset(text)
 
 
 def number(value: float) -> str:

@@ -91,7 +91,7 @@ def write_report(
         view |= annex_view(view["contents"], proved=judgement.verdict == PROVED, spec=judgement.spec)
         view["contents"] = [*view["contents"], ("annex", "Technical documentation")]
     write_page(target, render("report.html", view, explorer))
-    concern = view["accuracy"]["concern"] if view["accuracy"] else ""
+    concern = view["accuracy"]["recorded_concern"] if view["accuracy"] else ""
     return Report(target, judgement.verdict, judgement.reason, concern)
 
 
@@ -168,15 +168,18 @@ def _view(
     if model is not None and spec is not None:
         cells = None
         if model.has_head_of_rules:
-            trained = corrections_of(description)
-            view |= {"head_of_rules": True, "served": served_view(spec, trained, measured)}
-            facts = served_facts(trained, measured)
+            corrected = corrections_of(description)
+            view |= {"head_of_rules": True, "served": served_view(spec, corrected, measured)}
+            facts = served_facts(corrected, measured)
         else:
             cells = model.deployed_.cells if spec.rules else None
         view |= statements_view(judgement.proved) | data_view(description, spec, cells, measured)
         view["accuracy"] = accuracy_view(description, measured, rules=bool(spec.rules))
-        medians = training_of(description).medians if measured is None else measured.medians
+        trained = training_of(description)
+        medians, ranges = (trained.medians, trained.ranges) if measured is None else (measured.medians, measured.ranges)
         explorer = explorer_data(model.deployed_, medians=medians)
+        for item in explorer["inputs"] if explorer else ():
+            item["seen"] = ranges.get(item["name"])
         view["explorer_note"] = _HEAD_NOTE if model.has_head_of_rules else _NETWORK_NOTE
     if spec is not None:
         view |= rules_view(judgement, measured) | guarantee_view(spec, judgement.verdict)

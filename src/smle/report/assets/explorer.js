@@ -148,7 +148,7 @@ class Explorer {
     const x = new Float64Array(this.data.inputs.reduce((n, input) => n + input.columns.length, 0));
     this.data.inputs.forEach((input, i) => {
       if (input.kind === "category") x[input.columns[values[i]]] = 1;
-      else x[input.columns[0]] = values[i];
+      else x[input.columns[0]] = input.integer ? Math.round(values[i]) : values[i];
     });
     return x;
   }
@@ -161,19 +161,52 @@ class Explorer {
   samples(axis, count) {
     const input = this.data.inputs[axis];
     if (input.kind === "category") return input.categories.map((_, k) => k);
-    const size = input.high - input.low;
-    if (input.integer) {
+    const [low, high] = this.extent(axis), size = high - low;
+    if (input.integer && this.second < 0) {
       const total = Math.min(count, size);
-      return [...new Set(Array.from({ length: total + 1 }, (_, k) => Math.round(input.low + (k / total) * size)))];
+      return [...new Set(Array.from({ length: total + 1 }, (_, k) => Math.round(low + (k / total) * size)))];
     }
     // The ends of a line, but the middles of the tiles of a map.
     const middle = this.second < 0 ? 0 : 0.5, total = this.second < 0 ? count : count + 1;
-    return Array.from({ length: count + 1 }, (_, k) => input.low + ((k + middle) / total) * size);
+    return Array.from({ length: count + 1 }, (_, k) => low + ((k + middle) / total) * size);
   }
 
+  // Where data lie, with some room, and where the slider is; the whole range if nothing is known of data.
   extent(axis) {
     const input = this.data.inputs[axis];
-    return input.kind === "category" ? [-0.5, input.categories.length - 0.5] : [input.low, input.high];
+    if (input.kind === "category") return [-0.5, input.categories.length - 0.5];
+    if (!input.seen) return [input.low, input.high];
+    const room = 0.1 * (input.seen[1] - input.seen[0]) || 0.05 * (input.high - input.low), value = this.values[axis];
+    const ends = [Math.min(input.seen[0] - room, value), Math.max(input.seen[1] + room, value)];
+    const [low, high] = input.integer ? [Math.floor(ends[0]), Math.ceil(ends[1])] : ends;
+    return [Math.max(low, input.low), Math.min(high, input.high)];
+  }
+
+  // Between two values of an axis with different cells: the last of the first cell, the first of another one.
+  border(axis, values, a, b, cell) {
+    const integer = this.data.inputs[axis].integer && this.second < 0;
+    for (let n = 0; n < 22 && (!integer || b - a > 1); n++) {
+      const middle = integer ? Math.floor((a + b) / 2) : (a + b) / 2;
+      const found = this.at(values.map((old, i) => (i === axis ? middle : old))).cell;
+      if (found === cell) a = middle;
+      else b = middle;
+    }
+    return [a, b];
+  }
+
+  // The samples of a line, with two more at every border between cells, so that it is drawn where it is.
+  refined(axis, xs) {
+    if (this.data.inputs[axis].kind === "category") return xs;
+    const cellAt = (v) => this.at(this.values.map((old, i) => (i === axis ? v : old))).cell;
+    const found = [xs[0]];
+    let last = cellAt(xs[0]);
+    for (let k = 1; k < xs.length; k++) {
+      const cell = cellAt(xs[k]);
+      if (cell !== last) found.push(...this.border(axis, this.values, xs[k - 1], xs[k], last));
+      found.push(xs[k]);
+      last = cell;
+    }
+    return [...new Set(found)].sort((a, b) => a - b);
   }
 
   chosen(answer, choice) {
@@ -243,7 +276,7 @@ class Explorer {
   }
 
   drawLine(chart, width) {
-    const axis = this.first, height = 340, xs = this.samples(axis, this.head ? 120 : 240);
+    const axis = this.first, height = 340, xs = this.refined(axis, this.samples(axis, this.head ? 120 : 240));
     const answers = xs.map((v) => this.at(this.values.map((old, i) => (i === axis ? v : old))));
     const points = xs.map((v, k) => {
       const answer = answers[k], rules = answer.rules.map((r) => this.data.rules[r]);
@@ -259,14 +292,28 @@ class Explorer {
     const edges = xs.map((v, k) => category ? [v - 0.45, v + 0.45]
       : [k ? (xs[k - 1] + v) / 2 : v, k < xs.length - 1 ? (v + xs[k + 1]) / 2 : v]);
     const [low, high] = this.area.y;
+    // Runs of neighbors in one cell, in which limits are lines: from the edge of the first to that of the last.
+    const runs = [];
+    points.forEach((point, k) => {
+      if (!category && k && points[k - 1].cell === point.cell) runs[runs.length - 1].push(k);
+      else runs.push([k]);
+    });
+    const traced = (run, value) => [[edges[run[0]][0], run[0]], ...run.map((k) => [points[k].v, k]), [edges[run[run.length - 1]][1], run[run.length - 1]]]
+      .map(([v, k]) => `${this.px(v).toFixed(1)},${this.py(Math.min(Math.max(value(points[k]), low), high)).toFixed(1)}`);
+    const parts = (there) => runs.flatMap((run) => {
+      const found = [];
+      run.forEach((k, n) => {
+        if (!there(points[k])) return;
+        if (n && there(points[run[n - 1]])) found[found.length - 1].push(k);
+        else found.push([k]);
+      });
+      return found;
+    });
     const band = (kind, ends) => {
       let path = "";
-      points.forEach((point, k) => {
-        const pair = ends(point);
-        if (!pair || !(pair[1] > pair[0])) return;
-        const [a, b] = edges[k].map(this.px), [bottom, top] = pair.map((v) => this.py(Math.min(Math.max(v, low), high)));
-        path += `M${a.toFixed(1)},${top.toFixed(1)}H${b.toFixed(1)}V${bottom.toFixed(1)}H${a.toFixed(1)}Z`;
-      });
+      for (const run of parts((p) => { const pair = ends(p); return pair && pair[1] > pair[0]; })) {
+        path += `M${traced(run, (p) => ends(p)[1]).join("L")}L${traced(run, (p) => ends(p)[0]).reverse().join("L")}Z`;
+      }
       if (path) svg.append(element("path", { d: path, class: kind }));
     };
     band("reach", (p) => p.reach);
@@ -277,7 +324,10 @@ class Explorer {
     if (this.output >= 0 && this.data.outputs[this.output].kind === "label") {
       svg.append(element("line", { x1: this.px(this.area.x[0]), x2: this.px(this.area.x[1]), y1: this.py(0), y2: this.py(0), class: "marker" }));
     }
-    this.limitLines(svg, points, edges);
+    for (const side of [0, 1]) {
+      const path = parts((p) => Number.isFinite(p.limits[side])).map((run) => `M${traced(run, (p) => p.limits[side]).join("L")}`).join("");
+      if (path) svg.append(element("path", { d: path, class: "limit" }));
+    }
     this.cellStrip(svg, points, edges);
     let path = "";
     points.forEach((point, k) => {
@@ -299,18 +349,6 @@ class Explorer {
     const guessed = points.some((p) => p.sure === false) ? ` Where the check refuses an answer: ${FOUND_HERE}` : "";
     const lines = this.head ? `Line: what is served.${guessed}${own ? " Dashed: what the model answers." : ""}` : "Line: prediction.";
     chart.append(svg, element("p", { class: "legend" }, `${lines}${reach}${limited} The strip below marks regions. Drag in the drawing, or use the sliders.`));
-  }
-
-  limitLines(svg, points, edges) {
-    for (const side of [0, 1]) {
-      let path = "";
-      points.forEach((point, k) => {
-        if (!Number.isFinite(point.limits[side])) return;
-        const [a, b] = edges[k].map(this.px), y = this.py(point.limits[side]).toFixed(1);
-        path += `M${a.toFixed(1)},${y}H${b.toFixed(1)}`;
-      });
-      if (path) svg.append(element("path", { d: path, class: "limit" }));
-    }
   }
 
   valueScale(points) {
@@ -354,7 +392,7 @@ class Explorer {
     if (this.output < 0) [low, high] = [0, this.data.choices[-1 - this.output].options.length - 1];
     const canvas = this.raster(rows, low, high), { left, top, width: w, height: h } = this.area;
     Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${w}px`, height: `${h}px` });
-    this.cellBorders(svg, rows);
+    this.cellBorders(svg, rows, xs, ys);
     svg.append(element("circle", { cx: this.px(this.values[this.first]), cy: this.py(this.values[this.second]), r: 6, class: "cursor" }));
     chart.append(canvas, svg, this.legend(name, low, high));
   }
@@ -378,14 +416,34 @@ class Explorer {
     return canvas;
   }
 
-  cellBorders(svg, rows) {
-    const { left, top, width, height } = this.area, nx = rows[0].length, ny = rows.length;
+  // Borders between cells where they are, row by row and column by column; those of one pair of cells are joined.
+  cellBorders(svg, rows, xs, ys) {
+    const { left, top, width, height } = this.area, nx = xs.length, ny = ys.length;
+    const numeric = (axis) => this.data.inputs[axis].kind !== "category";
+    const crossing = (axis, other, fixed, a, b, cell, edge) => {
+      if (!numeric(axis)) return edge;
+      const values = this.values.map((old, i) => (i === other ? fixed : old));
+      const [low, high] = this.border(axis, values, a, b, cell);
+      return axis === this.first ? this.px((low + high) / 2) : this.py((low + high) / 2);
+    };
+    const upright = rows.map((row, j) => row.slice(1).map((point, i) => (point.cell === row[i].cell ? null
+      : { at: crossing(this.first, this.second, ys[j], xs[i], xs[i + 1], row[i].cell, left + ((i + 1) / nx) * width), pair: `${row[i].cell}|${point.cell}` })).filter(Boolean));
+    const level = xs.map((x, i) => rows.slice(1).map((row, j) => (row[i].cell === rows[j][i].cell ? null
+      : { at: crossing(this.second, this.first, x, ys[j], ys[j + 1], rows[j][i].cell, top + ((ny - 1 - j) / ny) * height), pair: `${rows[j][i].cell}|${row[i].cell}` })).filter(Boolean));
+    const yAt = (j) => (numeric(this.second) ? this.py(ys[j]) : top + ((ny - 0.5 - j) / ny) * height);
+    const xAt = (i) => (numeric(this.first) ? this.px(xs[i]) : left + ((i + 0.5) / nx) * width);
     let path = "";
-    rows.forEach((row, j) => row.forEach((point, i) => {
-      const x = left + (i / nx) * width, y = top + ((ny - 1 - j) / ny) * height;
-      if (i + 1 < nx && row[i + 1].cell !== point.cell) path += `M${(x + width / nx).toFixed(1)},${y.toFixed(1)}v${(height / ny).toFixed(1)}`;
-      if (j + 1 < ny && rows[j + 1][i].cell !== point.cell) path += `M${x.toFixed(1)},${y.toFixed(1)}h${(width / nx).toFixed(1)}`;
+    const joined = (lines, step, reach, place) => lines.forEach((line, k) => line.forEach(({ at, pair }) => {
+      const next = (lines[k + 1] || []).filter((other) => other.pair === pair && Math.abs(other.at - at) < reach)
+        .sort((a, b) => Math.abs(a.at - at) - Math.abs(b.at - at))[0];
+      const before = k && lines[k - 1].some((other) => other.pair === pair && Math.abs(other.at - at) < reach);
+      if (!before) path += `M${place(at, step(k, -0.5))}L${place(at, step(k, 0))}`;
+      path += `M${place(at, step(k, 0))}L${next ? place(next.at, step(k + 1, 0)) : place(at, step(k, 0.5))}`;
     }));
+    const inside = (v, start, size) => Math.min(Math.max(v, start), start + size).toFixed(1);
+    const pair = (x, y) => `${inside(x, left, width)},${inside(y, top, height)}`;
+    joined(upright, (j, half) => yAt(j) - (half * height) / ny, (3 * width) / nx, (x, y) => pair(x, y));
+    joined(level, (i, half) => xAt(i) + (half * width) / nx, (3 * height) / ny, (y, x) => pair(x, y));
     if (path) svg.append(element("path", { d: path, class: "halo" }), element("path", { d: path, class: "border strong" }));
   }
 
