@@ -17,7 +17,7 @@ _HOME = {
     "certify": "smle.estimators",
     "correct": "smle.corrected",
     "counterexample": "smle.attacks",
-    "diagnose": "smle.certificates.advice",
+    "diagnose": "smle.heads.advice",
     "load": "smle.estimators",
     "project": "smle.estimators",
     "verify": "smle.estimators",
@@ -40,9 +40,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from smle.attacks import attack, counterexample
-    from smle.certificates.advice import diagnose
     from smle.corrected import correct
     from smle.estimators import SafeClassifier, SafeQuantileRegressor, SafeRegressor, certify, load, project, verify
+    from smle.heads.advice import diagnose
     from smle.rules import Specification
 
 

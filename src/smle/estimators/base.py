@@ -18,7 +18,6 @@ from sklearn.utils.validation import _check_sample_weight
 
 from smle.certificates.agreement import require_kind
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
 from smle.corrected import Answered, ServedModel
 from smle.defaults import NETWORK
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError
@@ -30,6 +29,7 @@ from smle.estimators.parameters import plain_parameters, require_parameters, sto
 from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Rows, Task
 from smle.guarantees import conflicts_explained, require_units
+from smle.heads import certify_head
 from smle.monitor import Usage
 from smle.programs import Perceptron
 from smle.rules import Specification
@@ -260,7 +260,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             certificate = proof
             if corrects and spec.rules and proof is None:  # before training: what cannot be proved is refused at once
                 default, scale = rows.task.default(targets)
-                certificate = certify_rules(spec, default=default, scale=scale)
+                certificate = certify_head(spec, default=default, scale=scale)
             learned = self._task_of(without_rules(spec)) if corrects else rows.task
             trained = self._trained(learned, encoded, targets, weight, seed, start=start, once=once)
         self.history_ = trained.history

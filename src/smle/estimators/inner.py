@@ -13,9 +13,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.metadata_routing import process_routing
 
-from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel, program_of, stored_form
 from smle.errors import DataError
+from smle.heads import certify_head
 from smle.tables.frames import frame_of, is_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def fit_inner(model: SafeEstimator, X: Any, y: Any, sample_weight: Any, params: 
     certificate = None
     if spec.rules:  # first: rules that cannot be proved are better known before an hour of training
         default, scale = rows.task.default(rows.targets)
-        certificate = certify_rules(spec, default=default, scale=scale)
+        certificate = certify_head(spec, default=default, scale=scale)
         program_of(certificate)
     frame = frame_of(rows.table, spec)
     routed = _routed(model, sample_weight, params)

@@ -86,8 +86,9 @@ class Polytope:
 class Literal:
     """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients.
 
-    Times `scale` it is the row that the user stated; literals that differ in nothing else are equal. Those over inputs
-    only say where a rule applies; in a clause every literal mentions an output.
+    Times `scale` it is the row that the user stated; `equal` says that it is one side of an equality. Literals that
+    differ in nothing else are equal. Those over inputs only say where a rule applies; in a clause every literal
+    mentions an output.
     """
 
     outputs: Linear
@@ -95,6 +96,7 @@ class Literal:
     bound: Fraction
     strict: bool = False
     scale: Fraction = field(default=Fraction(1), compare=False)
+    equal: bool = field(default=False, compare=False)
 
     @classmethod
     def of_sign(cls, output: int, positive: bool) -> Literal:

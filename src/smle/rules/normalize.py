@@ -29,12 +29,10 @@ from smle.rules.expressions import (
     Negative,
     Node,
     Not,
-    Num,
     Or,
     Product,
     Sum,
     Truth,
-    add,
     quote,
 )
 from smle.rules.formula import Literal, linear
@@ -255,14 +253,15 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
             )
     difference = affine(left, names)
     difference.add(affine(right, names), Fraction(-1))
-    if operator == "==" and difference.has_outputs:
-        example = Compare((Call("abs", (add(left, [(-1, right)]),)), Num(Fraction(1, 100))), ("<=",))
+    if operator == "==" and difference.has_outputs and difference.largest:
         raise RuleError(
-            f"{quote(node)} requires exact equality, which floats cannot guarantee. "
-            f"State a tolerance, for example {quote(example)}."
+            f"{quote(node)} requires exact equality with a largest, smallest or absolute value, which is an equality "
+            "under a condition. State a tolerance, or several rules."
         )
     if operator in ("==", "!="):
         parts = [_at_most(side, operator == "!=", node) for side in (difference, difference.scaled(Fraction(-1)))]
+        if operator == "==":
+            parts = [replace(part, equal=True) if isinstance(part, Literal) else part for part in parts]
         return _joined(parts, conjunctive=operator == "==")
     if operator in (">=", ">"):
         difference = difference.scaled(Fraction(-1))

@@ -8,6 +8,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Collection
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
+_SNAPPED = 1e-6  # of a step: what a computed multiple may be off, as in 0.1 + 0.2
 _LISTED = 5  # row numbers in a warning
 _REMEDY = "Drop these rows, or pass out_of_domain='warn' (or 'clip') to clamp them."
 
@@ -89,7 +91,11 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
             parts.append(_one_hot(item, values))
         else:
             parts.append(_numbers(item, values)[:, None])
-    return np.concatenate(parts, axis=1, dtype=_common_format(raw, parts))
+    encoded = np.concatenate(parts, axis=1, dtype=_common_format(raw, parts))
+    for item, place in spec.input_slices:
+        if item.step is not None:  # in the format of the table, whatever format the column came in
+            encoded[:, place.start] = _multiples(encoded[:, place.start], item.step)
+    return encoded
 
 
 def _common_format(raw: list[npt.NDArray[Any]], parts: list[FloatArray]) -> type[np.floating[Any]]:
@@ -343,7 +349,22 @@ def _numbers(item: NumericInput, values: npt.NDArray[Any]) -> FloatArray:
     fractional = np.isfinite(numbers) & (numbers != np.rint(numbers))
     if item.integer and fractional.any():
         raise DataError(f"Input '{item.name}': expected whole numbers. Got {numbers[fractional][0]:g}.")
+    if item.step is not None:
+        apart = np.abs(numbers - _multiples(numbers, item.step)).astype(np.float64)
+        off = np.isfinite(numbers) & (apart > (_SNAPPED * float(item.step) if numbers.dtype == np.float64 else 0.0))
+        if off.any():
+            raise DataError(
+                f"Input '{item.name}': expected multiples of {float(item.step):g}. Got {numbers[off][0]:.9g}."
+            )
     return numbers
+
+
+def _multiples(numbers: FloatArray, step: Fraction) -> FloatArray:
+    """Return the nearest multiples of a step, as the nearest numbers of the same format; NaN and infinities stay."""
+    wide = numbers.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = np.rint(wide * step.denominator / step.numerator) * step.numerator / step.denominator
+        return np.where(np.isfinite(found), found, wide).astype(numbers.dtype)
 
 
 def _normal(name: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import Diagnosis, Finding, diagnose_arrays
+from smle.heads import certify_head
 from smle.rules import Choice, Specification
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 
@@ -35,7 +35,7 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
     if not spec.rules or any(finding.severe for finding in found.findings):
         return found
     try:
-        certify_rules(spec)
+        certify_head(spec)
     except (ContradictionError, NotCertifiedError, RuleError) as error:
         text = str(error)
         kind = "contradiction" if isinstance(error, ContradictionError) else "not proved"
