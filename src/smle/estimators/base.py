@@ -30,6 +30,7 @@ from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Rows, Task
 from smle.guarantees import conflicts_explained, require_units
 from smle.heads import certify_head
+from smle.heads.grid.targets import reconciled
 from smle.monitor import Usage
 from smle.programs import Perceptron
 from smle.rules import Specification
@@ -314,6 +315,14 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"Expected at least 2 rows to train on. Got {len(encoded)} sample(s).")
         require_in_domain(spec, encoded, "training rows")
         require_units(spec, encoded, targets)
+        targets, moved, most = reconciled(spec, encoded, targets)
+        if moved:
+            warnings.warn(
+                f"Targets of {moved} of {len(targets)} rows do not add up as the rules ask. They were moved to the "
+                f"nearest that do, in units of their spread, by up to {most:.3g}, before fitting.",
+                AccuracyWarning,
+                stacklevel=4,
+            )
         return Rows(X, task, encoded, targets, weight)
 
     def _serve(self, served: ServedModel, rows: Rows, table: Any, columns: Sequence[str], **facts: Any) -> None:

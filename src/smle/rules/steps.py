@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from smle.errors import RuleError
 from smle.rules.formula import Literal, Polytope
 from smle.rules.shown import number_text
@@ -47,6 +50,18 @@ class Grid:
     upper: tuple[Fraction, ...]
     input_steps: tuple[Fraction | None, ...]
     equalities: tuple[Equality, ...]
+
+    def whole(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the whole numbers of steps (n, m) that served floats stand for. They are computed in float64."""
+        values = np.asarray(y, dtype=np.float64)
+        numerator, denominator = (
+            np.array([float(part) for part in parts])
+            for parts in zip(*((step.numerator, step.denominator) for step in self.steps), strict=True)
+        )
+        whole: npt.NDArray[np.int64] = np.rint(values.reshape(-1, len(self.steps)) * denominator / numerator).astype(
+            int
+        )
+        return whole
 
     def bound_on_sums(self, literal: Literal) -> Fraction:
         """Bound |g . y - g . float32(y)| over all answers: 0 where the floats are the multiples themselves."""
