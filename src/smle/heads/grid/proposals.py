@@ -27,7 +27,8 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _PIECES = 32  # choices of literals that are all tried
-_FEW, _AROUND = 4, (-1, 0, 1, 2)  # free outputs around whose real point whole ones are tried
+_FEW = 4  # free outputs around whose real point whole ones are tried: so many steps around it
+_AROUND, _FARTHER = (-1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3, 4)
 _SORTED = 64  # outputs of a sum that are rounded by remainders
 _MOVES = (2.0**-6, 2.0**-3, 0.25, 0.5)  # toward the safe answer
 _COARSE = 0.02  # a step of so much of a unit is worth to be placed exactly
@@ -302,7 +303,7 @@ class Block:
             missing = ~found
             if missing.any():
                 k[missing] = self.rounded(z[missing], asked.c[missing])
-            return k, z
+            return (self._polished(k, asked, r) if len(self.free) > 1 and self.coarse else k), z
         bound = np.isfinite(r[:, : len(self.literals)])
         own = np.flatnonzero(self.single)
         lower, upper = self._ends(asked.right[:, own], own, bound[:, own])
@@ -327,7 +328,7 @@ class Block:
         n, f = u.shape
         last = int(np.abs(self.w @ np.abs(self.B)).argmin()) if f > 1 else 0  # the finest is solved on its line
         others = [i for i in range(f) if i != last]
-        listed = list(product(_AROUND, repeat=len(others)))
+        listed = list(product(_FARTHER if f < _FEW else _AROUND, repeat=len(others)))
         shifts = np.array(listed, dtype=np.float64).reshape(len(listed), len(others))
         base = np.floor(u[:, others] + 1e-9)
         trial = base[:, None, :] + shifts  # (n, s, f - 1)
