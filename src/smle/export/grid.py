@@ -20,14 +20,14 @@ from smle.export.writer import Writer
 from smle.heads.grid.program import GridProgram
 from smle.heads.grid.proposals import Block
 from smle.heads.grid.rounding import THETA
-from smle_check.onnx.graph import BOOL, DOUBLE
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT
 from smle_check.onnx.program import PROPOSAL
 
 __all__ = ["grid_proposals"]
 
 Array = npt.NDArray[Any]
 _FAR = 2.0**52
-_NEWTON, _QUICK, _STEPS = 12, 2, 80
+_NEWTON, _STEPS = 40, 80
 _FEW, _AROUND = 3, (-1, 0, 1, 2)  # free outputs around whose real point all whole ones are tried
 _MOVES = (2.0**-10, 2.0**-4, 0.3)  # toward the safe answer
 
@@ -44,13 +44,16 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
         c = w.add("Add", [w.add("MatMul", [w.constant(reduction.T.astype(np.float64)), "repair/read"]), c])
     apart = w.add("Sub", [p, p])  # zeros (m, rows)
     c = w.add("Add", [c, apart])
-    candidates: list[list[tuple[Block, str]]] = [[] for _ in range(1 + len(_MOVES))]
+    # Limits and sums are solved as they are asked; elsewhere the way to the safe answer is tried, too.
+    simple = all(block.is_sum or len(block.outputs) == 1 for block in program.proposals.blocks)
+    moves = () if simple else _MOVES
+    candidates: list[list[tuple[Block, str]]] = [[] for _ in range(1 + len(moves))]
     for block in program.proposals.blocks:
         part = _Part(w, program, block, p, c)
         real = part.nearest()
         candidates[0].append((block, part.around(real) if part.is_few else part.rounded(real)))
-        safe = w.rows("repair/safe", block.outputs.tolist())
-        for number, share in enumerate(_MOVES):
+        safe = w.rows("repair/safe", block.outputs.tolist()) if moves else ""
+        for number, share in enumerate(moves):
             moved = w.add("Add", [real, w.add("Mul", [w.add("Sub", [safe, real]), w.number(share)])])
             candidates[number + 1].append((block, part.rounded(moved)))
     order = np.concatenate([block.outputs for block in program.proposals.blocks])
@@ -60,7 +63,7 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
         joined = own[0][1] if len(own) == 1 else w.add("Concat", [name for _, name in own], axis=0)
         is_sorted = bool((back == np.arange(len(back))).all())
         wholes.append(joined if is_sorted else w.rows(joined, back.tolist()))
-    w.last("Concat", wholes, PROPOSAL, axis=1)
+    w.last("Concat" if len(wholes) > 1 else "Identity", wholes, PROPOSAL, **({"axis": 1} if len(wholes) > 1 else {}))
     return [Backbone(w.nodes, w.initializers)], len(wholes)
 
 
@@ -191,23 +194,29 @@ class _Part:
         column = w.column(share)
         gap = w.add("Sub", [w.reduced("ReduceSum", p, 0, keep=True), total])
         mu = w.add("Div", [gap, w.number(float(share.sum()))])
-        z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper)
         low = w.reduced("ReduceMin", w.add("Div", [w.add("Sub", [p, upper]), column]), 0, keep=True)
         high = w.reduced("ReduceMax", w.add("Div", [w.add("Sub", [p, lower]), column]), 0, keep=True)
-        for step in range(_NEWTON):
-            gap = w.add("Sub", [w.reduced("ReduceSum", z, 0, keep=True), total])
-            inside = w.add("And", [w.add("Greater", [z, lower]), w.add("Less", [z, upper])])
-            slope = w.add("MatMul", [w.constant(share[None]), w.add("Cast", [inside], to=DOUBLE)])
-            fresh = w.add("Add", [mu, w.add("Div", [gap, w.add("Max", [slope, w.number(float(share.min()) / 8)])])])
-            if step >= _QUICK:  # in a bracket
-                more = w.add("Greater", [gap, w.number(0.0)])
-                low, high = w.add("Where", [more, mu, low]), w.add("Where", [more, high, mu])
-                middle = w.add("Mul", [w.add("Add", [low, high]), w.number(0.5)])
-                within = w.add("And", [w.add("Greater", [fresh, low]), w.add("Less", [fresh, high])])
-                still = w.add("LessOrEqual", [w.add("Abs", [gap]), w.number(1e-3)])
-                fresh = w.add("Where", [still, mu, w.add("Where", [within, fresh, middle])])
-            mu = fresh
-            z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper)
+
+        def body(inner: Writer, names: list[str]) -> tuple[list[str], str]:
+            mu, low, high = names
+            moved = inner.add("Sub", [p, inner.add("Mul", [mu, column])])
+            z = inner.add("Min", [inner.add("Max", [moved, lower]), upper])
+            gap = inner.add("Sub", [inner.reduced("ReduceSum", z, 0, keep=True), total])
+            far = inner.add("Greater", [inner.add("Abs", [gap]), inner.number(1e-3)])
+            inside = inner.add("And", [inner.add("Greater", [z, lower]), inner.add("Less", [z, upper])])
+            slope = inner.add("MatMul", [inner.constant(share[None]), inner.add("Cast", [inside], to=DOUBLE)])
+            least = inner.add("Max", [slope, inner.number(float(share.min()) / 8)])
+            fresh = inner.add("Add", [mu, inner.add("Div", [gap, least])])
+            more = inner.add("Greater", [gap, inner.number(0.0)])
+            low, high = inner.add("Where", [more, mu, low]), inner.add("Where", [more, high, mu])
+            middle = inner.add("Mul", [inner.add("Add", [low, high]), inner.number(0.5)])
+            within = inner.add("And", [inner.add("Greater", [fresh, low]), inner.add("Less", [fresh, high])])
+            chosen = inner.add("Where", [far, inner.add("Where", [within, fresh, middle]), mu])
+            count = inner.add("ReduceSum", [inner.add("Cast", [far], to=FLOAT)], keepdims=0)
+            return [chosen, low, high], inner.add("Cast", [count], to=BOOL)
+
+        mu, *_ = w.loop(_NEWTON, [mu, low, high], body)
+        z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper)
         return w.add("Mul", [z, signs]) if turned else z
 
     def split(self, lower: str, upper: str, rows: Array, right: str) -> str:
